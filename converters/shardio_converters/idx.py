@@ -1,0 +1,221 @@
+"""IDX files, the format of MNIST and its family: images and labels as two files of numbers, gzipped or not.
+
+The format is described at http://yann.lecun.com/exdb/mnist: two zero bytes, a type, the number of dimensions, each
+dimension as a big-endian int32, and the numbers.
+"""
+
+import gzip
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.types import Sample
+
+_DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
+_CHUNK = 1 << 20
+
+
+def idx(src: str | os.PathLike[str], *, split: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
+    """A directory with one file of images, uint8 [n, h, w] or [n, h, w, 3], and at most one file of labels [n].
+
+    The files are known by their content, not their names; files that are not IDX are left alone. Images are stored as
+    PNG, which loses nothing. Without a file of labels there is no label.
+
+    Args:
+        src: the directory.
+        split: takes only files whose names begin with this and a dash: `train` takes `train-images-idx3-ubyte.gz`.
+        classes: the classes' names by label, a list or text such as "cat,dog".
+
+    Raises:
+        SourceError: `src` cannot be read, holds no such pair or several, or a file is not what its header says.
+        ConfigError: `classes` given without labels.
+    """
+    root = Path(src).absolute()
+    found = _find(root, "" if split is None else f"{split}-")
+    pictures = [file for file in found if file.holds_images]
+    labels = [file for file in found if file.holds_labels]
+    if others := [file for file in found if not file.holds_images and not file.holds_labels]:
+        raise SourceError(
+            f"{others[0]} is neither images, uint8 [n, h, w] or [n, h, w, 3], nor labels, whole numbers [n]:"
+            f" it holds {others[0].dtype} {list(others[0].shape)}"
+        )
+    if not pictures:
+        named = f" whose name begins with {split + '-'!r}" if split else ""
+        raise SourceError(f"{root} holds no IDX file of images{named}")
+    if len(pictures) > 1 or len(labels) > 1:
+        listed = ", ".join(file.path.name for file in found)
+        raise SourceError(
+            f"{root} holds more than one pair of IDX files: {listed};"
+            ' point at a directory with one pair, or take one by its prefix, such as split="train"'
+        )
+    given = classes.split(",") if isinstance(classes, str) else classes or ()
+    source = Idx(pictures[0], labels[0] if labels else None, tuple(name.strip() for name in given))
+    source.check()
+    return source
+
+
+@final
+@dataclass(frozen=True)
+class _File:
+    """An IDX file whose header has been read."""
+
+    path: Path
+    zipped: bool
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def holds_images(self) -> bool:
+        return self.dtype == "u1" and (len(self.shape) == 3 or (len(self.shape) == 4 and self.shape[3] == 3))
+
+    @property
+    def holds_labels(self) -> bool:
+        return len(self.shape) == 1 and "f" not in self.dtype
+
+    def load(self) -> NDArray[Any]:
+        """All numbers, memory-mapped unless gzipped; SourceError unless the file is as long as its header says."""
+        start = 4 + 4 * len(self.shape)
+        items = 1
+        for size in self.shape:
+            items *= size
+        expected = items * np.dtype(self.dtype).itemsize
+        try:
+            if self.zipped:
+                data, size = _unzip(self.path, start, expected)
+            else:
+                size = self.path.stat().st_size - start
+        except (OSError, EOFError, zlib.error) as error:
+            raise SourceError(f"{self.path} cannot be read: {error}") from error
+        if size != expected:
+            raise SourceError(f"{self.path} must hold {expected} bytes of numbers {list(self.shape)}, it holds {size}")
+        if not expected:
+            return np.empty(self.shape, self.dtype)
+        if self.zipped:
+            return np.frombuffer(data, self.dtype).reshape(self.shape)
+        return np.memmap(self.path, self.dtype, "r", start, self.shape)
+
+
+@final
+@dataclass(frozen=True)
+class Idx:
+    """The images of one IDX file and the labels of another. Pickling sends paths; a worker reads the files itself."""
+
+    _images: _File
+    _labels: _File | None
+    _classes: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raises SourceError or ConfigError unless the files are whole and fit each other and the classes."""
+        count, height, width = self._images.shape[:3]
+        if not count * height * width:
+            raise SourceError(f"{self._images} holds no images: {list(self._images.shape)}")
+        if self._labels is None:
+            if self._classes:
+                raise ConfigError(f"classes need labels, {self._images.path.parent} holds no IDX file of labels")
+        elif self._labels.shape[0] != count:
+            raise SourceError(
+                f"every image must have a label: {self._images} holds {count} images,"
+                f" {self._labels} {self._labels.shape[0]} labels"
+            )
+        elif self._classes and not 0 <= self._numbers.min() <= self._numbers.max() < len(self._classes):
+            raise SourceError(
+                f"{self._labels}: with {len(self._classes)} classes labels must be in [0, {len(self._classes)}),"
+                f" they are {self._numbers.min()} to {self._numbers.max()}"
+            )
+        _ = self._pixels, self._numbers
+
+    @cached_property
+    def _pixels(self) -> NDArray[np.uint8]:
+        return self._images.load()
+
+    @cached_property
+    def _numbers(self) -> NDArray[Any]:
+        return self._labels.load() if self._labels else np.empty(0, np.uint8)
+
+    def __reduce__(self) -> tuple[type["Idx"], tuple[_File, _File | None, tuple[str, ...]]]:
+        return Idx, (self._images, self._labels, self._classes)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """`image`, grey or RGB and all of one size, and `label` where there are labels."""
+        _, height, width, *colors = self._images.shape
+        image = Field("image", shape=(height, width), channels=3 if colors else 1)
+        return {"image": image, "label": Field("scalar", dtype="int64")} if self._labels else {"image": image}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where they were given."""
+        return {"source": "idx", **({"classes": list(self._classes)} if self._classes else {})}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The raw pixels' bytes, `[n]`: more than their PNG takes, unless they are tiny or noise."""
+        count, *shape = self._images.shape
+        return np.full(count, np.prod(shape), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < self._images.shape[0]:
+            raise IndexError(f"index must be in [0, {self._images.shape[0]}), got {index}")
+        pixels = self._pixels[index]
+        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
+        if not done:
+            raise BadSample(f"{self._images}, image {index}: cannot be stored as PNG: {list(pixels.shape)}")
+        label = {"label": int(self._numbers[index])} if self._labels else {}
+        return {"image": data.tobytes(), **label}
+
+
+def _find(root: Path, prefix: str) -> list[_File]:
+    """The IDX files in `root` whose names begin with `prefix`, by name."""
+    try:
+        with os.scandir(root) as entries:
+            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and entry.is_file())
+    except OSError as error:
+        raise SourceError(f"idx takes a directory, {root} cannot be read: {error.strerror}") from error
+    return [file for path in paths if (file := _header(path))]
+
+
+def _header(path: Path) -> _File | None:
+    """What the header says, or None if this is no IDX file."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+        with _open(path, zipped) as file:
+            magic = file.read(4)
+            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
+                return None
+            sizes = file.read(4 * magic[3])
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    if len(sizes) < 4 * magic[3]:
+        raise SourceError(f"{path} must hold {4 * magic[3]} bytes of sizes after its mark, it holds {len(sizes)}")
+    return _File(path, zipped, _DTYPES[magic[2]], struct.unpack(f">{magic[3]}I", sizes))
+
+
+def _unzip(path: Path, start: int, limit: int) -> tuple[bytearray, int]:
+    """The first `limit` bytes after `start`, and how many there are in all."""
+    data, size = bytearray(), 0
+    with _open(path, zipped=True) as file:
+        file.read(start)
+        # In chunks: a corrupt header may ask for more memory than there is, and a small file unpack to any size.
+        while chunk := file.read(_CHUNK):
+            data += chunk[: limit - len(data)]
+            size += len(chunk)
+    return data, size
+
+
+def _open(path: Path, zipped: bool) -> IO[bytes]:
+    return gzip.GzipFile(path) if zipped else path.open("rb")  # type: ignore[return-value]

@@ -1,0 +1,187 @@
+"""Folders of image files, one folder a class: the layout that torchvision's ImageFolder reads."""
+
+import errno
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.types import Sample
+
+EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
+
+
+def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None) -> "ImageFolder":
+    """A folder of class folders, or a flat folder of images.
+
+    The classes are the sorted names of the folders in `src`; a class's number is its label. All images below a class
+    folder belong to it, in the order of their paths, class by class. Files beside class folders belong to no class and
+    are left out. Without class folders the images in `src` itself are taken, and there is no label. Symbolic links are
+    followed, except back to a folder that they are in. Rules as of torchvision.datasets.ImageFolder.
+
+    Args:
+        src: the folder.
+        extensions: the suffixes of the files to take, a list or text such as "jpg,png"; any case.
+
+    Raises:
+        SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.
+        ConfigError: `extensions` names none.
+    """
+    suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
+    root = Path(src).absolute()
+    tops = sorted(_scan(root), key=lambda entry: entry.name)
+    classes = [entry.name for entry in tops if _is_dir(entry, suffixes)]
+    if not classes:
+        found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
+        if not found:
+            raise SourceError(f"{_text(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+        return ImageFolder(root, [name for name, _ in found], np.array([size for _, size in found], np.int64), (), ())
+    paths: list[str] = []
+    sizes: list[int] = []
+    counts: list[int] = []
+    for name in classes:
+        below = sorted(_walk(root, name, suffixes))
+        if not below:
+            wanted = ", ".join(suffixes)
+            raise SourceError(f"a class folder needs an image, {_text(root / name)} holds none; suffixes: {wanted}")
+        paths += [path for path, _ in below]
+        sizes += [size for _, size in below]
+        counts.append(len(below))
+    starts = tuple(accumulate(counts, initial=0))[:-1]
+    return ImageFolder(root, paths, np.array(sizes, np.int64), tuple(map(_text, classes)), starts)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageFolder:
+    """The image files below `root`, by number.
+
+    Attributes:
+        root: the folder.
+        paths: each image's path below `root`, with forward slashes, class by class.
+        file_sizes: each file's bytes, `[n]`; 0 where a link leads nowhere.
+        classes: the names of the classes.
+        starts: the number of each class's first image.
+    """
+
+    root: Path
+    paths: list[str]
+    file_sizes: NDArray[np.int64]
+    classes: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """`image`, `label` where there are classes, and `key`: the path below the folder, with forward slashes."""
+        label = {"label": Field("scalar", dtype="int64")} if self.classes else {}
+        return {"image": Field("image"), **label, "key": Field("text")}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where there are classes."""
+        return {"source": "imagefolder", **({"classes": list(self.classes)} if self.classes else {})}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The files' sizes in bytes, `[n]`."""
+        return self.file_sizes
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self.paths):
+            raise IndexError(f"index must be in [0, {len(self.paths)}), got {index}")
+        path = self.root / self.paths[index]
+        try:
+            data = path.read_bytes()
+            images.probe(data)
+        except OSError as error:
+            raise BadSample(f"{_text(path)}: cannot be read: {error.strerror}") from error
+        except BadSample as error:
+            raise BadSample(f"{_text(path)}: {error}") from error
+        label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
+        return {"image": data, **label, "key": _text(self.paths[index])}
+
+
+def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
+    given = extensions.split(",") if isinstance(extensions, str) else extensions
+    found = {suffix.strip().lower().lstrip(".") for suffix in given} - {""}
+    if not found:
+        raise ConfigError(f"extensions must name at least one suffix, got {extensions!r}")
+    return tuple(f".{suffix}" for suffix in sorted(found))
+
+
+def _walk(root: Path, top: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Path below `root` and size of every image below the folder `top`, in no particular order."""
+    # Each folder goes with the folders that it is in, so that a link to one of them isn't followed round and round.
+    waiting = [(top, frozenset({_identity(root)}))]
+    while waiting:
+        folder, above = waiting.pop()
+        identity = _identity(root / folder)
+        if identity in above:
+            continue
+        for entry in _scan(root / folder):
+            path = f"{folder}/{entry.name}"
+            if _is_dir(entry, suffixes):
+                waiting.append((path, above | {identity}))
+            elif _takes(entry, suffixes):
+                yield path, _size(entry)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return status.st_dev, status.st_ino
+
+
+def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        # A link that cannot be followed. Named like an image it becomes a bad sample, but it may hide a whole folder.
+        if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
+            return False
+        raise _unreadable(Path(entry.path), error) from error
+
+
+def _takes(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
+    if not entry.name.lower().endswith(suffixes):
+        return False
+    try:
+        # Opening a named pipe would wait for a writer for ever.
+        return stat.S_ISREG(entry.stat().st_mode)
+    except OSError:
+        return True
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0
+
+
+def _unreadable(folder: Path, error: OSError) -> SourceError:
+    return SourceError(f"{_text(folder)} cannot be read: {error.strerror}")
+
+
+def _text(path: str | Path) -> str:
+    """A file's name as text that can be stored and printed: bytes that are not UTF-8 are written `\\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,51 @@
+"""shardio: an input pipeline for data-parallel deep learning, on standard containers."""
+
+from . import plan as plan
+from .augment import CenterCrop as CenterCrop
+from .augment import Normalize as Normalize
+from .augment import RandomHorizontalFlip as RandomHorizontalFlip
+from .augment import RandomResizedCrop as RandomResizedCrop
+from .augment import Resize as Resize
+from .augment import ToFloat as ToFloat
+from .dataset import Dataset as Dataset
+from .dataset import from_samples as from_samples
+from .dataset import open as open
+from .errors import BadSample as BadSample
+from .errors import ConfigError as ConfigError
+from .errors import ShardCorrupt as ShardCorrupt
+from .errors import ShardioError as ShardioError
+from .errors import StateMismatch as StateMismatch
+from .fields import Field as Field
+from .loader import Loader as Loader
+from .loader import LoaderStats as LoaderStats
+from .manifest import Manifest as Manifest
+from .plan import Plan as Plan
+from .world import World as World
+from .writer import create as create
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadSample",
+    "CenterCrop",
+    "ConfigError",
+    "Dataset",
+    "Field",
+    "Loader",
+    "LoaderStats",
+    "Manifest",
+    "Normalize",
+    "Plan",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "ShardCorrupt",
+    "ShardioError",
+    "StateMismatch",
+    "ToFloat",
+    "World",
+    "create",
+    "from_samples",
+    "open",
+    "plan",
+]

@@ -1,0 +1,6 @@
+"""`python -m shardio`: the same as the `shardio` command."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""From sample indices to one batch: the work of a step, cut into tasks of a few samples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .augment import Recipe, Transform
+from .buffers import BufferPool
+from .dataset import Dataset
+from .engines.cpu import BadImage, CpuEngine
+from .errors import BadSample, ConfigError
+from .fields import Field, shape_column
+from .plan import Part, Plan
+from .timing import StageClock
+from .types import Indices
+
+Batch: TypeAlias = dict[str, Any]
+TASK_SAMPLES = 16  # few enough that threads share a batch evenly, enough that a task's overhead does not count
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """How one image field becomes pixels."""
+
+    recipe: Recipe
+    engine: CpuEngine
+
+
+@final
+class Collator:
+    """Knows how each field of a dataset becomes part of a batch, and owns the memory that batches are made in.
+
+    Args:
+        dataset: where samples come from.
+        transforms: a list for the one image field, or {field: list}.
+        batch_size: samples in each batch.
+        fields: the fields to deliver; None is all.
+        keep: batches' memory to keep for the next use.
+        pin: page-lock that memory.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None,
+        batch_size: int,
+        *,
+        fields: Sequence[str] | None,
+        keep: int,
+        pin: bool,
+    ) -> None:
+        self.dataset = dataset
+        self.fields = _chosen(dataset, fields)
+        self.images = {}
+        self._pools: dict[str, BufferPool] = {}
+        by_field = _transforms_by_field(dataset, self.fields, transforms)
+        for name, field in self.fields.items():
+            shape, dtype = field.row_shape, field.row_dtype if field.fixed else np.dtype(np.uint8)
+            if field.kind == "image":
+                channels = field.channels or 3
+                recipe = Recipe.of(by_field.get(name, ()), channels=channels, size=_image_size(field))
+                engine = CpuEngine(recipe, channels=channels)
+                self.images[name] = _Images(recipe, engine)
+                if recipe.size is None:
+                    continue
+                shape, dtype = engine.out_shape(recipe.size), engine.out_dtype
+            elif not field.fixed:
+                continue
+            self._pools[name] = BufferPool((batch_size, *shape), dtype, keep=keep, pin=pin)
+
+    def job(self, plan: Plan, part: Part, pad: bool, clock: StageClock) -> "BatchJob":
+        """The work that makes the batch of `part`; with `pad` the batch gets a `valid`."""
+        return BatchJob(self, plan, part, pad, clock, {name: pool.lend() for name, pool in self._pools.items()})
+
+
+@final
+class BatchJob:
+    """One batch in the making. Tasks fill disjoint slices of it."""
+
+    def __init__(
+        self,
+        collator: Collator,
+        plan: Plan,
+        part: Part,
+        pad: bool,
+        clock: StageClock,
+        arrays: dict[str, NDArray[Any]],
+    ) -> None:
+        self.collator = collator
+        self.plan = plan
+        self.part = part
+        self.clock = clock
+        self.arrays = arrays
+        self._pad = pad
+        count = len(part.indices)
+        self.lists: dict[str, list[Any]] = {name: [None] * count for name in collator.fields if name not in arrays}
+        self.sizes = [0] * -(-count // TASK_SAMPLES)
+
+    @property
+    def tasks(self) -> Sequence[Callable[[], None]]:
+        """The tasks, made when asked for: were they kept here, job and tasks would refer to each other, and the batch's
+        memory would wait for the garbage collector."""
+        return [_Task(self, number, number * TASK_SAMPLES) for number in range(len(self.sizes))]
+
+    def result(self) -> tuple[Batch, int]:
+        """The batch, and how many stored bytes were read for it."""
+        batch: Batch = {}
+        for name in self.collator.fields:
+            array = self.arrays.get(name)
+            batch[name] = self.lists[name] if array is None else torch.from_numpy(array)
+        batch["index"] = torch.from_numpy(self.part.indices)
+        if self._pad:
+            batch["valid"] = torch.from_numpy(self.part.valid)
+        return batch, sum(self.sizes)
+
+
+class _Task:
+    """Reads, decodes and transforms a few samples of a batch."""
+
+    def __init__(self, job: BatchJob, number: int, start: int) -> None:
+        self._job = job
+        self._number = number
+        self._rows = slice(start, min(start + TASK_SAMPLES, len(job.part.indices)))
+
+    def __str__(self) -> str:
+        indices = self._job.part.indices[self._rows].tolist()
+        return f"samples {indices} of {self._job.collator.dataset.path}"
+
+    def __call__(self) -> None:
+        indices = self._job.part.indices[self._rows]
+        self._job.sizes[self._number] = sum(
+            self._image(name, indices) if field.kind == "image" else self._plain(name, field, indices)
+            for name, field in self._job.collator.fields.items()
+        )
+
+    def _image(self, name: str, indices: Indices) -> int:
+        job, dataset = self._job, self._job.collator.dataset
+        how = job.collator.images[name]
+        with job.clock.stage("read"):
+            encoded = dataset.values(indices, name)
+            sizes = dataset.column(indices, shape_column(name)) if how.recipe.geometry else None
+        with job.clock.stage("decode"):
+            steps = (
+                ()
+                if sizes is None
+                else how.recipe.steps(sizes, seed=job.plan.seed, epoch=job.plan.epoch, indices=indices)
+            )
+            out = job.arrays.get(name)
+            try:
+                made = how.engine(encoded, steps, None if out is None else out[self._rows])
+            except BadImage as error:
+                place = dataset.where(int(indices[error.place]))
+                raise BadSample(f"{dataset.path / place}, field {name!r}: {error}") from error
+            if made is not None:
+                job.lists[name][self._rows] = map(torch.from_numpy, made)
+        return sum(map(len, encoded))
+
+    def _plain(self, name: str, field: Field, indices: Indices) -> int:
+        job = self._job
+        if field.fixed:
+            with job.clock.stage("read"):
+                return job.collator.dataset.column(indices, name, job.arrays[name][self._rows]).nbytes
+        with job.clock.stage("read"):
+            stored = job.collator.dataset.values(indices, name)
+        with job.clock.stage("decode"):
+            values = map(field.decode, stored)
+            job.lists[name][self._rows] = map(torch.from_numpy, values) if field.kind == "array" else values
+        return sum(map(len, stored))
+
+
+def _image_size(field: Field) -> tuple[int, int] | None:
+    return None if field.shape is None else (field.shape[0], field.shape[1])
+
+
+def _chosen(dataset: Dataset, names: Sequence[str] | None) -> dict[str, Field]:
+    reserved = {"index", "valid"} & set(dataset.fields)
+    if names is None and reserved:
+        raise ConfigError(
+            f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose with fields="
+        )
+    chosen = list(dataset.fields if names is None else names)
+    for name in chosen:
+        if name not in dataset.fields:
+            raise ConfigError(f"{dataset.path}: no field {name!r}; there are {', '.join(dataset.fields)}")
+    return {name: dataset.fields[name] for name in chosen}
+
+
+def _transforms_by_field(
+    dataset: Dataset,
+    fields: Mapping[str, Field],
+    transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None,
+) -> Mapping[str, Sequence[Transform]]:
+    if transforms is None:
+        return {}
+    pictures = [name for name, field in fields.items() if field.kind == "image"]
+    if isinstance(transforms, Mapping):
+        for name in transforms:
+            if name not in pictures:
+                raise ConfigError(f"transforms for {name!r}, but the image fields of {dataset.path} are {pictures}")
+        return transforms
+    if len(pictures) != 1:
+        raise ConfigError(
+            f"a list of transforms needs exactly one image field; {dataset.path} has {pictures}: give a dict"
+        )
+    return {pictures[0]: transforms}

@@ -1,0 +1,37 @@
+"""What the numbers were measured on: they mean nothing without it."""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless", "nvidia-nvimgcodec-cu12")
+
+
+def describe() -> dict[str, Any]:
+    """Processor, usable cores, memory in bytes, Python, and versions of the packages that matter."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in _lines(info) if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,219 @@
+"""Input throughput per rank: real processes, each with a loader of its own, that do nothing but take batches."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.synchronize import Barrier
+from statistics import median
+from typing import Any, Literal
+
+from .. import processes
+from ..augment import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transform
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
+from ..errors import ConfigError, PipelineStalled, ShardioError
+from ..loader import Loader, LoaderStats
+from ..world import World
+from .machine import describe
+
+START_LIMIT = 300.0  # seconds that ranks wait for one another
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """What to measure.
+
+    Attributes:
+        dataset: path.
+        batch_size: per rank.
+        epochs: at least 1; the figure is their median.
+        ranks: processes.
+        image_size: images are randomly cropped to this many pixels square and flipped; None leaves them whole.
+        floats: deliver float32 NCHW instead of uint8 NHWC.
+        threads: per rank; `"auto"` shares the processors.
+        step_time: seconds that each rank computes per step (a wait until a deadline), 0 for none.
+        seed: of the order and the crops.
+    """
+
+    dataset: str
+    batch_size: int = 256
+    epochs: int = 3
+    ranks: int = 1
+    image_size: int | None = None
+    floats: bool = False
+    threads: int | Literal["auto"] = "auto"
+    step_time: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "ranks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.step_time < 0:
+            raise ConfigError(f"step_time must be 0 or more seconds, got {self.step_time}")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What was measured.
+
+    Attributes:
+        samples_per_second: per rank, the median over epochs of the slowest rank, as allreduce would wait for it.
+        bytes_per_second: stored bytes read per rank, likewise.
+        starved: share of wall time waited for input, mean over ranks and epochs.
+        busy: share of the workers' time spent in stages; near 1 the workers are the limit.
+        stages: share of the stages' time by stage.
+        limit: the verdict in words.
+        epochs: per epoch and rank, what the loader's stats said.
+    """
+
+    config: BenchConfig
+    samples_per_second: float
+    bytes_per_second: float
+    starved: float
+    busy: float
+    stages: dict[str, float]
+    limit: str
+    epochs: list[list[LoaderStats]]
+    machine: dict[str, Any] = field(default_factory=describe)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def transforms_for(dataset: Dataset, config: BenchConfig) -> list[Transform] | None:
+    """The transforms that a bench of this dataset applies: none without exactly one image field."""
+    shapes = [f.shape for f in dataset.fields.values() if f.kind == "image"]
+    if len(shapes) != 1:
+        if config.image_size is not None or config.floats:
+            raise ConfigError(f"{config.dataset}: image_size and floats need one image field, there are {len(shapes)}")
+        return None
+    crop: list[Transform] = (
+        [] if config.image_size is None else [RandomResizedCrop(config.image_size), RandomHorizontalFlip()]
+    )
+    return [*crop, *([ToFloat()] if config.floats else [])]
+
+
+def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = None) -> BenchResult:
+    """Runs `config.ranks` processes for `config.epochs` epochs each.
+
+    Args:
+        config: what to measure.
+        progress: called with steps done and steps in all, of rank 0.
+
+    Raises what a rank raised; ShardioError if one died.
+    """
+    # Whatever is wrong with the arguments shows here, before any process is started.
+    loader = _loader(config, World(0, config.ranks, 0, config.ranks))
+    total = len(loader) * config.epochs
+    barrier = processes.CONTEXT.Barrier(config.ranks)
+    pipes = [processes.CONTEXT.Pipe(duplex=False) for _ in range(config.ranks)]
+    ranks = [
+        processes.CONTEXT.Process(target=_rank, args=(config, rank, barrier, pipe[1]), name=f"bench rank {rank}")
+        for rank, pipe in enumerate(pipes)
+    ]
+    for process, (_, sender) in zip(ranks, pipes, strict=True):
+        process.start()
+        sender.close()
+    try:
+        results = _receive([pipe[0] for pipe in pipes], total, progress)
+    except BaseException:
+        for process in ranks:
+            process.terminate()
+        raise
+    finally:
+        for process in ranks:
+            process.join(START_LIMIT)
+    return _summary(config, loader, [list(epoch) for epoch in zip(*results, strict=True)])
+
+
+def _loader(config: BenchConfig, world: World) -> Loader:
+    dataset = open_dataset(config.dataset)
+    return Loader(
+        dataset,
+        config.batch_size,
+        transforms=transforms_for(dataset, config),
+        seed=config.seed,
+        world=world,
+        threads=config.threads,
+    )
+
+
+def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[Any, Any]") -> None:
+    """In a process of its own: the epochs of one rank. Sends steps done, then the epochs' stats, or an error."""
+    processes.die_with_parent()
+    try:
+        loader = _loader(config, World(rank, config.ranks, rank, config.ranks))
+        epochs = []
+        done = 0
+        for _ in range(config.epochs):
+            barrier.wait(START_LIMIT)
+            for _ in loader:
+                if config.step_time:
+                    time.sleep(config.step_time)
+                done += 1
+                if rank == 0:
+                    sender.send(done)
+            epochs.append(loader.stats())
+        sender.send(epochs)
+    except BaseException as error:
+        sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
+        raise SystemExit(1) from error
+
+
+def _receive(
+    receivers: "list[Connection[Any, Any]]", total: int, progress: Callable[[int, int], None] | None
+) -> list[list[LoaderStats]]:
+    """Each rank's epochs, in rank order; raises the first error that any rank sends."""
+    results: dict[int, list[LoaderStats]] = {}
+    while len(results) < len(receivers):
+        open_ranks = {receivers[rank]: rank for rank in range(len(receivers)) if rank not in results}
+        ready = wait(list(open_ranks), START_LIMIT)
+        if not ready:
+            raise PipelineStalled(f"bench: ranks {list(open_ranks.values())} sent nothing for {START_LIMIT:.0f} s")
+        for receiver in ready:
+            rank = open_ranks[receiver]  # type: ignore[index]  # wait gives back what it was given
+            try:
+                message = receivers[rank].recv()
+            except EOFError as error:
+                raise ShardioError(f"bench: rank {rank} died") from error
+            if isinstance(message, BaseException):
+                raise message
+            if isinstance(message, list):
+                results[rank] = message
+            elif progress is not None:
+                progress(message, total)
+    return [results[rank] for rank in range(len(receivers))]
+
+
+def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]]) -> BenchResult:
+    flat = [stats for epoch in epochs for stats in epoch]
+    stage_seconds: dict[str, float] = {}
+    for stats in flat:
+        for name, seconds in stats.stage_seconds.items():
+            stage_seconds[name] = stage_seconds.get(name, 0.0) + seconds
+    spent = sum(stage_seconds.values())
+    shares = {name: seconds / spent for name, seconds in sorted(stage_seconds.items(), key=lambda item: -item[1])}
+    busy = spent / (loader.threads * sum(stats.seconds for stats in flat))
+    starved = sum(stats.starved for stats in flat) / len(flat)
+    return BenchResult(
+        config=config,
+        samples_per_second=median(min(stats.samples_per_second for stats in epoch) for epoch in epochs),
+        bytes_per_second=median(min(stats.bytes / stats.seconds for stats in epoch) for epoch in epochs),
+        starved=starved,
+        busy=busy,
+        stages=shares,
+        limit=_verdict(shares, busy, starved),
+        epochs=epochs,
+    )
+
+
+def _verdict(stages: dict[str, float], busy: float, starved: float) -> str:
+    if starved < 0.05:
+        return "the consumer: input keeps up with it"
+    stage, share = next(iter(stages.items()))
+    if busy > 0.8:
+        return f"{stage}: {share:.0%} of the workers' time, and the workers are {busy:.0%} busy"
+    return f"start and hand-over: the workers are {busy:.0%} busy, most of it with {stage}"

@@ -1,0 +1,49 @@
+"""The command line: `shardio` and `python -m shardio`. One module per command."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from ..errors import ConfigError, ShardioError
+from . import bench, convert, demo, info, show, train, verify
+
+app = typer.Typer(
+    name="shardio",
+    help="An input pipeline for data-parallel deep learning, on standard containers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (convert.convert, info.info, verify.verify, show.show, bench.bench, train.train, demo.demo):
+    app.command()(command)
+
+
+def main() -> NoReturn:
+    """Runs the command line. Errors are one line on stderr; the exit code is 2 for a bad argument, else 1."""
+    try:
+        code = app(prog_name="shardio", standalone_mode=False)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "shardio"
+        _fail(f"{error.format_message()} (see {where} --help)", getattr(error, "exit_code", 1))
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except ShardioError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # The reader went away (as `head` does). Python would complain once more when it flushes on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"shardio: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,29 @@
+"""`shardio show`: a contact sheet."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..dataset import open as open_dataset
+from ..sheet import contact_sheet
+
+
+def show(
+    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The PNG to write.")] = Path("sheet.png"),
+    samples: Annotated[int, typer.Option(help="Tiles to show.")] = 32,
+    columns: Annotated[int, typer.Option(help="Tiles in a row.")] = 8,
+    augment: Annotated[bool, typer.Option("--augment", help="Crop and flip at random, as for training.")] = False,
+    seed: Annotated[int, typer.Option(help="Which samples and crops.")] = 0,
+) -> None:
+    """Draw a contact sheet: samples as one picture, with their indices and labels.
+
+    Examples:
+
+      shardio show data/photos -o sheet.png
+
+      shardio show data/photos -o augmented.png --augment --samples 64
+    """
+    count = contact_sheet(open_dataset(dataset), output, samples=samples, columns=columns, augment=augment, seed=seed)
+    print(f"{output}: {count} samples of {dataset}")

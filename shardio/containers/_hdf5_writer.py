@@ -1,0 +1,118 @@
+"""Writing an HDF5 shard: fields are spooled one by one, and laid end to end when their size is known."""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..fields import Field
+from ..types import Stored
+from ._writing import OutputFiles, check_sample, size_of
+
+Compression: TypeAlias = Literal["gzip", "lzf"] | None
+
+_CHUNK_BYTES = 256 << 10
+_BLOCK_BYTES = 4 << 20
+_SPOOL_BUFFER = 128 << 10
+_PAGE = 4096
+
+
+@final
+class Hdf5Writer:
+    """See `base.Writer`. The shard's file does not exist before `close`; memory stays bounded."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
+        if compression not in (None, "gzip", "lzf"):
+            raise ConfigError(f"compression must be None, 'gzip' or 'lzf', got {compression!r}")
+        self._path, self._fields, self._first = path, dict(fields), first
+        self._compression = compression
+        self._count = 0
+        self._whole, self._closed = True, False
+        self._files = OutputFiles()
+        self._data = {name: self._files.spool(path.parent, _SPOOL_BUFFER) for name in fields}
+        self._ends = {n: self._files.spool(path.parent, _SPOOL_BUFFER) for n, f in fields.items() if not f.fixed}
+        self._sizes = dict.fromkeys(self._ends, 0)
+        for spool in self._ends.values():
+            spool.write(bytes(8))
+
+    def append(self, sample: Stored) -> None:
+        """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
+        if self._closed or not self._whole:
+            raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
+        check_sample(sample, self._fields, self._first + self._count, self._path)
+        self._whole = False
+        for name, spool in self._data.items():
+            spool.write(sample[name])
+        for name, spool in self._ends.items():
+            self._sizes[name] += size_of(sample[name])
+            spool.write(self._sizes[name].to_bytes(8, "little"))
+        self._count += 1
+        self._whole = True
+
+    def close(self) -> None:
+        """Writes the HDF5 file and syncs it; after a failed append it only lets go."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._whole:
+                self._write()
+        finally:
+            self._files.drop()
+
+    def _write(self) -> None:
+        h5py = importlib.import_module("h5py")
+        # Aligned, so that reads of whole pages are possible; small datasets stay packed.
+        aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
+        with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
+            for name, field in self._fields.items():
+                if field.fixed:
+                    shape = (self._count, *field.row_shape)
+                    options = self._options(name, field)
+                    _copy(self._data[name], file.create_dataset(name, shape, field.row_dtype, **options))
+                else:
+                    group = file.create_group(name)
+                    _copy(self._data[name], group.create_dataset("data", (self._sizes[name],), np.uint8))
+                    _copy(self._ends[name], group.create_dataset("offsets", (self._count + 1,), "<i8"))
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _options(self, name: str, field: Field) -> dict[str, Any]:
+        if self._compression is None or field.kind != "array" or name.startswith("_"):
+            return {}
+        if not self._count or not field.row_bytes:
+            return {}  # HDF5 has no chunks without elements
+        rows = min(self._count, max(1, _CHUNK_BYTES // field.row_bytes))
+        options = {"chunks": (rows, *field.row_shape), "compression": self._compression}
+        return {**options, "shuffle": True} if self._compression == "gzip" else options
+
+
+def _copy(spool: IO[bytes], dataset: Any) -> None:
+    if not dataset.size:
+        return
+    spool.seek(0)
+    row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
+    chunk = dataset.chunks[0] if dataset.chunks else 1
+    # Whole chunks only, so that each is compressed once.
+    block = max(1, _BLOCK_BYTES // (row_bytes * chunk)) * chunk
+    for start in range(0, len(dataset), block):
+        rows = min(block, len(dataset) - start)
+        values = np.frombuffer(spool.read(rows * row_bytes), dataset.dtype)
+        dataset[start : start + rows] = values.reshape(rows, *dataset.shape[1:])
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """h5py reports a write that the system refused as OSError, but one while closing as RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(str(error)) from error

@@ -1,0 +1,101 @@
+"""LMDB files shared by all readers in a process, and LMDB's errors as the system's.
+
+LMDB forbids one process to open a file twice and a forked child to use what it inherits.
+"""
+
+import contextlib
+import errno
+import importlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+
+@final
+class Environment:
+    """One LMDB file open in this process, however many readers it has: LMDB forbids opening a file twice."""
+
+    def __init__(self, path: Path, key: tuple[int, int, int]) -> None:
+        self.key = key
+        self.leases = 0
+        self._local = threading.local()
+        # Without a lock file there is no table of readers, so max_readers sets no limit; 1024 says what is expected.
+        self.handle = importlib.import_module("lmdb").open(
+            str(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, max_readers=1024
+        )
+
+    def transaction(self) -> Any:
+        """This thread's read transaction; its values are copies."""
+        try:
+            return self._local.transaction
+        except AttributeError:
+            self._local.transaction = self.handle.begin(buffers=False)
+            return self._local.transaction
+
+
+@final
+class Lease:
+    """A reader's share in an environment, given back when the reader and its last running read have let go."""
+
+    __slots__ = ("__weakref__", "count", "environment", "first")
+
+    def __init__(self, environment: Environment) -> None:
+        environment.leases += 1
+        self.environment = environment
+        self.first = self.count = 0
+        # At exit the system closes the file: doing so here could take it from a thread that is still reading.
+        weakref.finalize(self, _release, environment).atexit = False
+
+
+# One lock per process: a forked child makes its own, for the one it inherits may be held by a thread it has not.
+_LOCKS: dict[int, contextlib.AbstractContextManager[Any]] = {}
+_ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
+
+
+def _lock() -> contextlib.AbstractContextManager[Any]:
+    return _LOCKS.setdefault(os.getpid(), threading.RLock())
+
+
+def take_lease(path: Path) -> Lease:
+    """A share in the environment of `path`, opened if this process has none yet; lmdb.Error if it can't be."""
+    process, found = os.getpid(), os.stat(path)
+    key = (process, found.st_dev, found.st_ino)
+    with _lock():
+        for other in [k for k in _ENVIRONMENTS if k[1:] == key[1:] and k[0] != process]:
+            # Inherited by fork: LMDB wants a child to open its own.
+            _ENVIRONMENTS.pop(other).handle.close()
+        environment = _ENVIRONMENTS.get(key)
+        if environment is None:
+            environment = _ENVIRONMENTS[key] = Environment(path, key)
+        return Lease(environment)
+
+
+def _release(environment: Environment) -> None:
+    with _lock():
+        environment.leases -= 1
+        if not environment.leases and _ENVIRONMENTS.get(environment.key) is environment:
+            del _ENVIRONMENTS[environment.key]
+            environment.handle.close()
+
+
+def extent_of(environment: Any) -> int:
+    """The bytes that a whole file has, by its own account."""
+    return int((environment.info()["last_pgno"] + 1) * environment.stat()["psize"])
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """What the system refused comes as OSError, as it does from a file: LMDB keeps its number in the message only."""
+    lmdb = importlib.import_module("lmdb")
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise
+    except lmdb.Error as error:
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE):
+            if os.strerror(number) in str(error):
+                raise OSError(number, str(error)) from error
+        raise

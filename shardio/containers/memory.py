@@ -1,0 +1,120 @@
+"""The `memory` container: shards that live in this process, for tests and examples; a fake that anyone may use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShardCorrupt
+from ..fields import Field
+from ..types import Column, Rows, Stored
+from ._files import check_request
+from ._writing import check_options, check_sample
+from .base import check_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    count: int
+    columns: Mapping[str, Column]
+
+
+_SHARDS: dict[str, _Shard] = {}
+
+
+@final
+class MemoryWriter:
+    """See `base.Writer`; `close` registers the shard under its path, in place of an older one."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
+        self._path, self._fields, self._first = path, dict(fields), first
+        self._values: dict[str, list[bytes]] = {name: [] for name in fields}
+        self._count = 0
+        self._closed = False
+
+    def append(self, sample: Stored) -> None:
+        """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
+        if self._closed:
+            raise ValueError(f"{self._path}: the writer is closed")
+        check_sample(sample, self._fields, self._first + self._count, self._path)
+        for name, values in self._values.items():
+            values.append(bytes(sample[name]))
+        self._count += 1
+
+    def close(self) -> None:
+        """Registers the shard."""
+        if self._closed:
+            return
+        self._closed = True
+        columns: dict[str, Column] = dict(self._values)
+        for name, field in self._fields.items():
+            if field.fixed:
+                flat = np.frombuffer(b"".join(self._values[name]), field.row_dtype)
+                columns[name] = flat.reshape(self._count, *field.row_shape)
+        _SHARDS[_key(self._path)] = _Shard(self._count, columns)
+
+
+@final
+class MemoryReader:
+    """See `base.Reader`; pickled, it carries the shard's data along."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
+        self._path, self._fields = path, dict(fields)
+        if _key(path) not in _SHARDS:
+            raise ShardCorrupt(f"{path}: there is no such shard in this process's memory")
+        shard = _SHARDS[_key(path)]
+        for name in fields:
+            if name not in shard.columns:
+                raise ShardCorrupt(f"{path}: has no field {name!r}")
+        self._shard: _Shard | None = shard
+
+    def __len__(self) -> int:
+        return self._get().count
+
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+        """One field of many samples: see `base.Reader`."""
+        shard = self._get()
+        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
+        column = shard.columns[field]
+        if isinstance(column, list):
+            return [column[row] for row in rows.tolist()]
+        out = check_out(out, len(rows), kind)
+        out[...] = column[rows]
+        return out
+
+    def close(self) -> None:
+        """Lets go of the data."""
+        self._shard = None
+
+    def _get(self) -> _Shard:
+        if (shard := self._shard) is None:
+            raise ValueError(f"{self._path}: the reader is closed")
+        return shard
+
+
+@final
+class MemoryContainer:
+    """Shards in a dictionary of this process, by path; there are no files and nothing outlives the process."""
+
+    name = "memory"
+    suffix = ".memory"
+
+    def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> MemoryWriter:
+        """A shard to be registered at `path`; takes no options."""
+        check_options(options, (), self.name)
+        return MemoryWriter(Path(path), fields, first)
+
+    def reader(self, path: Path, fields: Mapping[str, Field]) -> MemoryReader:
+        """The shard registered at `path`; ShardCorrupt if there is none."""
+        return MemoryReader(Path(path), fields)
+
+    def files(self, path: Path) -> tuple[Path, ...]:
+        """None: nothing is on disk."""
+        return ()
+
+
+def _key(path: Path) -> str:
+    return str(path.absolute())

@@ -1,0 +1,250 @@
+"""A dataset opened for reading: any samples, in any order, from any thread or process."""
+
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import containers, manifest
+from .containers.base import Reader, check_out
+from .errors import ConfigError, ShardCorrupt
+from .fields import Field, FieldLike, as_fields, infer_fields, with_hidden
+from .types import Indices, Sample
+from .writer import DatasetWriter
+
+SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
+
+
+@final
+class Dataset:
+    """Samples of a manifest's shards. Threads may share it; it survives fork and pickling.
+
+    Made by `shardio.open` or `shardio.from_samples`.
+
+    Attributes:
+        manifest: what the dataset is made of.
+        path: its directory.
+    """
+
+    def __init__(self, described: manifest.Manifest, path: Path) -> None:
+        self.manifest = described
+        self.path = path
+        self._all_fields = with_hidden(described.fields)
+        self._readers = _Readers(described, path, self._all_fields)
+
+    @property
+    def digest(self) -> str:
+        """Names the content: two datasets with one digest hold the same samples in the same order."""
+        return self.manifest.digest
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The samples' fields, by name."""
+        return self.manifest.fields
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
+        return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [0, {len(self)}), got {index}")
+        columns = self.read([index % len(self)])
+        return {n: c[0].item() if self.fields[n].kind == "scalar" else c[0] for n, c in columns.items()}
+
+    def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
+        """Many samples, in the order asked for.
+
+        Args:
+            indices: sample numbers in [0, N); repeats are allowed.
+            fields: the fields to read; all without it.
+
+        Returns:
+            By field an array `[n, *shape]` for scalars and arrays of one shape, else a list of n values.
+
+        Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
+        """
+        rows = np.asarray(indices, np.int64).reshape(-1)
+        result: dict[str, Any] = {}
+        for name in self.fields if fields is None else fields:
+            field = self._field(name)
+            if field.fixed:
+                result[name] = self.column(rows, name)
+            else:
+                result[name] = [field.decode(value) for value in self.values(rows, name)]
+        return result
+
+    def column(self, indices: Indices, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """A scalar, or an array of one shape, of many samples: the batched read that training is made of.
+
+        Args:
+            indices: int64 [n], in [0, N).
+            name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
+            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
+
+        Returns:
+            `out`, or an array like it.
+        """
+        field = self._field(name)
+        if not field.fixed:
+            raise ConfigError(f"{self.path}: the sizes of field {name!r} differ; read it with values()")
+        array = check_out(out, len(indices), field)
+        for group, shard, rows in self._by_shard(indices):
+            reader = self._readers[shard]
+            if len(group) == len(indices):
+                reader.read(rows, name, array)
+            elif field.row_bytes <= SMALL_ROW:
+                array[group] = reader.read(rows, name)
+            else:
+                for row, place in enumerate(group.tolist()):
+                    reader.read(rows[row : row + 1], name, array[place : place + 1])
+        return array
+
+    def values(self, indices: Indices, name: str) -> list[bytes]:
+        """The stored bytes of any other field (images, text, ...) of many samples.
+
+        Args:
+            indices: int64 [n], in [0, N).
+            name: a field that is neither a scalar nor an array of one shape.
+        """
+        if self._field(name).fixed:
+            raise ConfigError(f"{self.path}: all samples of field {name!r} have one size; read it with column()")
+        values = [b""] * len(indices)
+        for group, shard, rows in self._by_shard(indices):
+            for place, value in zip(group.tolist(), self._readers[shard].read(rows, name), strict=True):
+                values[place] = value
+        return values
+
+    def _field(self, name: str) -> Field:
+        field = self._all_fields.get(name)
+        if field is None:
+            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
+        return field
+
+    def _by_shard(self, indices: Indices) -> Iterator[tuple[NDArray[np.int64], int, NDArray[np.int64]]]:
+        """For each shard that holds some of the samples: their places in `indices`, the shard, their rows in it."""
+        if not len(indices):
+            return
+        if indices.min() < 0 or indices.max() >= len(self):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
+        shards, rows = self.manifest.shards.locate(indices)
+        if (shards == shards[0]).all():  # in the order asked for: one read straight into the caller's memory
+            yield np.arange(len(indices)), int(shards[0]), rows
+            return
+        order = np.argsort(shards, kind="stable")
+        for group in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            yield group, int(shards[group[0]]), rows[group]
+
+    def where(self, index: int) -> str:
+        """Where a sample is, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
+        shard, row = (int(found[0]) for found in self.manifest.shards.locate(np.array([index])))
+        key = ""
+        if self.fields.get("key", Field("json")).kind == "text":
+            key = f", key {self.read([index], ['key'])['key'][0]}"
+        return f"{self.manifest.shards.names[shard]}, row {row} (sample {index}{key})"
+
+    def close(self) -> None:
+        """Lets go of all files. The dataset stays usable: they are opened again when asked for."""
+        self._readers.close()
+
+
+def open(path: str | os.PathLike[str]) -> Dataset:
+    """Opens the dataset at `path`, its directory or its `shardio.json`.
+
+    Raises NotADataset where there is no manifest, ManifestError if it cannot be trusted.
+    """
+    place = Path(path)
+    described = manifest.load(place)
+    containers.get(described.container)
+    return Dataset(described, place if place.is_dir() else place.parent)
+
+
+def from_samples(
+    samples: Iterable[Sample],
+    fields: Mapping[str, FieldLike] | None = None,
+    *,
+    shard_samples: int = 1000,
+    metadata: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """A dataset in memory, of samples: for tests and for data that is small. It behaves as one on disk does.
+
+    Args:
+        samples: mappings of field names to values.
+        fields: as `shardio.create` takes them; those of the first sample without it.
+        shard_samples: samples per shard.
+        metadata: goes into the manifest.
+    """
+    rows = list(samples)
+    if fields is None and not rows:
+        raise ConfigError("from_samples needs fields= where there is no sample to tell them from")
+    checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
+    directory = Path(f"memory-{uuid4().hex}")
+    writer = DatasetWriter(directory, "memory", checked, 1 << 62, metadata or {}, {}, shard_samples)
+    for sample in rows:
+        writer.append(sample)
+    described = writer.close()
+    if described is None:
+        raise RuntimeError("a writer that nobody else holds was closed twice")
+    return Dataset(described, directory)
+
+
+class _Readers:
+    """Open shards, the most recently used ones: a dataset may have more shards than a process may open files."""
+
+    def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:
+        self._container = containers.get(described.container)
+        self._names = described.shards.names
+        self._samples = described.shards.samples
+        self._path = path
+        self._fields = fields
+        self._limit = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def __getitem__(self, shard: int) -> Reader:
+        if self._pid != os.getpid():  # forked: another thread of the parent may have held the lock, and still does here
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        with self._lock:
+            reader = self._open.get(shard)
+            if reader is not None:
+                self._open.move_to_end(shard)
+                return reader
+        path = self._path / self._names[shard]
+        reader = self._container.reader(path, self._fields)
+        if len(reader) != self._samples[shard]:
+            raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {self._samples[shard]}")
+        with self._lock:
+            reader = self._open.setdefault(shard, reader)
+            while len(self._open) > self._limit:
+                # Dropped, not closed: another thread may be reading. Its files close with its last user.
+                self._open.popitem(last=False)
+        return reader
+
+    def close(self) -> None:
+        with self._lock:
+            readers = list(self._open.values())
+            self._open.clear()
+        for reader in readers:
+            reader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
+        if not self._container.files(self._path):  # in memory: the samples themselves must travel
+            state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _pid=os.getpid())

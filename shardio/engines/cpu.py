@@ -1,0 +1,231 @@
+"""The CPU engine: decode only the crop, resize straight into the batch's slot.
+
+JPEG goes through nvImageCodec where it is installed, which decodes a region without the rest of the image; all else,
+and JPEG elsewhere, through OpenCV. Orientation tags are not applied, as in torchvision's decoders.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import images
+from ..augment import Crop, Flip, Recipe, Scale, Step
+from ..errors import BadSample, ConfigError
+
+Decoder: TypeAlias = Literal["auto", "nvimgcodec", "opencv"]
+Pixels: TypeAlias = NDArray[np.uint8]
+_Box: TypeAlias = list[int]
+
+_INTERPOLATIONS = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
+
+
+@final
+class CpuEngine:
+    """Decodes and transforms the images of one field. Threads may share it: each has a decoder of its own.
+
+    Args:
+        recipe: the field's transforms.
+        channels: 3 for RGB, 1 for grey.
+        decoder: `"nvimgcodec"`, `"opencv"`, or `"auto"` for the faster one that is installed.
+    """
+
+    def __init__(self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto") -> None:
+        self._recipe = recipe
+        self._channels = channels
+        codec = None if decoder == "opencv" else _nvimgcodec()
+        if decoder == "nvimgcodec" and codec is None:
+            raise ConfigError("decoder 'nvimgcodec' is not installed: pip install 'shardio-data[cpu]'")
+        self._codec = codec
+        self._local = threading.local()
+
+    @property
+    def out_dtype(self) -> np.dtype[Any]:
+        """uint8, or float32 after ToFloat or Normalize."""
+        return np.dtype(np.uint8 if self._recipe.affine is None else np.float32)
+
+    def out_shape(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """The shape of one result of (height, width) pixels: HWC for uint8, CHW for float32."""
+        return (*size, self._channels) if self._recipe.affine is None else (self._channels, *size)
+
+    def __call__(
+        self, encoded: Sequence[bytes], steps: Sequence[Step], out: NDArray[Any] | None
+    ) -> list[NDArray[Any]] | None:
+        """Decodes and transforms some images.
+
+        Args:
+            encoded: the image files.
+            steps: from `Recipe.steps`, with a row for each of them.
+            out: `[len(encoded), *out_shape]`, filled; None where sizes differ.
+
+        Returns:
+            None with `out`, else an array per image.
+
+        Raises BadImage, which knows the image's place in `encoded`.
+        """
+        plans = [_rows(step) for step in steps]
+        results = []
+        for place, data in enumerate(encoded):
+            try:
+                made = self._one(data, [plan[place] for plan in plans], None if out is None else out[place])
+            except (BadSample, cv2.error) as error:
+                raise BadImage(place, str(error)) from error
+            if out is None:
+                results.append(made)
+        return results if out is None else None
+
+    def _one(self, data: bytes, steps: list[tuple[Any, ...]], slot: NDArray[Any] | None) -> NDArray[Any]:
+        affine = self._recipe.affine
+        region = None
+        if steps and steps[0][0] is Crop:
+            region, steps = steps[0][1], steps[1:]
+        pixels = self._decode(data, region)
+        # Only the last step that changes the size may write into the slot: a later one would read what it overwrites.
+        last = max((place for place, step in enumerate(steps) if step[0] is not Flip), default=-1)
+        for place, (kind, *values) in enumerate(steps):
+            target = slot if affine is None and place >= last else None
+            if kind is Crop:
+                pixels = _crop(pixels, values[0])
+            elif kind is Scale:
+                pixels = _resize(pixels, *values, target=target)
+            elif values[0]:
+                pixels = _keep_channels(cv2.flip(pixels, 1, dst=target), pixels)
+        if affine is not None:
+            return _to_float(pixels, affine, slot)
+        if slot is None:
+            return pixels.copy()
+        if pixels.shape != slot.shape:
+            raise BadSample(
+                f"the image is {pixels.shape}, the batch's images are {slot.shape} (height, width, channels)"
+            )
+        if pixels.ctypes.data != slot.ctypes.data:
+            slot[...] = pixels
+        return slot
+
+    def _decode(self, data: bytes, box: _Box | None) -> Pixels:
+        """The pixels in `box`, or all of them; a view that holds until this thread decodes again."""
+        if self._codec is not None and data[:3] == b"\xff\xd8\xff":
+            pixels = self._decode_region(self._codec, data, box)
+            if pixels is not None:
+                return pixels
+        whole = self._decode_whole(data)
+        return whole if box is None else _crop(whole, box)
+
+    def _decode_region(self, codec: ModuleType, data: bytes, box: _Box | None) -> Pixels | None:
+        decoder, params, image = self._decoder(codec)
+        try:
+            stream = codec.CodeStream(data)
+            if box is not None:
+                top, left, height, width = box
+                if top < 0 or left < 0 or top + height > stream.height or left + width > stream.width:
+                    return None
+                if height < stream.height or width < stream.width:
+                    stream = stream.get_sub_code_stream(region=codec.Region(top, left, top + height, left + width))
+            decoded = (
+                decoder.decode(stream, params=params)
+                if image is None
+                else decoder.decode(stream, image=image, params=params)
+            )
+        except RuntimeError:
+            return None  # a header that it does not take; OpenCV has the last word
+        if decoded is None:
+            return None
+        # The next image is decoded into the same memory: it stays in the cache of this core.
+        self._local.state = (os.getpid(), decoder, params, decoded)
+        pixels: Pixels = np.asarray(decoded)
+        return pixels
+
+    def _decoder(self, codec: ModuleType) -> tuple[Any, Any, Any]:
+        state = getattr(self._local, "state", None)
+        if state is None or state[0] != os.getpid():
+            decoder = codec.Decoder(
+                device_id=codec.NVIMGCODEC_DEVICE_CPU_ONLY,
+                backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
+                max_num_cpu_threads=1,
+                options=":fancy_upsampling=0",
+            )
+            color = codec.ColorSpec.SRGB if self._channels == 3 else codec.ColorSpec.GRAY
+            params = codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
+            state = self._local.state = (os.getpid(), decoder, params, None)
+        return state[1], state[2], state[3]
+
+    def _decode_whole(self, data: bytes) -> Pixels:
+        color = cv2.IMREAD_COLOR_RGB if self._channels == 3 else cv2.IMREAD_GRAYSCALE
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
+        if pixels is None:
+            images.probe(data)  # says what is wrong, if the file's outside shows it
+            raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode")
+        whole: Pixels = np.asarray(pixels, np.uint8)
+        return whole.reshape(*whole.shape[:2], self._channels)
+
+
+class BadImage(BadSample):
+    """An image that cannot be decoded, and its place among those that were handed over."""
+
+    def __init__(self, place: int, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
+def _nvimgcodec() -> ModuleType | None:
+    try:
+        from nvidia import nvimgcodec
+    except ImportError:
+        return None
+    return nvimgcodec  # type: ignore[no-any-return]
+
+
+def _rows(step: Step) -> list[tuple[Any, ...]]:
+    """A step's rows as plain Python values: reading NumPy scalars one by one costs more than the work they steer."""
+    match step:
+        case Crop(boxes):
+            return [(Crop, box) for box in boxes.tolist()]
+        case Scale(sizes, interpolation, antialias):
+            return [(Scale, size, interpolation, antialias) for size in sizes.tolist()]
+        case Flip(mask):
+            return [(Flip, flip) for flip in mask.tolist()]
+
+
+def _crop(pixels: Pixels, box: _Box) -> Pixels:
+    top, left, height, width = box
+    inside = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if inside.shape[:2] == (height, width):
+        return inside
+    padded = np.zeros((height, width, pixels.shape[2]), np.uint8)
+    y, x = max(-top, 0), max(-left, 0)
+    padded[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+    return padded
+
+
+def _resize(pixels: Pixels, size: list[int], interpolation: str, antialias: bool, *, target: Pixels | None) -> Pixels:
+    height, width = size
+    method = _INTERPOLATIONS[interpolation]
+    if antialias and interpolation != "nearest" and height < pixels.shape[0] and width < pixels.shape[1]:
+        method = cv2.INTER_AREA
+    fits = target is not None and target.shape[:2] == (height, width)
+    return _keep_channels(
+        cv2.resize(pixels, (width, height), dst=target if fits else None, interpolation=method), pixels
+    )
+
+
+def _keep_channels(made: Any, source: Pixels) -> Pixels:
+    """OpenCV drops a last axis of one; put it back."""
+    result: Pixels = made if made.ndim == 3 else made.reshape(*made.shape, source.shape[2])
+    return result
+
+
+def _to_float(pixels: Pixels, affine: NDArray[np.float32], slot: NDArray[Any] | None) -> NDArray[np.float32]:
+    shape = (pixels.shape[2], *pixels.shape[:2])
+    if slot is not None and slot.shape != shape:
+        raise BadSample(f"the image is {shape}, the batch's images are {slot.shape} (channels, height, width)")
+    out = np.empty(shape, np.float32) if slot is None else slot
+    for channel, (factor, offset) in enumerate(affine):
+        np.multiply(pixels[:, :, channel], factor, out=out[channel])
+        if offset:
+            out[channel] += offset
+    return out

@@ -1,0 +1,65 @@
+"""Every error that shardio raises on purpose.
+
+ShardioError
+├── ConfigError (ValueError)        an argument breaks a rule
+├── MissingDependency (ImportError) an optional package is not installed
+├── DatasetError
+│   ├── NotADataset                 no manifest where one was looked for
+│   ├── ManifestError               a manifest that cannot be trusted
+│   ├── ShardCorrupt                a shard is not what the manifest says
+│   └── BadSample                   one sample cannot be stored or decoded
+├── SourceError                     what a converter was pointed at cannot be converted
+├── StateMismatch (ValueError)      a loader's state belongs to something else
+├── PipelineStalled (TimeoutError)  no batch came within the time limit
+└── PipelineClosed (RuntimeError)   an iterator was used after it was closed
+
+A message names the rule, the value and the place.
+"""
+
+
+class ShardioError(Exception):
+    """The root: `except ShardioError` catches all that shardio raises on purpose."""
+
+
+class ConfigError(ShardioError, ValueError):
+    """An argument breaks a rule; the message names the rule and the value."""
+
+
+class MissingDependency(ShardioError, ImportError):
+    """An optional package is not installed; the message says how to get it."""
+
+
+class DatasetError(ShardioError):
+    """Something about a dataset on disk."""
+
+
+class NotADataset(DatasetError, FileNotFoundError):
+    """There is no `shardio.json` at the path."""
+
+
+class ManifestError(DatasetError):
+    """A manifest cannot be read, or contradicts itself or its shards."""
+
+
+class ShardCorrupt(DatasetError):
+    """A shard is missing, cut short or changed since it was written."""
+
+
+class BadSample(DatasetError):
+    """One sample cannot be stored or decoded; the message names it and says why."""
+
+
+class SourceError(ShardioError):
+    """What a converter was pointed at is missing, unreadable or inconsistent."""
+
+
+class StateMismatch(ShardioError, ValueError):
+    """A loader's state was made with another dataset, seed or version; the message holds both values."""
+
+
+class PipelineStalled(ShardioError, TimeoutError):
+    """No batch came within the time limit; the message says what each worker is doing."""
+
+
+class PipelineClosed(ShardioError, RuntimeError):
+    """A batch was asked of an iterator that has been closed."""

@@ -1,0 +1,286 @@
+"""The loader: plan, dataset, pipeline and engine put together, and the state that makes an epoch resumable."""
+
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, final
+
+import torch
+
+from .augment import Transform
+from .batches import Batch, Collator
+from .dataset import Dataset
+from .dataset import open as open_dataset
+from .errors import ConfigError, StateMismatch
+from .pipeline import Pipeline
+from .plan import Plan, Schedule, Shuffle, Tail
+from .timing import StageClock
+from .transfer import Transfer
+from .world import World
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What one epoch of one rank has cost so far.
+
+    Attributes:
+        samples: samples delivered.
+        bytes: stored bytes read for them.
+        seconds: wall time since the epoch was begun.
+        wait_seconds: of that, how long the consumer waited for batches.
+        stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
+    """
+
+    samples: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def starved(self) -> float:
+        """The share of wall time that the consumer waited for input, 0 to 1."""
+        return self.wait_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples delivered per second of wall time, on this rank."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+@final
+class Loader:
+    """Batches of a dataset for one rank of a data-parallel job.
+
+    One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
+    steps, and together they deliver every sample once (less the tail that `tail="drop"` leaves out).
+
+    A batch is a dict: by field a tensor `[B, ...]` for scalars, arrays of one shape and images of one size, else a list
+    of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]. Images are uint8
+    `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is yours to keep: its memory is used
+    again only when nothing refers to it any more.
+
+    Args:
+        dataset: a path or a Dataset.
+        batch_size: samples per rank and step.
+        transforms: a list for the one image field, or {field: list}. See `shardio.augment`.
+        shuffle: `"global"`, or None for the stored order.
+        seed: with the epoch it decides the order and all random choices. The same on all ranks.
+        world: this process's place in the job; None asks `World.detect()`.
+        tail: what becomes of an epoch's last samples that fill no global batch. `"drop"` leaves them out; `"pad"`
+            repeats samples from the epoch's beginning, marked False in `valid`.
+        threads: workers; `"auto"` is this rank's share of the processors.
+        prefetch: batches made ahead of the consumer; `"auto"` is two, or more where threads are many.
+        device: where batches are to be, as torch names it; None leaves them in host memory.
+        fields: the fields to deliver; None is all.
+        timeout: seconds to wait for a batch before PipelineStalled.
+
+    Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        *,
+        transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None = None,
+        shuffle: Shuffle = "global",
+        seed: int = 0,
+        world: World | None = None,
+        tail: Tail = "drop",
+        threads: int | Literal["auto"] = "auto",
+        prefetch: int | Literal["auto"] = "auto",
+        device: torch.device | str | None = None,
+        fields: Sequence[str] | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.world = World.detect() if world is None else world
+        self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
+        self._plan = Plan(len(self.dataset), seed, 0, shuffle)
+        self._threads = _count(threads, "threads") or max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
+        self._depth = 1 + (_count(prefetch, "prefetch") or max(2, -(-self._threads * 16 // batch_size)))
+        self._device = torch.device("cpu" if device is None else device)
+        self._timeout = timeout
+        self._collator = Collator(
+            self.dataset, transforms, batch_size, fields=fields, keep=self._depth + 2, pin=self._device.type == "cuda"
+        )
+        self._position = 0
+        self._midway = False
+        self._running: weakref.ref[_Epoch] | None = None
+        self._meter: _Meter | None = None
+        if len(self._schedule) == 0:
+            raise ConfigError(
+                f"{len(self.dataset)} samples fill no global batch of {self._schedule.global_batch} "
+                f"({self.world.size} ranks x {batch_size}); take a smaller batch_size or tail='pad'"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per rank and step."""
+        return self._schedule.batch_size
+
+    @property
+    def threads(self) -> int:
+        """Workers of this rank."""
+        return self._threads
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the state stands in."""
+        return self._plan.epoch
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch, the same on every rank."""
+        return len(self._schedule)
+
+    def __iter__(self) -> "_Epoch":
+        running = None if self._running is None else self._running()
+        if running is not None:
+            running.close()
+        if self._midway:  # the last loop was left early: this is the next epoch
+            self.set_epoch(self._plan.epoch + 1)
+        schedule = replace(self._schedule, start=self._position)
+        if len(schedule) == 0:  # resumed where a smaller tail is left than one global batch
+            self.set_epoch(self._plan.epoch + 1)
+            schedule = self._schedule
+        epoch = _Epoch(self, self._plan, schedule)
+        # Held weakly, so that a loop left early ends its threads by dropping its iterator.
+        self._running, self._meter = weakref.ref(epoch), epoch.meter
+        return epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes `epoch` the one that the next loop delivers, from its beginning."""
+        self._plan = replace(self._plan, epoch=epoch)
+        self._position = 0
+        self._midway = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands: a few numbers, the same on every rank, counted in delivered batches.
+
+        After an epoch's last batch it stands at the next epoch's beginning.
+        """
+        return {
+            "version": STATE_VERSION,
+            "digest": self.dataset.digest,
+            "samples": len(self.dataset),
+            "seed": self._plan.seed,
+            "shuffle": self._plan.shuffle,
+            "epoch": self._plan.epoch,
+            "position": self._position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` stands, with whatever world size and batch size this loader has.
+
+        The next loop delivers what is left of that epoch. Raises StateMismatch, with both values, if the state belongs
+        to another dataset, seed, order or version.
+        """
+        mine = self.state_dict()
+        for name in ("version", "digest", "samples", "seed", "shuffle"):
+            if name not in state:
+                raise StateMismatch(f"not a loader's state: it has no {name!r}")
+            if state[name] != mine[name]:
+                raise StateMismatch(f"the state's {name} is {state[name]!r}, this loader's is {mine[name]!r}")
+        epoch, position = state.get("epoch"), state.get("position")
+        if (
+            not isinstance(epoch, int)
+            or not isinstance(position, int)
+            or epoch < 0
+            or not 0 <= position <= len(self.dataset)
+        ):
+            raise StateMismatch(
+                f"not a place in an epoch of {len(self.dataset)}: epoch {epoch!r}, position {position!r}"
+            )
+        self.set_epoch(epoch)
+        self._position = position
+
+    def stats(self) -> LoaderStats:
+        """What the current epoch, or the last one, has cost this rank so far."""
+        return self._meter.read() if self._meter is not None else LoaderStats()
+
+    def _delivered(self, epoch: "_Epoch", schedule: Schedule, step: int) -> None:
+        """Moves the state past a step that the consumer now has, if `epoch` is the one that the state speaks of."""
+        if self._running is None or self._running() is not epoch:
+            return
+        if step + 1 == len(schedule):
+            self.set_epoch(self._plan.epoch + 1)
+        else:
+            self._position = schedule.position_after(step)
+            self._midway = True
+
+
+class _Meter:
+    """What an epoch has cost so far. Outlives the epoch's threads and buffers."""
+
+    def __init__(self) -> None:
+        self.clock = StageClock()
+        self.begun = time.monotonic()
+        self.ended: float | None = None
+        self.samples = self.bytes = 0
+        self.waited = 0.0
+
+    def read(self) -> LoaderStats:
+        end = time.monotonic() if self.ended is None else self.ended
+        return LoaderStats(self.samples, self.bytes, end - self.begun, self.waited, self.clock.seconds())
+
+
+@final
+class _Epoch(Iterator[Batch]):
+    """What is left of one epoch. Closing it, or dropping it, ends its threads."""
+
+    def __init__(self, loader: Loader, plan: Plan, schedule: Schedule) -> None:
+        self.meter = _Meter()
+        self._loader = loader
+        self._schedule = schedule
+        self._step = 0
+        self._transfer = Transfer(loader._device)
+        pad = schedule.tail == "pad"
+        clock, collator = self.meter.clock, loader._collator
+        self._pipeline: Pipeline[tuple[Batch, int]] = Pipeline(
+            (collator.job(plan, schedule.part(plan, step), pad, clock) for step in range(len(schedule))),
+            threads=loader._threads,
+            depth=loader._depth,
+            timeout=loader._timeout,
+            name=f"shardio rank {loader.world.rank}",
+        )
+
+    def __next__(self) -> Batch:
+        if self._step == len(self._schedule):
+            self.close()
+            raise StopIteration
+        try:
+            batch, size = next(self._pipeline)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.meter.waited = self._pipeline.waited
+        self.meter.samples += len(batch["index"])
+        self.meter.bytes += size
+        self._loader._delivered(self, self._schedule, self._step)
+        self._step += 1
+        return self._transfer(batch)
+
+    def close(self) -> None:
+        """Ends the epoch's threads; may be called twice."""
+        if self.meter.ended is None:
+            self.meter.ended = time.monotonic()
+        self._pipeline.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pipeline"):  # not where __init__ failed
+            self.close()
+
+
+def _count(value: int | Literal["auto"], name: str) -> int:
+    """0 for "auto", else a checked count."""
+    if value == "auto":
+        return 0
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
+    return value

@@ -1,0 +1,180 @@
+"""The pipeline: jobs cut into tasks, run on threads, delivered in order.
+
+                 jobs (one a batch)               tasks (about 16 samples each)
+    next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> head of the line complete --> consumer
+                          ^------------------------- one more may open when one is delivered --------------'
+
+Workers are threads, because the calls that cost time (pread, decode, resize) let go of the GIL. The first failure of a
+job is raised in the consumer when its turn comes, so an error surfaces at the same batch whatever the threads did.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar, final
+
+from .errors import PipelineClosed, PipelineStalled
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+JOIN_LIMIT = 10.0  # seconds that close waits for a worker in the middle of a task
+
+
+class Job(Protocol[T_co]):
+    """What becomes one delivered value: tasks that may run at once, in any order, and the value when all have ended."""
+
+    @property
+    def tasks(self) -> Sequence[Callable[[], None]]:
+        """Each is called once, on some thread; `str(task)` says what it does."""
+
+    def result(self) -> T_co:
+        """The value; called in the consumer's thread."""
+
+
+class _Open(Generic[T]):
+    """A job that is under way: how many of its tasks are left, and what went wrong first."""
+
+    def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
+        self.job = job
+        self.left = left
+        self.error = error
+
+
+@final
+class Pipeline(Generic[T]):
+    """Runs the jobs of an iterator on threads and delivers their results in order. An iterator itself.
+
+    Args:
+        jobs: made one at a time, by whichever worker is free.
+        threads: workers.
+        depth: jobs that may be open at once, the one that the consumer waits for included.
+        timeout: seconds that the consumer waits for a result before PipelineStalled.
+        name: of the threads, and in messages.
+    """
+
+    def __init__(
+        self, jobs: Iterator[Job[T]], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
+    ) -> None:
+        self._jobs = jobs
+        self._depth = depth
+        self._timeout = timeout
+        self._name = name
+        self._line: deque[_Open[T]] = deque()
+        self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
+        self._changed = threading.Condition()
+        self._opening = False
+        self._exhausted = False
+        self._closed = False
+        self.waited = 0.0
+        self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> "Pipeline[T]":
+        return self
+
+    def __next__(self) -> T:
+        """The next result, in order. Raises what a task raised, PipelineStalled, or PipelineClosed after `close`."""
+        begun = time.monotonic()
+        with self._changed:
+            if self._closed:
+                raise PipelineClosed(f"{self._name}: closed")
+            ready = self._changed.wait_for(self._settled, self._timeout)
+            self.waited += time.monotonic() - begun
+            if not ready:
+                raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
+            head = self._line.popleft() if self._line else None
+            self._changed.notify_all()
+        if head is None:
+            self.close()
+            raise StopIteration
+        if head.error is not None or head.job is None:
+            self.close()
+            raise head.error or PipelineClosed(self._name)
+        return head.job.result()
+
+    def close(self) -> None:
+        """Stops the workers, each after the task it is in, and waits for them, 10 s at most. May be called twice."""
+        with self._changed:
+            self._closed = True
+            self._tasks.clear()
+            self._changed.notify_all()
+        deadline = time.monotonic() + JOIN_LIMIT
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _settled(self) -> bool:
+        if self._closed:
+            return True
+        if self._line:
+            return self._line[0].left == 0
+        return self._exhausted and not self._opening
+
+    def _report(self) -> str:
+        now = time.monotonic()
+        return "; ".join(f"worker {n}: {what} for {now - since:.0f} s" for n, (what, since) in enumerate(self._doing))
+
+    def _work(self, number: int) -> None:
+        while (turn := self._turn(number)) is not None:
+            opened, task = turn
+            self._doing[number] = (task, time.monotonic())
+            error: BaseException | None = None
+            try:
+                task()
+            except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+                error = caught
+            with self._changed:
+                opened.left -= 1
+                opened.error = opened.error or error
+                if opened.left == 0:
+                    self._changed.notify_all()
+            del turn, opened, task  # a worker that waits must not keep a delivered batch's memory
+
+    def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
+        """The next task, opening a job if there is none; waits until there is. None when all is done."""
+        while True:
+            with self._changed:
+                self._doing[number] = ("waiting", time.monotonic())
+                self._changed.wait_for(
+                    lambda: (
+                        self._closed
+                        or self._tasks
+                        or self._exhausted
+                        or (not self._opening and len(self._line) < self._depth)
+                    )
+                )
+                if self._closed:
+                    return None
+                if self._tasks:
+                    return self._tasks.popleft()
+                if self._exhausted:
+                    return None
+                self._opening = True
+                self._doing[number] = ("opening the next batch", time.monotonic())
+            self._open()
+
+    def _open(self) -> None:
+        """Makes the next job, outside of the lock: it may take as long as a task."""
+        opened: _Open[T] | None
+        tasks: Sequence[Callable[[], None]] = ()
+        try:
+            job = next(self._jobs)
+            tasks = job.tasks
+            opened = _Open(job, len(tasks))
+        except StopIteration:
+            opened = None
+        except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+            opened = _Open(None, error=caught)
+        with self._changed:
+            self._opening = False
+            self._exhausted = opened is None or opened.job is None
+            if opened is not None:
+                self._line.append(opened)
+                self._tasks.extend((opened, task) for task in tasks)
+            self._changed.notify_all()

@@ -1,0 +1,114 @@
+"""The plan: which sample stands at which position of an epoch, and which positions a rank takes at a step.
+
+The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on container, world, batch size, threads or
+engine. Rank r takes at step s the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is its batch size,
+G the global batch `world.size * B`, and `start` the position that the epoch is begun or resumed at.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ConfigError
+from .permutation import Permutation, derive
+from .types import Indices
+from .world import World
+
+Shuffle: TypeAlias = Literal["global"] | None
+Tail: TypeAlias = Literal["drop", "pad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The order of one epoch: a pure function from position to sample index, in constant memory.
+
+    Args:
+        n: samples in the dataset.
+        seed: any whole number.
+        epoch: 0, 1, ...
+        shuffle: `"global"` for a permutation of all samples, None for the stored order.
+    """
+
+    n: int
+    seed: int = 0
+    epoch: int = 0
+    shuffle: Shuffle = "global"
+    _permutation: Permutation | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"a plan needs at least one sample, got n = {self.n}")
+        if self.epoch < 0:
+            raise ConfigError(f"epoch must be 0 or more, got {self.epoch}")
+        if self.shuffle not in ("global", None):
+            raise ConfigError(f"shuffle must be 'global' or None, got {self.shuffle!r}")
+        permutation = Permutation(self.n, derive(self.seed, self.epoch)) if self.shuffle == "global" else None
+        object.__setattr__(self, "_permutation", permutation)
+
+    def indices(self, start: int, stop: int) -> Indices:
+        """The sample indices, int64 [stop - start], at positions start..stop-1; ConfigError outside [0, n]."""
+        if not 0 <= start <= stop <= self.n:
+            raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
+        return self.at(np.arange(start, stop, dtype=np.int64))
+
+    def at(self, positions: NDArray[np.int64]) -> Indices:
+        """The sample index at each position; positions must be in [0, n)."""
+        return positions if self._permutation is None else self._permutation(positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's share of one step: sample indices, int64 [B], and which count (all but a pad tail's repeats)."""
+
+    indices: Indices
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps that cut what is left of an epoch into global batches, the same number of them on every rank.
+
+    Args:
+        n: samples in an epoch.
+        world: the ranks.
+        batch_size: samples per rank and step.
+        tail: `"drop"` leaves out the last `(n - start) % G` positions of the epoch; `"pad"` fills the last global batch
+            with positions from the epoch's beginning, marked as not valid.
+        start: the position to go on from, in [0, n].
+    """
+
+    n: int
+    world: World
+    batch_size: int
+    tail: Tail = "drop"
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.tail not in get_args(Tail):
+            raise ConfigError(f"tail must be 'drop' or 'pad', got {self.tail!r}")
+        if not 0 <= self.start <= self.n:
+            raise ConfigError(f"position must be in [0, {self.n}], got {self.start}")
+
+    @property
+    def global_batch(self) -> int:
+        """Samples that all ranks together take at a step."""
+        return self.world.size * self.batch_size
+
+    def __len__(self) -> int:
+        """Steps from `start` to the epoch's end."""
+        left = self.n - self.start
+        return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
+
+    def part(self, plan: Plan, step: int) -> Part:
+        """What this rank takes at `step`."""
+        first = self.start + step * self.global_batch + self.world.rank * self.batch_size
+        positions = np.arange(first, first + self.batch_size, dtype=np.int64)
+        return Part(plan.at(positions % self.n), positions < self.n)
+
+    def position_after(self, step: int) -> int:
+        """The position that is next once `step` has been delivered on all ranks; at most n."""
+        return min(self.n, self.start + (step + 1) * self.global_batch)

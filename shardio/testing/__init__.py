@@ -1,0 +1,3 @@
+"""Contract suites that this project's own parts pass, for others to run on theirs; needs pytest."""
+
+from .containers import ContainerContract as ContainerContract

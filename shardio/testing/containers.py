@@ -1,0 +1,349 @@
+"""The contract of a container: subclass `ContainerContract`, name the container, and pytest runs it.
+
+    class TestMine(ContainerContract):
+        container = MyContainer()
+"""
+
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ..containers.base import Container, Reader
+from ..errors import BadSample, ConfigError, ShardCorrupt
+from ..fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
+from ..types import Buffer, Stored
+
+FIELDS: Mapping[str, Field] = as_fields(
+    {
+        "image": "image",
+        "tensor": ("float32", (3, 5)),
+        "wide": ("int16", (4, 700)),  # more than a page: containers may read these in another way
+        "points": Field("array", dtype="float64"),
+        "label": "int64",
+        "weight": "float32",
+        "good": "bool",
+        "caption": "text",
+        "blob": "bytes",
+        "meta": "json",
+    }
+)
+"""Every kind of field."""
+
+FIRST = 1000
+COUNT = 23
+_CAPTIONS = ("", "plain", "ünïcödé ✓", "two\nlines")
+
+
+def sample(index: int) -> dict[str, Any]:
+    """The values of one sample; any two samples differ in every field that has room for it."""
+    chance = np.random.default_rng(index)
+    return {
+        "image": b"\xff\xd8\xff" + chance.bytes(index % 7 * 100) + b"\xff\xd9",
+        "tensor": chance.random((3, 5), np.float32),
+        "wide": chance.integers(-30000, 30000, (4, 700), np.int16),
+        "points": chance.random((index % 4, 2)),
+        "label": index - 5,
+        "weight": float(np.float32(index / 3)),
+        "good": index % 2 == 0,
+        "caption": _CAPTIONS[index % len(_CAPTIONS)] + (str(index) if index % 4 else ""),
+        "blob": b"" if index % 5 == 0 else chance.bytes(index),
+        "meta": {"index": index, "tags": ["a", None, 1.5]},
+    }
+
+
+def stored(index: int, fields: Mapping[str, Field] = FIELDS) -> dict[str, Buffer]:
+    """One sample as a shard keeps it, hidden columns too."""
+    values = sample(index)
+    hidden = {
+        CHECKSUM: np.uint64(2**64 - 1 - index).tobytes(),
+        shape_column("image"): np.array([index, index + 1], "<i4").tobytes(),
+    }
+    return {**{name: fields[name].encode(values[name]) for name in fields}, **hidden}
+
+
+def write(container: Container, path: Path, count: int = COUNT) -> Path:
+    """A shard of `count` samples."""
+    writer = container.writer(path, with_hidden(FIELDS), FIRST)
+    for i in range(count):
+        writer.append(stored(i))
+    writer.close()
+    return path
+
+
+def raw_of(reader: Reader, rows: list[int], name: str) -> list[bytes]:
+    """One field of the rows as stored bytes."""
+    column = reader.read(np.array(rows, np.int64), name)
+    return [value if isinstance(value, bytes) else value.tobytes() for value in column]
+
+
+def values_of(reader: Reader, rows: list[int], name: str) -> list[Any]:
+    """One field of the rows as Python and NumPy values."""
+    return [with_hidden(FIELDS)[name].decode(raw) for raw in raw_of(reader, rows, name)]
+
+
+class ContainerContract:
+    """What every container does. A subclass gives `container`; nothing else is open to it.
+
+    Attributes:
+        container: what is tested.
+    """
+
+    container: Container
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        """Where a test's shard stands."""
+        return tmp_path / f"shard-000000{self.container.suffix}"
+
+    @pytest.fixture
+    def reader(self, path: Path) -> Iterator[Reader]:
+        """An open shard of every kind of field."""
+        reader = self.container.reader(write(self.container, path), with_hidden(FIELDS))
+        yield reader
+        reader.close()
+
+    @pytest.mark.parametrize("name", FIELDS)
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            list(range(COUNT)),  # all, in order
+            [7, 3, 3, 22, 0, 4, 5, 6, 7],  # out of order, with repeats and a run
+            [COUNT - 1],  # the last alone
+        ],
+    )
+    def test_round_trip(self, reader: Reader, name: str, rows: list[int]) -> None:
+        """Every kind of field comes back as it was written, in the order asked for."""
+        for found, row in zip(values_of(reader, rows, name), rows, strict=True):
+            expected = sample(row)[name]
+            assert type(found) is type(expected)
+            np.testing.assert_array_equal(found, expected)
+
+    def test_stored_bytes(self, reader: Reader) -> None:
+        """Fields that differ in size come as bytes, exactly those that were given."""
+        for name in ("image", "points", "caption", "blob", "meta"):
+            column = reader.read(np.arange(COUNT), name)
+            assert column == [stored(i)[name] for i in range(COUNT)]
+            assert all(type(value) is bytes for value in column)
+
+    def test_hidden_columns(self, reader: Reader) -> None:
+        """Checksums and image shapes are columns like any other."""
+        rows = np.array([5, 0, 5, 22])
+        checksums, shapes = reader.read(rows, CHECKSUM), reader.read(rows, shape_column("image"))
+        np.testing.assert_array_equal(checksums, np.array([2**64 - 1 - int(row) for row in rows], np.uint64))
+        np.testing.assert_array_equal(shapes, np.stack([rows, rows + 1], 1).astype(np.int32))
+
+    def test_dtype_and_shape(self, reader: Reader) -> None:
+        """A fixed field's column has the field's dtype and shape, also with no rows."""
+        for name, field in with_hidden(FIELDS).items():
+            for rows in (np.array([2, 1]), np.array([], np.int64)):
+                column = reader.read(rows, name)
+                assert len(column) == len(rows)
+                if field.fixed:
+                    assert isinstance(column, np.ndarray)
+                    assert (column.dtype, column.shape) == (field.row_dtype, (len(rows), *field.row_shape))
+                else:
+                    assert isinstance(column, list)
+
+    def test_out(self, reader: Reader) -> None:
+        """`out` is filled in place and nothing beside it is touched."""
+        rows = np.array([9, 2, 3, 4, 9])
+        for name, field in with_hidden(FIELDS).items():
+            if field.fixed:
+                buffer = np.zeros((9, *field.row_shape), field.row_dtype)
+                expected = buffer.copy()
+                expected[2:7] = reader.read(rows, name)
+                assert reader.read(rows, name, out=buffer[2:7]) is not None
+                np.testing.assert_array_equal(buffer, expected)
+
+    def test_out_that_does_not_fit(self, reader: Reader) -> None:
+        """`out` must have the shape and dtype, and is for fixed fields."""
+        wrong: list[tuple[str, NDArray[Any]]] = [
+            ("tensor", np.zeros((3, 3, 5), np.float32)),  # one row too many
+            ("tensor", np.zeros((2, 3, 5), np.float64)),  # another dtype
+            ("tensor", np.zeros((3, 5, 2), np.float32).T[:, ::-1].transpose(0, 2, 1)),  # not C-contiguous
+            ("caption", np.zeros(2, np.uint8)),  # a field that differs in size
+        ]
+        for name, out in wrong:
+            with pytest.raises(ValueError, match="out"):
+                reader.read(np.array([0, 1]), name, out=out)
+
+    @pytest.mark.parametrize("row", [-1, COUNT, 2**40])
+    def test_row_out_of_range(self, reader: Reader, row: int) -> None:
+        """A row outside the shard is an IndexError that names it, for every field."""
+        for name in with_hidden(FIELDS):
+            with pytest.raises(IndexError, match=rf"\[0, {COUNT}\), got {row}"):
+                reader.read(np.array([0, row]), name)
+
+    def test_unknown_field(self, reader: Reader) -> None:
+        """A field that the shard does not have is a KeyError that names it."""
+        with pytest.raises(KeyError, match="nothing"):
+            reader.read(np.array([0]), "nothing")
+
+    def test_missing_field(self, path: Path) -> None:
+        """A reader told of a field that the file lacks says so."""
+        write(self.container, path)
+        for kind in (Field("scalar", dtype="int8"), Field("text"), Field("array", dtype="int8", shape=(2,))):
+            with pytest.raises(ShardCorrupt, match="absent"):
+                self.container.reader(path, with_hidden({**FIELDS, "absent": kind}))
+
+    def test_len(self, reader: Reader) -> None:
+        """The length is the number of samples."""
+        assert len(reader) == COUNT
+
+    def test_pickle(self, reader: Reader) -> None:
+        """A reader pickles, and reads on the other side."""
+        copy = pickle.loads(pickle.dumps(reader))  # noqa: S301
+        try:
+            for name in ("tensor", "caption", "label", CHECKSUM):
+                np.testing.assert_array_equal(copy.read(np.array([8, 1]), name), reader.read(np.array([8, 1]), name))
+            assert len(copy) == COUNT
+        finally:
+            copy.close()
+
+    def test_fork(self, reader: Reader) -> None:
+        """A forked child reads with the reader that it inherits, and the parent goes on."""
+        expected = _digest(reader)
+        ours, theirs = multiprocessing.Pipe()
+        child = os.fork()
+        if not child:
+            try:
+                theirs.send(_digest(reader))
+                reader.close()
+            finally:
+                os._exit(0)
+        theirs.close()
+        try:
+            assert ours.poll(30)
+            assert ours.recv() == expected
+        finally:
+            os.waitpid(child, 0)
+            ours.close()
+        assert _digest(reader) == expected
+
+    def test_threads(self, reader: Reader) -> None:
+        """Eight threads read at once, and each gets its own rows."""
+        barrier = threading.Barrier(8)
+        names = list(FIELDS)
+
+        def work(number: int) -> None:
+            chance = np.random.default_rng(number)
+            barrier.wait(30)
+            for turn in range(20):
+                rows = chance.integers(0, COUNT, 11).tolist()
+                name = names[(number + turn) % len(names)]
+                for found, row in zip(values_of(reader, rows, name), rows, strict=True):
+                    np.testing.assert_array_equal(found, sample(row)[name])
+
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(work, number) for number in range(8)]:
+                done.result(60)
+
+    def test_close(self, path: Path) -> None:
+        """Closing twice does nothing, two readers are independent, and a closed one does not read."""
+        write(self.container, path)
+        first, second = (self.container.reader(path, with_hidden(FIELDS)) for _ in range(2))
+        first.close()
+        first.close()
+        assert values_of(second, [3], "label") == [sample(3)["label"]]
+        second.close()
+        with pytest.raises(ValueError, match="closed"):
+            second.read(np.array([0]), "label")
+
+    def test_no_samples(self, path: Path) -> None:
+        """A shard without samples is a shard."""
+        reader = self.container.reader(write(self.container, path, count=0), with_hidden(FIELDS))
+        assert len(reader) == 0
+        for name in with_hidden(FIELDS):
+            assert len(reader.read(np.array([], np.int64), name)) == 0
+            with pytest.raises(IndexError):
+                reader.read(np.array([0]), name)
+        reader.close()
+
+    def test_same_bytes(self, path: Path, tmp_path: Path) -> None:
+        """The same samples give the same files, and the writer leaves no others."""
+        again = tmp_path / "again" / path.name
+        again.parent.mkdir()
+        files = [self.container.files(write(self.container, place)) for place in (path, again)]
+        assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+        assert sorted(again.parent.iterdir()) == sorted(files[1])
+
+    @pytest.mark.parametrize("part", [0, 0.01, 0.3, 0.7])
+    def test_cut_short(self, path: Path, part: float) -> None:
+        """Whichever file of a shard is cut short, opening or reading says ShardCorrupt and names the shard."""
+        files = self.container.files(path)
+        if not files:
+            pytest.skip("the container has no files")
+        for file in files:
+            write(self.container, path)
+            os.truncate(file, int(file.stat().st_size * part))
+            with pytest.raises(ShardCorrupt, match=path.stem):
+                _read_all(self.container, path)
+
+    def test_missing_file(self, path: Path) -> None:
+        """A shard of which any file is missing is ShardCorrupt, and the message names it."""
+        with pytest.raises(ShardCorrupt, match=path.name):
+            self.container.reader(path, with_hidden(FIELDS))
+        for file in self.container.files(path):
+            write(self.container, path)
+            file.unlink()
+            with pytest.raises(ShardCorrupt, match=file.name):
+                self.container.reader(path, with_hidden(FIELDS))
+
+    def test_refused_samples(self, path: Path) -> None:
+        """A sample with other fields or a wrong size is refused, and the shard is whole without it."""
+        writer = self.container.writer(path, with_hidden(FIELDS), FIRST)
+        writer.append(stored(0))
+        lacking: Stored = {name: value for name, value in stored(1).items() if name != "caption"}
+        for wrong, error, match in (
+            (lacking, ConfigError, "caption"),  # a field too few
+            ({**stored(1), "other": b""}, ConfigError, "other"),  # a field too many
+            ({**stored(1), "tensor": b"123"}, BadSample, "tensor.*60 bytes, got 3"),  # a fixed field cut short
+            ({**stored(1), "label": bytes(9)}, BadSample, "label.*8 bytes, got 9"),  # a byte too many
+        ):
+            with pytest.raises(error, match=match):
+                writer.append(wrong)
+        writer.append(stored(1))
+        writer.close()
+        writer.close()
+        reader = self.container.reader(path, with_hidden(FIELDS))
+        assert [values_of(reader, [0, 1], name) for name in ("label", "caption")] == [[-5, -4], ["", "plain1"]]
+        reader.close()
+
+    def test_unknown_option(self, path: Path) -> None:
+        """An option that the container does not have is refused by name."""
+        with pytest.raises(ConfigError, match="colour"):
+            self.container.writer(path, with_hidden(FIELDS), FIRST, colour="red")
+
+    def test_buffers(self, path: Path) -> None:
+        """Samples may be given as any kind of buffer."""
+        writer = self.container.writer(path, with_hidden(FIELDS), FIRST)
+        writer.append({name: memoryview(bytearray(value)) for name, value in stored(4).items()})
+        writer.append({name: bytearray(value) for name, value in stored(3).items()})
+        writer.close()
+        reader = self.container.reader(path, with_hidden(FIELDS))
+        for name in with_hidden(FIELDS):
+            assert raw_of(reader, [0, 1], name) == [stored(4)[name], stored(3)[name]]
+        reader.close()
+
+
+def _digest(reader: Reader) -> list[bytes]:
+    names = ("image", "tensor", "wide", "label", CHECKSUM)
+    return [b"".join(raw_of(reader, [4, 1, 4], name)) for name in names]
+
+
+def _read_all(container: Container, path: Path) -> None:
+    reader = container.reader(path, with_hidden(FIELDS))
+    try:
+        for name in with_hidden(FIELDS):
+            reader.read(np.arange(len(reader)), name)
+    finally:
+        reader.close()

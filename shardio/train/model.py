@@ -1,0 +1,136 @@
+"""The models: a small residual network, and how a person's own model is found."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+
+
+@final
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut (He et al. 2015, arXiv:1512.03385, figure 2).
+
+    Args:
+        inputs: channels that come in.
+        outputs: channels that go out.
+        stride: of the first convolution; 2 halves height and width.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = nn.Identity() if (inputs, stride) == (outputs, 1) else _projection(inputs, outputs, stride)
+        # Each block begins as its shortcut, which keeps large batches stable: Goyal et al. 2017, section 5.1.
+        nn.init.zeros_(cast(nn.BatchNorm2d, self.body[-1]).weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
+        return torch.relu(self.shortcut(x) + self.body(x))
+
+
+@final
+class ResNet(nn.Module):
+    """A residual network that ends in a global average, so that it takes images of any size.
+
+    Args:
+        num_classes: classes to tell apart.
+        channels: 1 for grey images, 3 for RGB.
+        widths: channels of each stage; every stage after the first halves height and width.
+        blocks: blocks in each stage.
+        stem_stride: what the stem divides height and width by: 1, 2 or 4.
+    """
+
+    def __init__(
+        self, num_classes: int, channels: int, *, widths: Sequence[int], blocks: Sequence[int], stem_stride: int
+    ) -> None:
+        super().__init__()
+        self.stem = _stem(channels, widths[0], stem_stride)
+        stages: list[nn.Module] = []
+        for stage, (inputs, outputs) in enumerate(pairwise((widths[0], *widths))):
+            for place in range(blocks[stage]):
+                first = place == 0
+                stages.append(Block(inputs if first else outputs, outputs, 2 if first and stage else 1))
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(widths[-1], num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images, float [B, channels, H, W], to scores, float [B, num_classes]."""
+        return cast(Tensor, self.head(self.stages(self.stem(images)).mean(dim=(2, 3))))
+
+
+def resnet(
+    num_classes: int, channels: int, image_size: int, *, width: int = 32, blocks: Sequence[int] | None = None
+) -> ResNet:
+    """A network for images of about `image_size` pixels a side.
+
+    Up to 64 pixels it has three stages of one block, so that a CPU can train it; above, four stages of two (ResNet-18's
+    shape, with stages of width, 2 width, ...).
+
+    Args:
+        num_classes: classes to tell apart.
+        channels: 1 for grey images, 3 for RGB.
+        image_size: the longer side in pixels.
+        width: channels of the first stage; each stage doubles them.
+        blocks: blocks in each stage.
+    """
+    small = image_size <= 64
+    counts = tuple(blocks) if blocks is not None else ((1, 1, 1) if small else (2, 2, 2, 2))
+    if width < 1 or not counts or min(counts) < 1:
+        raise ConfigError(f"width and each of blocks must be at least 1, got {width} and {counts}")
+    widths = [width << stage for stage in range(len(counts))]
+    return ResNet(num_classes, channels, widths=widths, blocks=counts, stem_stride=2 if small else 4)
+
+
+def load_model(name: str, num_classes: int, channels: int, image_size: int) -> nn.Module:
+    """The model called `name`: `"resnet"`, or `"module:function"` for one's own.
+
+    One's own function is imported and called with `num_classes=` and `channels=`, and returns a module that takes
+    float images [B, channels, H, W] to scores [B, num_classes].
+
+    Raises ConfigError, naming what is missing, if there is no such model.
+    """
+    if name == "resnet":
+        return resnet(num_classes, channels, image_size)
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise ConfigError(f"model must be 'resnet' or 'module:function', got {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"model {name!r}: there is no module {error.name!r} on the Python path") from error
+    function: Callable[..., object] | None = getattr(module, function_name, None)
+    if not callable(function):
+        raise ConfigError(f"model {name!r}: module {module_name!r} has no function {function_name!r}")
+    model = function(num_classes=num_classes, channels=channels)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
+    # Striding in the stem is where a small budget goes furthest: all later layers cost a quarter.
+    size = 7 if stride == 4 else 3
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, width, size, min(stride, 2), size // 2, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+    ]
+    return nn.Sequential(*layers, *([nn.MaxPool2d(3, 2, 1)] if stride == 4 else []))

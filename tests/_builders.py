@@ -1,0 +1,110 @@
+"""Builders of the files that tests read: encoded images, IDX files and folders of classes."""
+
+import gzip
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+
+def pixels(
+    height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, dtype: type = np.uint8
+) -> NDArray[Any]:
+    """A ramp with a little noise, its colour by `seed`: `[height, width]` or `[height, width, channels]`."""
+    random = np.random.default_rng(seed)
+    ramp = np.add.outer(np.linspace(0, 100, height), np.linspace(0, 100, width))[..., None]
+    image = ramp + random.integers(0, 40, channels) + random.integers(0, 8, (height, width, channels))
+    image = (image * (np.iinfo(dtype).max // 255)).astype(dtype)
+    return image[..., 0] if channels == 1 else image
+
+
+def encode(suffix: str, image: NDArray[Any], *options: int) -> bytes:
+    """`image` (grey, RGB or RGBA) as a file of the format that `suffix` names, by OpenCV."""
+    if image.ndim == 3:
+        image = image[..., [2, 1, 0, 3][: image.shape[2]]]
+    done, data = cv2.imencode(f".{suffix}", image, options)
+    assert done
+    return data.tobytes()
+
+
+def jpeg(
+    height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, progressive: bool = False, quality: int = 80
+) -> bytes:
+    """A JPEG of `pixels`."""
+    options = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive))
+    return encode("jpg", pixels(height, width, channels, seed=seed), *options)
+
+
+def png(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, dtype: type = np.uint8) -> bytes:
+    """A PNG of `pixels`."""
+    return encode("png", pixels(height, width, channels, seed=seed, dtype=dtype))
+
+
+def webp(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, quality: int = 80) -> bytes:
+    """A WebP of `pixels`; above a quality of 100 it is lossless."""
+    return encode("webp", pixels(height, width, channels, seed=seed), cv2.IMWRITE_WEBP_QUALITY, quality)
+
+
+def bmp(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0) -> bytes:
+    """A BMP of `pixels`."""
+    return encode("bmp", pixels(height, width, channels, seed=seed))
+
+
+def with_thumbnail(image: bytes, thumbnail: bytes) -> bytes:
+    """The JPEG `image` with another JPEG in an EXIF segment, where cameras put their thumbnails."""
+    # One empty list of tags, and a second one that says where the thumbnail begins and how long it is.
+    tags = struct.pack("<HHHII", 2, 0x0201, 4, 1, 44) + struct.pack("<HHII", 0x0202, 4, 1, len(thumbnail))
+    tiff = b"II*\0" + struct.pack("<IHI", 8, 0, 14) + tags + struct.pack("<I", 0)
+    body = b"Exif\0\0" + tiff + thumbnail
+    return image[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + image[2:]
+
+
+_IDX_TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+def idx_bytes(array: NDArray[Any], *, shape: Sequence[int] | None = None) -> bytes:
+    """`array` as an IDX file, whose header may tell of another shape."""
+    shape = array.shape if shape is None else shape
+    header = struct.pack(f">4B{len(shape)}I", 0, 0, _IDX_TYPES[array.dtype.str[1:]], len(shape), *shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def write_idx(
+    path: Path, array: NDArray[Any], *, zipped: bool = False, shape: Sequence[int] | None = None, extra: bytes = b""
+) -> Path:
+    """Writes `array` as an IDX file, with `extra` bytes after its numbers."""
+    data = idx_bytes(array, shape=shape) + extra
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data, mtime=0) if zipped else data)
+    return path
+
+
+def idx_pair(
+    root: Path, count: int = 6, *, height: int = 5, width: int = 4, prefix: str = "", zipped: bool = False
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Writes a file of grey images and a file of labels (0, 1, 2, 0, ...) to `root`; gives what is in them."""
+    images = np.stack([pixels(height, width, 1, seed=seed) for seed in range(count)])
+    labels = (np.arange(count) % 3).astype(np.uint8)
+    end = ".gz" if zipped else ""
+    write_idx(root / f"{prefix}images-idx3-ubyte{end}", images, zipped=zipped)
+    write_idx(root / f"{prefix}labels-idx1-ubyte{end}", labels, zipped=zipped)
+    return images, labels
+
+
+def class_folders(root: Path, tree: Mapping[str, Sequence[str]] | None = None) -> dict[str, bytes]:
+    """Writes a different image for every name of every class folder; gives the bytes by path below `root`."""
+    tree = {"cat": ["a.jpg", "b.png"], "dog": ["c.webp", "d.bmp", "old/e.JPEG"]} if tree is None else tree
+    written: dict[str, bytes] = {}
+    for folder, names in tree.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            suffix = name.rpartition(".")[2].lower()
+            data = encode(suffix, pixels(seed=len(written)))
+            (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / folder / name).write_bytes(data)
+            written[f"{folder}/{name}" if folder else name] = data
+    return written

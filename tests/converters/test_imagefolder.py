@@ -1,0 +1,268 @@
+"""Folders of images become samples by torchvision's rules, and damaged files become bad samples, not crashes."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _builders import class_folders, jpeg, png
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio_converters.imagefolder import ImageFolder, imagefolder
+
+NOBODY = 65534
+
+
+def listing(source: ImageFolder) -> list[tuple[str, int | None]]:
+    """Key and label of every sample."""
+    samples = [source[index] for index in range(len(source.sizes()))]
+    return [(sample["key"], sample.get("label")) for sample in samples]
+
+
+class TestLayouts:
+    def test_class_folders(self, tmp_path: Path) -> None:
+        """Folders are classes; files come with bytes untouched, a label and a key."""
+        written = class_folders(tmp_path)
+        source = imagefolder(tmp_path)
+        assert dict(source.fields) == {
+            "image": Field("image"),
+            "label": Field("scalar", dtype="int64"),
+            "key": Field("text"),
+        }
+        assert source.metadata == {"source": "imagefolder", "classes": ["cat", "dog"]}
+        assert listing(source) == [
+            ("cat/a.jpg", 0),
+            ("cat/b.png", 0),
+            ("dog/c.webp", 1),
+            ("dog/d.bmp", 1),
+            ("dog/old/e.JPEG", 1),
+        ]
+        assert [source[index]["image"] for index in range(5)] == list(written.values())
+        assert source.sizes().tolist() == [len(data) for data in written.values()]
+        assert source.sizes().dtype == np.int64
+
+    def test_a_flat_folder_has_no_labels(self, tmp_path: Path) -> None:
+        """Without class folders the images in the folder itself are taken."""
+        class_folders(tmp_path, {"": ["b.jpg", "a.png"]})
+        source = imagefolder(tmp_path)
+        assert list(source.fields) == ["image", "key"]
+        assert source.metadata == {"source": "imagefolder"}
+        assert listing(source) == [("a.png", None), ("b.jpg", None)]
+
+    def test_the_order_is_by_class_then_path(self, tmp_path: Path) -> None:
+        """A dash sorts before a slash, yet the images of `a` stay together before those of `a-2`."""
+        class_folders(tmp_path, {"a-2": ["x.jpg"], "a": ["z.jpg", "b/y.jpg", "b-1/y.jpg"], "B": ["x.jpg"]})
+        source = imagefolder(tmp_path)
+        assert source.metadata["classes"] == ["B", "a", "a-2"]
+        assert listing(source) == [
+            ("B/x.jpg", 0),
+            ("a/b-1/y.jpg", 1),
+            ("a/b/y.jpg", 1),
+            ("a/z.jpg", 1),
+            ("a-2/x.jpg", 2),
+        ]
+
+    def test_only_images_are_taken(self, tmp_path: Path) -> None:
+        """Other files are left out, also beside the class folders; so are named pipes, which would block."""
+        class_folders(tmp_path, {"cat": ["a.jpg"]})
+        (tmp_path / "README.md").write_text("words")
+        (tmp_path / "cover.jpg").write_bytes(jpeg())
+        (tmp_path / "cat" / "notes.txt").write_text("words")
+        (tmp_path / "cat" / "jpg").write_bytes(jpeg())  # a name, not a suffix
+        os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+        assert listing(imagefolder(tmp_path)) == [("cat/a.jpg", 0)]
+
+    @pytest.mark.parametrize("extensions", ["png,.WEBP", ["png", "webp"], " .png , webp"])
+    def test_extensions_choose_the_files(self, tmp_path: Path, extensions: str | list[str]) -> None:
+        """Suffixes are given as text or a list, with or without a dot, in any case."""
+        class_folders(tmp_path)
+        assert listing(imagefolder(tmp_path, extensions=extensions)) == [("cat/b.png", 0), ("dog/c.webp", 1)]
+
+    def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
+        """Key and class are text that can be stored: bytes that are no UTF-8 are written as escapes."""
+        folder = os.fsencode(tmp_path) + b"/caf\xe9"
+        try:
+            os.mkdir(folder)
+        except OSError:
+            pytest.skip("this file system takes only UTF-8 names")
+        Path(os.fsdecode(folder + b"/\xff\xc3\xbc.jpg")).write_bytes(jpeg())
+        Path(os.fsdecode(folder + b"/\xfe.jpg")).write_bytes(b"")
+        source = imagefolder(tmp_path)
+        assert source.metadata["classes"] == ["caf\\xe9"]
+        assert source[1]["key"] == "caf\\xe9/\\xffü.jpg"
+        with pytest.raises(BadSample, match=r"caf\\xe9/\\xfe.jpg: the image is empty") as caught:
+            source[0]
+        str(caught.value).encode()
+
+
+class TestWorkers:
+    def test_a_pickled_source_gives_the_same_samples(self, tmp_path: Path) -> None:
+        """A worker process reads what the parent would, wherever it runs."""
+        class_folders(tmp_path)
+        source = imagefolder(tmp_path)
+        copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+        assert [dict(copy[index]) for index in range(5)] == [dict(source[index]) for index in range(5)]
+        assert copy.sizes().tolist() == source.sizes().tolist()
+        assert dict(copy.fields) == dict(source.fields)
+
+    def test_a_relative_path_outlives_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        class_folders(tmp_path / "photos")
+        monkeypatch.chdir(tmp_path)
+        source = imagefolder("photos")
+        monkeypatch.chdir("/")
+        assert source[0]["key"] == "cat/a.jpg"
+
+    def test_a_copied_folder_gives_the_same_samples(self, tmp_path: Path) -> None:
+        """Nothing of where the folder lies gets into samples or metadata."""
+        class_folders(tmp_path / "here")
+        shutil.copytree(tmp_path / "here", tmp_path / "there")
+        here, there = imagefolder(tmp_path / "here"), imagefolder(tmp_path / "there")
+        assert [dict(here[index]) for index in range(5)] == [dict(there[index]) for index in range(5)]
+        assert json.dumps(dict(here.metadata)) == json.dumps(dict(there.metadata))
+
+    @pytest.mark.parametrize("index", [-1, 5])
+    def test_an_index_outside_is_an_error(self, tmp_path: Path, index: int) -> None:
+        """There is no counting from the end: a wrong number must not give a wrong label."""
+        class_folders(tmp_path)
+        with pytest.raises(IndexError, match=rf"index must be in \[0, 5\), got {index}"):
+            imagefolder(tmp_path)[index]
+
+
+def _replace(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+class TestBadSamples:
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [
+            (_replace(b""), "the image is empty"),
+            (_replace(b"<html>404 not found</html>"), "not a JPEG, PNG, WebP or BMP image"),
+            (_replace(jpeg()[:-200]), "cut short"),
+            (_replace(png()[:-1]), "cut short"),  # named .jpg, known by its content
+            (Path.unlink, "No such file"),  # vanished after the folder was read
+            (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+        ],
+    )
+    def test_a_damaged_file_is_named_with_the_reason(
+        self, tmp_path: Path, damage: Callable[[Path], object], reason: str
+    ) -> None:
+        """One bad file is one bad sample: its neighbours can still be read."""
+        class_folders(tmp_path, {"cat": ["a.jpg", "b.jpg"]})
+        source = imagefolder(tmp_path)
+        damage(tmp_path / "cat" / "a.jpg")
+        with pytest.raises(BadSample, match=f"cat/a.jpg: .*{reason}"):
+            source[0]
+        assert source[1]["key"] == "cat/b.jpg"
+
+    def test_damaged_files_do_not_stop_the_scan(self, tmp_path: Path) -> None:
+        """Empty files and links that lead nowhere or to themselves are counted, and fail only when they are read."""
+        class_folders(tmp_path, {"cat": ["d.jpg"]})
+        (tmp_path / "cat" / "a.jpg").write_bytes(b"")
+        (tmp_path / "cat" / "b.jpg").symlink_to("nowhere.jpg")
+        (tmp_path / "cat" / "c.jpg").symlink_to("c.jpg")
+        source = imagefolder(tmp_path)
+        assert source.sizes().tolist()[:3] == [0, 0, 0]
+        for index, (name, reason) in enumerate([("a", "empty"), ("b", "No such file"), ("c", "symbolic links")]):
+            with pytest.raises(BadSample, match=f"cat/{name}.jpg: .*{reason}"):
+                source[index]
+        assert source[3]["key"] == "cat/d.jpg"
+
+
+class TestLinks:
+    def test_links_are_followed(self, tmp_path: Path) -> None:
+        """A linked file has its target's size and bytes; a linked folder is a folder, twice if linked twice."""
+        written = class_folders(tmp_path / "elsewhere", {"far": ["a.jpg"]})
+        class_folders(tmp_path / "photos", {"cat": ["b.jpg"]})
+        (tmp_path / "photos" / "cat" / "c.jpg").symlink_to(tmp_path / "elsewhere" / "far" / "a.jpg")
+        (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "elsewhere" / "far")
+        (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere" / "far")
+        source = imagefolder(tmp_path / "photos")
+        assert listing(source) == [("cat/b.jpg", 0), ("cat/c.jpg", 0), ("cat/more/a.jpg", 0), ("dog/a.jpg", 1)]
+        assert source.sizes().tolist()[1:] == [len(written["far/a.jpg"])] * 3
+
+    @pytest.mark.parametrize("target", [".", "..", "../cat", "deep/.."])
+    def test_loops_end(self, tmp_path: Path, target: str) -> None:
+        """A link to a folder that it is in is not followed."""
+        class_folders(tmp_path, {"cat": ["a.jpg", "deep/b.jpg"]})
+        (tmp_path / "cat" / "again").symlink_to(target)
+        (tmp_path / "cat" / "deep" / "up").symlink_to("..")
+        assert listing(imagefolder(tmp_path)) == [("cat/a.jpg", 0), ("cat/deep/b.jpg", 0)]
+
+
+class TestRefusals:
+    def test_a_class_folder_without_images(self, tmp_path: Path) -> None:
+        """A class that nobody has a picture of is a mistake, and the message names it."""
+        class_folders(tmp_path)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(SourceError, match=r"a class folder needs an image, .*/empty holds none"):
+            imagefolder(tmp_path)
+
+    def test_a_folder_without_images(self, tmp_path: Path) -> None:
+        """The message names the suffixes that were looked for."""
+        (tmp_path / "a.gif").write_bytes(b"GIF89a")
+        with pytest.raises(SourceError, match=r"no images and no class folders; suffixes: .bmp, .jpeg"):
+            imagefolder(tmp_path)
+
+    @pytest.mark.parametrize(("name", "reason"), [("missing", "No such file"), ("a.jpg", "Not a directory")])
+    def test_not_a_folder(self, tmp_path: Path, name: str, reason: str) -> None:
+        """The path must be a folder."""
+        (tmp_path / "a.jpg").write_bytes(jpeg())
+        with pytest.raises(SourceError, match=f"{name} cannot be read: {reason}"):
+            imagefolder(tmp_path / name)
+
+    @pytest.mark.parametrize("extensions", ["", " , ", [], ["."]])
+    def test_extensions_name_at_least_one(self, tmp_path: Path, extensions: str | list[str]) -> None:
+        """No suffix would mean no image."""
+        with pytest.raises(ConfigError, match="at least one suffix"):
+            imagefolder(tmp_path, extensions=extensions)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can get at, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+SCAN = """
+import os, sys
+from shardio_converters.imagefolder import imagefolder
+from shardio.errors import SourceError
+if os.getuid() == 0:
+    os.setuid(int(sys.argv[1]))  # root may read everything
+for folder in sys.argv[2:]:
+    try:
+        imagefolder(folder)
+    except SourceError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_not_be_read(open_folder: Path) -> None:
+    """Images in a folder without permission must not go missing silently: the message names the folder."""
+    closed = [open_folder / name for name in ("1", "2/cat", "3/cat/old")]  # the folder itself, a class, and below one
+    for number in "123":
+        class_folders(open_folder / number, {"cat": ["a.jpg", "old/b.jpg"]})
+    for folder in closed:
+        folder.chmod(0o000)
+    command = [sys.executable, "-c", SCAN, str(NOBODY), *(str(open_folder / number) for number in "123")]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        for folder in closed:
+            folder.chmod(0o755)
+    assert found.stdout.splitlines() == [f"{folder} cannot be read: Permission denied" for folder in closed]

@@ -1,0 +1,339 @@
+"""Datasets written and read back: every container holds the same, and nothing half-written passes for whole."""
+
+import json
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+
+import shardio
+from shardio import manifest
+from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardCorrupt
+from shardio.verify import verify
+
+CONTAINERS = ["tar", "hdf5", "lmdb"]
+
+
+FIELDS = {
+    "image": "image",
+    "label": "int64",
+    "key": "text",
+    "grid": ("float32", (2, 3)),
+    "points": shardio.Field("array", dtype="int16"),
+    "blob": "bytes",
+    "note": "json",
+}
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample with a field of every kind."""
+    return {
+        "image": jpeg(20 + number % 3, 30, seed=number),
+        "label": number % 7,
+        "key": f"päth/{number}.jpg",
+        "grid": np.full((2, 3), number, np.float32),
+        "points": np.arange(number % 4, dtype=np.int16),
+        "blob": bytes([number % 256]) * (number % 5),
+        "note": {"n": number, "tags": ["a", None]},
+    }
+
+
+def write(path: Path, container: str = "tar", count: int = 40, **options: Any) -> shardio.Dataset:
+    """A dataset of `count` samples in several shards."""
+    with shardio.create(path, container=container, **{"shard_size": "8KB", "fields": FIELDS} | options) as writer:
+        for number in range(count):
+            writer.append(sample(number))
+    return shardio.open(path)
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether two samples have the same fields and values."""
+    return found.keys() == expected.keys() and all(np.array_equal(found[n], expected[n]) for n in expected)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_what_was_written_is_read(tmp_path: Path, container: str) -> None:
+    """Every kind of field comes back from every container, one by one and many at once, in the order asked for."""
+    ds = write(tmp_path / "d", container)
+    assert len(ds) == 40
+    assert len(ds.manifest.shards) > 3
+    assert all(same(ds[number], sample(number)) for number in range(40))
+    assert same(ds[-1], sample(39))
+    wanted = [38, 3, 3, 0, 21]
+    found = ds.read(wanted)
+    assert found["label"].dtype == np.int64
+    assert found["grid"].shape == (5, 2, 3)
+    for row, number in enumerate(wanted):
+        assert same({name: column[row] for name, column in found.items()}, sample(number))
+    assert list(ds.read([5], ["key"])) == ["key"]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_the_digest_names_the_content(tmp_path: Path) -> None:
+    """The same samples have one digest in every container and shard size; another order or value has another."""
+    kept = {
+        write(tmp_path / f"a{n}", c, shard_size=s).digest
+        for n, (c, s) in enumerate([("tar", "3KB"), ("hdf5", "9KB"), ("lmdb", "1GB")])
+    }
+    assert len(kept) == 1
+    assert shardio.from_samples([sample(n) for n in range(40)], FIELDS).digest in kept
+    assert shardio.from_samples([sample(n) for n in [1, 0, *range(2, 40)]], FIELDS).digest not in kept
+    assert shardio.from_samples([sample(n) | {"label": 0} for n in range(40)], FIELDS).digest not in kept
+
+
+def test_a_dataset_in_memory_is_a_dataset() -> None:
+    """from_samples reads as one on disk does, and survives pickling."""
+    ds = shardio.from_samples([sample(n) for n in range(25)], FIELDS, shard_samples=10)
+    assert ds.manifest.shards.samples.tolist() == [10, 10, 5]
+    again = pickle.loads(pickle.dumps(ds))  # noqa: S301  # our own
+    assert all(same(again[n], sample(n)) for n in range(25))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_it_works_in_another_process(tmp_path: Path, container: str, method: str) -> None:
+    """A dataset that was read here is read by a forked child, and by a new process that it was pickled to."""
+    ds = write(tmp_path / "d", container, count=12)
+    assert same(ds[11], sample(11))
+    context = multiprocessing.get_context(method)
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_read_labels, args=(ds, send))
+    process.start()
+    assert receive.poll(60)
+    assert receive.recv() == [n % 7 for n in range(12)]
+    process.join()
+    assert ds.read([3], ["key"])["key"] == [sample(3)["key"]]
+
+
+def _read_labels(ds: shardio.Dataset, send: Any) -> None:
+    send.send(ds.read(range(len(ds)), ["label", "key"])["label"].tolist())
+
+
+def test_images_that_share_a_size_say_so(tmp_path: Path) -> None:
+    """The manifest tells the common (height, width), which lets batches be stacked; None where they differ."""
+    same_size = shardio.from_samples([{"image": jpeg(8, 9, seed=n)} for n in range(3)])
+    assert same_size.fields["image"].shape == (8, 9)
+    assert shardio.from_samples([sample(0), sample(1)], FIELDS).fields["image"].shape is None
+
+
+def test_fields_may_be_given_in_short(tmp_path: Path) -> None:
+    """A kind, a dtype, or a dtype and a shape are enough."""
+    with shardio.create(
+        tmp_path / "d", container="hdf5", fields={"image": "image", "label": "int16", "x": ("float16", (2,))}
+    ) as w:
+        w.append({"image": jpeg(), "label": 3, "x": np.ones(2, np.float16)})
+    assert shardio.open(tmp_path / "d").read([0])["label"].dtype == np.int16
+
+
+def test_an_empty_dataset_is_a_dataset(tmp_path: Path) -> None:
+    """No samples are fine, as long as somebody says what they would have been."""
+    with shardio.create(tmp_path / "d", fields={"label": "int64"}):
+        pass
+    assert len(shardio.open(tmp_path / "d")) == 0
+    with pytest.raises(ConfigError, match="no sample was written"), shardio.create(tmp_path / "e"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": b""}, r"sample 1 \(key päth/1.jpg\): field 'image': the image is empty"),
+        ({"image": jpeg()[:-30]}, "field 'image': the jpeg image is cut short"),
+        ({"label": 2.5}, "field 'label': int64 cannot hold 2.5"),
+        ({"label": 2**63}, "field 'label'"),
+        ({"grid": np.ones((3, 2), np.float32)}, r"field 'grid': expected shape \(2, 3\), got \(3, 2\)"),
+        ({"key": b"bytes"}, "field 'key': expected str, got bytes"),
+        ({"note": {1, 2}}, "field 'note': not JSON"),
+        ({"more": 1}, "not a field: more"),
+    ],
+)
+def test_a_bad_sample_is_named_and_leaves_no_trace(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """append says which sample and field and why; the dataset goes on without it."""
+    with shardio.create(tmp_path / "d", container="hdf5", fields=FIELDS) as writer:
+        writer.append(sample(0))
+        with pytest.raises(BadSample, match=message):
+            writer.append(sample(1) | change)
+        writer.append(sample(2))
+    ds = shardio.open(tmp_path / "d")
+    assert [same(ds[0], sample(0)), same(ds[1], sample(2)), len(ds)] == [True, True, 2]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_what_was_cut_off_is_no_dataset(tmp_path: Path) -> None:
+    """An error in the middle leaves whole shards and no manifest; overwrite begins anew."""
+
+    def cut_off() -> None:
+        with shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB") as writer:
+            for number in range(30):
+                writer.append(sample(number))
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        cut_off()
+    left = sorted(path.name for path in (tmp_path / "d").iterdir())
+    assert left
+    assert all(name.startswith("shard-") for name in left)
+    with pytest.raises(NotADataset, match="may have been cut off"):
+        shardio.open(tmp_path / "d")
+    with pytest.raises(ConfigError, match="must be empty; overwrite replaces it"):
+        shardio.create(tmp_path / "d")
+    assert len(write(tmp_path / "d", overwrite=True)) == 40
+
+
+def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
+    """A writer killed in the middle of a shard leaves no manifest, and no partial shard under a shard's name."""
+    child = os.fork()
+    if child == 0:
+        writer = shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB")
+        for number in range(33):
+            writer.append(sample(number))
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "d")
+    whole = write(tmp_path / "whole")
+    names = {path.name: path for path in (tmp_path / "d").iterdir() if path.is_file()}
+    assert names
+    for name, path in names.items():
+        assert path.read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_other_peoples_files_are_never_removed(tmp_path: Path) -> None:
+    """overwrite replaces datasets and nothing else."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"must be empty; it holds notes.txt"):
+        shardio.create(tmp_path, overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a file system can only be mounted by root")
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_full_disk_is_an_error_and_no_dataset(tmp_path: Path, container: str) -> None:
+    """On a full disk the error is the system's own; finished shards stay whole; nothing passes for a dataset."""
+
+    def fill(path: Path) -> None:
+        with shardio.create(path, container=container, shard_size="100KB") as writer:
+            for number in range(3000):
+                writer.append({"blob": bytes(999), "label": number})
+
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {disk} 2>/dev/null"):
+        pytest.skip("no right to mount here")
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            fill(disk / "d")
+        with pytest.raises(NotADataset):
+            shardio.open(disk / "d")
+        assert not [path for path in (disk / "d").iterdir() if path.name.startswith(".writing")]
+        whole = tmp_path / "whole"
+        fill(whole)
+        for path in (disk / "d").iterdir():
+            assert path.read_bytes() == (whole / path.name).read_bytes()
+    finally:
+        os.system(f"umount {disk}")
+
+
+def _rename(m: dict[str, Any]) -> dict[str, Any]:
+    return m | {"shards": m["shards"] | {"names": ["../../etc/passwd", *m["shards"]["names"][1:]]}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda m: m | {"format": "other"}, "format is 'other'"),
+        (lambda m: m | {"version": 99}, "version 99 was written by another release"),
+        (lambda m: m | {"samples": 1}, "samples is 1, but the shards hold 40"),
+        (lambda m: m | {"fields": {}}, "at least one field"),
+        (_rename, "not the name of a file"),
+        (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "equally many"),
+        (lambda m: {"format": "shardio", "version": 1}, "missing required field"),
+        (lambda m: [], "Expected `object`"),
+    ],
+)
+def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    """What is wrong in shardio.json is named, and a shard's name never leads out of the directory."""
+    ds = write(tmp_path / "d")
+    path = tmp_path / "d" / manifest.FILE_NAME
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(ManifestError, match=message):
+        shardio.open(ds.path)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_damage_is_found(tmp_path: Path, container: str) -> None:
+    """One changed byte, a missing file and a file cut short are each found and named."""
+    ds = write(tmp_path / "d", container)
+    names = ds.manifest.shards.names
+    flipped, gone, short = (tmp_path / "d" / names[number] for number in (0, 1, 2))
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    gone.unlink()
+    os.truncate(short, short.stat().st_size // 2)
+    problems = verify(shardio.open(ds.path)).problems
+    assert len(problems) == 3
+    for problem, name, word in zip(problems, names, ["checksum", "missing", "bytes"], strict=False):
+        assert name in problem
+        assert word in problem
+    with pytest.raises(ShardCorrupt, match=names[1]):
+        shardio.open(ds.path).read([ds.manifest.shards.starts[1]])
+
+
+def test_deep_verification_finds_a_forged_shard(tmp_path: Path) -> None:
+    """A whole shard of other samples, with the manifest's checksum adjusted, is found by its samples."""
+    ds = write(tmp_path / "d", "hdf5")
+    import h5py
+
+    path = tmp_path / "d" / ds.manifest.shards.names[1]
+    with h5py.File(path, "r+") as file:
+        file["label"][2] = 6 - file["label"][2]
+    stored = json.loads((ds.path / manifest.FILE_NAME).read_text())
+    from shardio import checksums
+
+    size, checksum = checksums.of_files([path])
+    stored["shards"]["bytes"][1], stored["shards"]["checksums"][1] = size, checksum
+    (ds.path / manifest.FILE_NAME).write_text(json.dumps(stored))
+    assert verify(shardio.open(ds.path)).problems == ()
+    (problem,) = verify(shardio.open(ds.path), deep=True).problems
+    assert "shard-000001.h5, row 2" in problem
+    assert "checksum" in problem
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_same_samples_give_the_same_bytes(tmp_path: Path, container: str) -> None:
+    """Writing twice gives identical files, the manifest included."""
+    first, second = write(tmp_path / "a", container), write(tmp_path / "b", container)
+    for path in sorted(first.path.iterdir()):
+        assert path.read_bytes() == (second.path / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda ds: ds[40], IndexError, r"index must be in \[0, 40\), got 40"),
+        (lambda ds: ds.read([3, -1]), IndexError, r"\[0, 40\), got -1"),
+        (lambda ds: ds.read([0], ["nope"]), ConfigError, "no field 'nope'; there are image"),
+        (lambda ds: ds.column(np.array([0]), "image"), ConfigError, r"read it with values\(\)"),
+        (lambda ds: ds.values(np.array([0]), "label"), ConfigError, r"read it with column\(\)"),
+    ],
+)
+def test_wrong_questions_are_refused(tmp_path: Path, use: Any, error: type[Exception], message: str) -> None:
+    """Each message names the rule and the value."""
+    ds = write(tmp_path / "d")
+    with pytest.raises(error, match=message):
+        use(ds)
+
+
+def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some shards are open at a time, and all can be read."""
+    ds = write(tmp_path / "d", count=60, shard_size="1KB")
+    monkeypatch.setattr(ds._readers, "_limit", 4)
+    assert len(ds.manifest.shards) > 20
+    assert ds.read(range(60), ["label"])["label"].tolist() == [n % 7 for n in range(60)]
+    assert len(ds._readers._open) <= 4
