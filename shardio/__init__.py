@@ -1,5 +1,7 @@
 """shardio: an input pipeline for data-parallel deep learning, on standard containers."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import plan as plan
 from .augment import CenterCrop as CenterCrop
 from .augment import Normalize as Normalize
@@ -16,12 +18,14 @@ from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import StateMismatch as StateMismatch
 from .fields import Field as Field
-from .loader import Loader as Loader
-from .loader import LoaderStats as LoaderStats
 from .manifest import Manifest as Manifest
 from .plan import Plan as Plan
 from .world import World as World
 from .writer import create as create
+
+if TYPE_CHECKING:
+    from .loader import Loader as Loader
+    from .loader import LoaderStats as LoaderStats
 
 __version__ = "0.1.0"
 
@@ -49,3 +53,12 @@ __all__ = [
     "open",
     "plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The loader imports torch, which takes a second or two; converting, looking and verifying need none of it.
+    if name in ("Loader", "LoaderStats"):
+        from . import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

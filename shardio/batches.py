@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .augment import Recipe, Transform
 from .buffers import BufferPool
-from .dataset import Dataset
+from .dataset import Dataset, Selection
 from .engines.cpu import BadImage, CpuEngine
 from .errors import BadSample, ConfigError
 from .fields import Field, shape_column
@@ -19,7 +19,7 @@ from .timing import StageClock
 from .types import Indices
 
 Batch: TypeAlias = dict[str, Any]
-TASK_SAMPLES = 16  # few enough that threads share a batch evenly, enough that a task's overhead does not count
+TASK_SAMPLES = (16, 64)  # fewer, and a task's overhead shows; more, and threads wait for one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Collator:
         transforms: a list for the one image field, or {field: list}.
         batch_size: samples in each batch.
         fields: the fields to deliver; None is all.
+        threads: workers that share the tasks.
         keep: batches' memory to keep for the next use.
         pin: page-lock that memory.
     """
@@ -50,12 +51,15 @@ class Collator:
         batch_size: int,
         *,
         fields: Sequence[str] | None,
+        threads: int,
         keep: int,
         pin: bool,
     ) -> None:
         self.dataset = dataset
         self.fields = _chosen(dataset, fields)
-        self.images = {}
+        self.images: dict[str, _Images] = {}
+        low, high = TASK_SAMPLES
+        self.task_samples = min(high, max(low, batch_size // (4 * threads)))
         self._pools: dict[str, BufferPool] = {}
         by_field = _transforms_by_field(dataset, self.fields, transforms)
         for name, field in self.fields.items():
@@ -98,13 +102,13 @@ class BatchJob:
         self._pad = pad
         count = len(part.indices)
         self.lists: dict[str, list[Any]] = {name: [None] * count for name in collator.fields if name not in arrays}
-        self.sizes = [0] * -(-count // TASK_SAMPLES)
+        self.sizes = [0] * -(-count // collator.task_samples)
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
         """The tasks, made when asked for: were they kept here, job and tasks would refer to each other, and the batch's
         memory would wait for the garbage collector."""
-        return [_Task(self, number, number * TASK_SAMPLES) for number in range(len(self.sizes))]
+        return [_Task(self, number) for number in range(len(self.sizes))]
 
     def result(self) -> tuple[Batch, int]:
         """The batch, and how many stored bytes were read for it."""
@@ -121,10 +125,11 @@ class BatchJob:
 class _Task:
     """Reads, decodes and transforms a few samples of a batch."""
 
-    def __init__(self, job: BatchJob, number: int, start: int) -> None:
+    def __init__(self, job: BatchJob, number: int) -> None:
         self._job = job
         self._number = number
-        self._rows = slice(start, min(start + TASK_SAMPLES, len(job.part.indices)))
+        start = number * job.collator.task_samples
+        self._rows = slice(start, min(start + job.collator.task_samples, len(job.part.indices)))
 
     def __str__(self) -> str:
         indices = self._job.part.indices[self._rows].tolist()
@@ -132,17 +137,19 @@ class _Task:
 
     def __call__(self) -> None:
         indices = self._job.part.indices[self._rows]
+        with self._job.clock.stage("read"):
+            found = self._job.collator.dataset.select(indices)
         self._job.sizes[self._number] = sum(
-            self._image(name, indices) if field.kind == "image" else self._plain(name, field, indices)
+            self._image(name, indices, found) if field.kind == "image" else self._plain(name, field, found)
             for name, field in self._job.collator.fields.items()
         )
 
-    def _image(self, name: str, indices: Indices) -> int:
+    def _image(self, name: str, indices: Indices, found: Selection) -> int:
         job, dataset = self._job, self._job.collator.dataset
         how = job.collator.images[name]
         with job.clock.stage("read"):
-            encoded = dataset.values(indices, name)
-            sizes = dataset.column(indices, shape_column(name)) if how.recipe.geometry else None
+            encoded = found.values(name)
+            sizes = found.column(shape_column(name)) if how.recipe.geometry else None
         with job.clock.stage("decode"):
             steps = (
                 ()
@@ -159,13 +166,13 @@ class _Task:
                 job.lists[name][self._rows] = map(torch.from_numpy, made)
         return sum(map(len, encoded))
 
-    def _plain(self, name: str, field: Field, indices: Indices) -> int:
+    def _plain(self, name: str, field: Field, found: Selection) -> int:
         job = self._job
         if field.fixed:
             with job.clock.stage("read"):
-                return job.collator.dataset.column(indices, name, job.arrays[name][self._rows]).nbytes
+                return found.column(name, job.arrays[name][self._rows]).nbytes
         with job.clock.stage("read"):
-            stored = job.collator.dataset.values(indices, name)
+            stored = found.values(name)
         with job.clock.stage("decode"):
             values = map(field.decode, stored)
             job.lists[name][self._rows] = map(torch.from_numpy, values) if field.kind == "array" else values

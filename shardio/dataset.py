@@ -4,7 +4,7 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 from uuid import uuid4
@@ -75,77 +75,27 @@ class Dataset:
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
-        rows = np.asarray(indices, np.int64).reshape(-1)
+        selection = self.select(np.asarray(indices, np.int64).reshape(-1))
         result: dict[str, Any] = {}
         for name in self.fields if fields is None else fields:
-            field = self._field(name)
-            if field.fixed:
-                result[name] = self.column(rows, name)
-            else:
-                result[name] = [field.decode(value) for value in self.values(rows, name)]
+            field = self.field(name)
+            result[name] = selection.column(name) if field.fixed else list(map(field.decode, selection.values(name)))
         return result
 
-    def column(self, indices: Indices, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """A scalar, or an array of one shape, of many samples: the batched read that training is made of.
+    def select(self, indices: Indices) -> "Selection":
+        """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+        return Selection(self, indices)
 
-        Args:
-            indices: int64 [n], in [0, N).
-            name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
-            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
-
-        Returns:
-            `out`, or an array like it.
-        """
-        field = self._field(name)
-        if not field.fixed:
-            raise ConfigError(f"{self.path}: the sizes of field {name!r} differ; read it with values()")
-        array = check_out(out, len(indices), field)
-        for group, shard, rows in self._by_shard(indices):
-            reader = self._readers[shard]
-            if len(group) == len(indices):
-                reader.read(rows, name, array)
-            elif field.row_bytes <= SMALL_ROW:
-                array[group] = reader.read(rows, name)
-            else:
-                for row, place in enumerate(group.tolist()):
-                    reader.read(rows[row : row + 1], name, array[place : place + 1])
-        return array
-
-    def values(self, indices: Indices, name: str) -> list[bytes]:
-        """The stored bytes of any other field (images, text, ...) of many samples.
-
-        Args:
-            indices: int64 [n], in [0, N).
-            name: a field that is neither a scalar nor an array of one shape.
-        """
-        if self._field(name).fixed:
-            raise ConfigError(f"{self.path}: all samples of field {name!r} have one size; read it with column()")
-        values = [b""] * len(indices)
-        for group, shard, rows in self._by_shard(indices):
-            for place, value in zip(group.tolist(), self._readers[shard].read(rows, name), strict=True):
-                values[place] = value
-        return values
-
-    def _field(self, name: str) -> Field:
+    def field(self, name: str) -> Field:
+        """A field, or a hidden column; ConfigError if there is no such."""
         field = self._all_fields.get(name)
         if field is None:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
         return field
 
-    def _by_shard(self, indices: Indices) -> Iterator[tuple[NDArray[np.int64], int, NDArray[np.int64]]]:
-        """For each shard that holds some of the samples: their places in `indices`, the shard, their rows in it."""
-        if not len(indices):
-            return
-        if indices.min() < 0 or indices.max() >= len(self):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
-            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        shards, rows = self.manifest.shards.locate(indices)
-        if (shards == shards[0]).all():  # in the order asked for: one read straight into the caller's memory
-            yield np.arange(len(indices)), int(shards[0]), rows
-            return
-        order = np.argsort(shards, kind="stable")
-        for group in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            yield group, int(shards[group[0]]), rows[group]
+    def reader(self, shard: int) -> Reader:
+        """The open reader of a shard, by its number."""
+        return self._readers[shard]
 
     def where(self, index: int) -> str:
         """Where a sample is, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
@@ -158,6 +108,67 @@ class Dataset:
     def close(self) -> None:
         """Lets go of all files. The dataset stays usable: they are opened again when asked for."""
         self._readers.close()
+
+
+@final
+class Selection:
+    """Some samples of a dataset, found in their shards once, whatever fields of them are then read."""
+
+    def __init__(self, dataset: Dataset, indices: Indices) -> None:
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(dataset)):
+            wrong = indices[(indices < 0) | (indices >= len(dataset))][0]
+            raise IndexError(f"{dataset.path}: index must be in [0, {len(dataset)}), got {wrong}")
+        self._dataset = dataset
+        self._count = len(indices)
+        # By shard: places among the samples, the shard's number, rows in it.
+        self._groups: list[tuple[NDArray[np.int64], int, NDArray[np.int64]]] = []
+        shards, rows = dataset.manifest.shards.locate(indices)
+        if len(indices) and (shards == shards[0]).all():
+            self._groups.append((np.arange(len(indices)), int(shards[0]), rows))
+            return
+        order = np.argsort(shards, kind="stable")
+        ends = np.flatnonzero(np.diff(shards[order], append=-1)) + 1
+        for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
+            group = order[start:end]
+            self._groups.append((group, int(shards[group[0]]), rows[group]))
+
+    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """A scalar, or an array of one shape, of all samples, in the order that they were asked for.
+
+        Args:
+            name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
+            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
+
+        Returns:
+            `out`, or an array like it.
+        """
+        field = self._dataset.field(name)
+        if not field.fixed:
+            raise ConfigError(f"{self._dataset.path}: the sizes of field {name!r} differ; read it with values()")
+        array = check_out(out, self._count, field)
+        for group, shard, rows in self._groups:
+            reader = self._dataset.reader(shard)
+            if len(self._groups) == 1:
+                reader.read(rows, name, array)
+            elif field.row_bytes <= SMALL_ROW:
+                array[group] = reader.read(rows, name)
+            else:
+                for row, place in enumerate(group.tolist()):
+                    reader.read(rows[row : row + 1], name, array[place : place + 1])
+        return array
+
+    def values(self, name: str) -> list[bytes]:
+        """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for."""
+        if self._dataset.field(name).fixed:
+            raise ConfigError(f"{self._dataset.path}: field {name!r} has one size throughout; read it with column()")
+        values = [b""] * self._count
+        for group, shard, rows in self._groups:
+            found = self._dataset.reader(shard).read(rows, name)
+            if len(self._groups) == 1:
+                return list(found)
+            for place, value in zip(group.tolist(), found, strict=True):
+                values[place] = value
+        return values
 
 
 def open(path: str | os.PathLike[str]) -> Dataset:

@@ -18,6 +18,7 @@ Names that begin with an underscore are kept for the columns that shardio adds t
 
 import io
 import json
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -93,7 +94,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """The stored bytes of one sample of a fixed field."""
-        return int(np.prod(self.row_shape, dtype=np.int64)) * self.row_dtype.itemsize
+        return math.prod(self.row_shape) * np.dtype(self.dtype).itemsize
 
     def encode(self, value: Any) -> Buffer:
         """The stored bytes of `value`; BadSample if it is not of this field's kind, dtype or shape."""

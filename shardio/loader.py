@@ -107,7 +107,13 @@ class Loader:
         self._device = torch.device("cpu" if device is None else device)
         self._timeout = timeout
         self._collator = Collator(
-            self.dataset, transforms, batch_size, fields=fields, keep=self._depth + 2, pin=self._device.type == "cuda"
+            self.dataset,
+            transforms,
+            batch_size,
+            fields=fields,
+            threads=self._threads,
+            keep=self._depth + 2,
+            pin=self._device.type == "cuda",
         )
         self._position = 0
         self._midway = False

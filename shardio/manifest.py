@@ -161,16 +161,12 @@ def load(path: str | os.PathLike[str]) -> Manifest:
 
     Raises NotADataset where there is none, ManifestError if it cannot be trusted.
     """
-    place = Path(path)
-    if place.is_dir():
-        place = place / FILE_NAME
+    given = Path(path)
+    place = given / FILE_NAME if given.is_dir() else given
+    if given.is_dir() and not place.is_file():
+        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; a conversion may have been cut off")
     if not place.is_file():
-        hint = (
-            "the directory exists, so a conversion may have been cut off"
-            if place.parent.is_dir()
-            else "no such directory"
-        )
-        raise NotADataset(f"{place.parent}: no {FILE_NAME} ({hint})")
+        raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
     return Manifest.from_json(place.read_bytes(), str(place))
 
 

@@ -76,14 +76,13 @@ def _shard_samples(dataset: Dataset, number: int, digest: checksums.Digest) -> i
     names = sorted(dataset.fields)
     for first in range(start, stop, BLOCK_SAMPLES):
         indices = np.arange(first, min(first + BLOCK_SAMPLES, stop))
-        columns = {
-            n: dataset.column(indices, n) if dataset.fields[n].fixed else dataset.values(indices, n) for n in names
-        }
-        expected = dataset.column(indices, CHECKSUM)
+        selection = dataset.select(indices)
+        columns = {n: selection.column(n) if dataset.fields[n].fixed else selection.values(n) for n in names}
+        expected = selection.column(CHECKSUM)
         for row, index in enumerate(indices.tolist()):
             stored = {n: c[row].tobytes() if isinstance(c, np.ndarray) else c[row] for n, c in columns.items()}
-            found = checksums.of_sample(stored, names)
-            if found != expected[row]:
-                raise DatasetError(f"{dataset.where(index)}: checksum {found:016x} is not {int(expected[row]):016x}")
+            actual = checksums.of_sample(stored, names)
+            if actual != expected[row]:
+                raise DatasetError(f"{dataset.where(index)}: checksum {actual:016x} is not {int(expected[row]):016x}")
         digest.update(expected)
     return stop - start

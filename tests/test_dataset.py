@@ -319,8 +319,8 @@ def test_the_same_samples_give_the_same_bytes(tmp_path: Path, container: str) ->
         (lambda ds: ds[40], IndexError, r"index must be in \[0, 40\), got 40"),
         (lambda ds: ds.read([3, -1]), IndexError, r"\[0, 40\), got -1"),
         (lambda ds: ds.read([0], ["nope"]), ConfigError, "no field 'nope'; there are image"),
-        (lambda ds: ds.column(np.array([0]), "image"), ConfigError, r"read it with values\(\)"),
-        (lambda ds: ds.values(np.array([0]), "label"), ConfigError, r"read it with column\(\)"),
+        (lambda ds: ds.select(np.array([0])).column("image"), ConfigError, r"read it with values\(\)"),
+        (lambda ds: ds.select(np.array([0])).values("label"), ConfigError, r"read it with column\(\)"),
     ],
 )
 def test_wrong_questions_are_refused(tmp_path: Path, use: Any, error: type[Exception], message: str) -> None:

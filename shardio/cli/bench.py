@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..bench import BenchConfig, BenchResult, measure
-from ..errors import ConfigError
 from ..units import format_size
+from ._options import threads_option
 from ._progress import progress
+
+if TYPE_CHECKING:
+    from ..bench import BenchResult
 
 
 def bench(
@@ -34,8 +36,10 @@ def bench(
 
       shardio bench data/photos --batch-size 256 --image-size 224 --ranks 4 --step-time 0.1 --json bench.json
     """
+    from ..bench import BenchConfig, measure  # here and not above, as it loads torch
+
     config = BenchConfig(
-        str(dataset), batch_size, epochs, ranks, image_size, floats, _threads(threads), step_time, seed
+        str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed
     )
     with progress("steps") as show:
         result = measure(config, lambda done, total: show("measuring", done, total))
@@ -44,7 +48,7 @@ def bench(
     print(summary(result))
 
 
-def summary(result: BenchResult) -> str:
+def summary(result: "BenchResult") -> str:
     """The figures for people."""
     stages = ", ".join(f"{name} {share:.0%}" for name, share in result.stages.items())
     machine = result.machine
@@ -57,11 +61,3 @@ def summary(result: BenchResult) -> str:
         f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}",
     )
     return "\n".join(lines)
-
-
-def _threads(text: str) -> int | Literal["auto"]:
-    if text == "auto":
-        return "auto"
-    if not text.isdigit():
-        raise ConfigError(f"--threads must be auto or a whole number, got {text!r}")
-    return int(text)

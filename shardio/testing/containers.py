@@ -1,7 +1,7 @@
 """The contract of a container: subclass `ContainerContract`, name the container, and pytest runs it.
 
-    class TestMine(ContainerContract):
-        container = MyContainer()
+class TestMine(ContainerContract):
+    container = MyContainer()
 """
 
 import multiprocessing

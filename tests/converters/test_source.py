@@ -25,7 +25,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_converter_is_found_by_name() -> None:
     """The name leads to the function that the distribution offers, options and all."""
-    assert source.find("zebra")("photos", scale=2) == ("zebra", "photos", 2)
+    found: object = source.find("zebra")("photos", scale=2)
+    assert found == ("zebra", "photos", 2)
 
 
 @pytest.mark.usefixtures("installed")

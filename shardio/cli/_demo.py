@@ -1,0 +1,111 @@
+"""What `shardio demo` does, step by step."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .. import source as sources
+from ..bench import BenchConfig, BenchResult, measure
+from ..convert import convert
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
+from ..errors import ShardioError
+from ..loader import Loader
+from ..sheet import contact_sheet
+from ..units import format_size
+from ..verify import verify
+from ..world import World
+
+CONTAINERS = ("tar", "hdf5", "lmdb")
+SHARD_SIZE = "512KB"  # small, so that the demo has several
+
+
+def run(src: Path, output: Path, epochs: int, ranks: int) -> None:
+    """Converts, verifies, compares, measures and trains; prints a line per step and a table at the end."""
+    begun = time.monotonic()
+    trains = [_convert(src / "train", output / container / "train", container) for container in CONTAINERS]
+    test = _convert(src / "test", output / "tar" / "test", "tar")
+    _same_epoch(trains)
+    benches = [_bench(dataset) for dataset in trains]
+    sheet = output / "sheet.png"
+    contact_sheet(trains[0], sheet, augment=True)
+    result = _train(trains[0].path, test.path, output / "run", epochs, ranks)
+    _table(trains, benches, result, sheet, time.monotonic() - begun)
+
+
+def _convert(src: Path, out: Path, container: str) -> Dataset:
+    converter = sources.find("idx")
+    convert(converter(src), out, container=container, shard_size=SHARD_SIZE, workers=2, overwrite=True)
+    dataset = open_dataset(out)
+    report = verify(dataset, deep=True)
+    if report.problems:
+        raise ShardioError(f"{out}: {report.problems[0]}")
+    print(f"converted  {src} to {out}: {len(dataset)} samples in {report.shards} shards, verified", flush=True)
+    return dataset
+
+
+def _same_epoch(datasets: list[Dataset]) -> None:
+    """Runs one epoch of all containers side by side; any difference ends the demo."""
+    loaders = [Loader(dataset, 250, world=World(), seed=1) for dataset in datasets]
+    samples = 0
+    for first, *others in zip(*loaders, strict=True):
+        for other in others:
+            for name, values in first.items():
+                if not torch.equal(values, other[name]):
+                    raise ShardioError(f"{name} differs between containers, samples {first['index'].tolist()}")
+        samples += len(first["index"])
+    print(
+        f"compared   one epoch of {', '.join(CONTAINERS)}: {samples} samples, the same order, the same pixels",
+        flush=True,
+    )
+
+
+def _bench(dataset: Dataset) -> BenchResult:
+    result = measure(BenchConfig(str(dataset.path), batch_size=250, epochs=5, ranks=2, image_size=28, threads=1))
+    rate = f"{result.samples_per_second:,.0f} samples/s per rank"
+    print(f"measured   {dataset.path}: {rate}, limited by {result.limit}", flush=True)
+    return result
+
+
+def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dict[str, float]:
+    """Starts `torchrun`, as a person would, and reads what the trainer wrote down."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    job = ["-m", "shardio", "train", str(train), "--val", str(val), "--output", str(output), "--epochs", str(epochs)]
+    print(f"training   torchrun --standalone --nproc-per-node {ranks} {' '.join(job)}", flush=True)
+    done = subprocess.run([*launch, *job, "--batch-size", "64"], check=False)
+    if done.returncode:
+        raise ShardioError(f"training ended with exit code {done.returncode}")
+    result: dict[str, float] = json.loads((output / "result.json").read_text())
+    return result
+
+
+def _table(
+    datasets: list[Dataset], benches: list[BenchResult], result: dict[str, float], sheet: Path, seconds: float
+) -> None:
+    table = Table(title=f"shardio demo, {seconds:.0f} s")
+    for heading in ("container", "shards", "size", "samples/s per rank", "limited by"):
+        table.add_column(heading)
+    for dataset, bench in zip(datasets, benches, strict=True):
+        shards = dataset.manifest.shards
+        rate = f"{bench.samples_per_second:,.0f}"
+        stage = next(iter(bench.stages))
+        table.add_row(dataset.manifest.container, str(len(shards)), format_size(int(shards.bytes.sum())), rate, stage)
+    trained = Table(title="training")
+    for heading in ("test accuracy", "samples/s per rank", "share starved", "contact sheet", "checkpoint"):
+        trained.add_column(heading)
+    trained.add_row(
+        f"{result['accuracy']:.1%}",
+        f"{result['samples_per_second_per_rank']:,.0f}",
+        f"{result['starved']:.1%}",
+        str(sheet),
+        str(result["checkpoint"]),
+    )
+    console = Console()
+    console.print(table)
+    console.print(trained)

@@ -1,0 +1,132 @@
+"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere, nothing but on rank 0."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+BAR_SECONDS = 0.5  # every look at the loss waits for the device, so not at each step
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where an epoch stands.
+
+    Attributes:
+        epoch: 1 to epochs.
+        epochs: of the run.
+        step: steps of this epoch that are done.
+        steps: steps of a whole epoch.
+        loss: mean over the epoch so far, on this rank.
+        lr: learning rate of the last step.
+        samples_per_second: of all ranks together.
+        starved: share of the epoch's time that this rank waited for input.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    lr: float
+    samples_per_second: float
+    starved: float
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}/{self.epochs}  step {self.step}/{self.steps}  {self.figures}"
+
+    @property
+    def figures(self) -> str:
+        """All but the place."""
+        rate = f"{self.samples_per_second:.0f} samples/s"
+        return f"loss {self.loss:.3f}  lr {self.lr:.3g}  {rate}  starved {100 * self.starved:.0f} %"
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def due(self) -> bool:
+        """Whether it is time for another status."""
+
+    def show(self, status: Status) -> None:
+        """Shows where the epoch stands."""
+
+    def line(self, text: str) -> None:
+        """Prints a line that stays."""
+
+
+@final
+class _Lines:
+    """At most one line every `seconds`; without a console, looks at the loss as often and prints nothing."""
+
+    def __init__(self, seconds: float, console: Console | None) -> None:
+        self._seconds = seconds
+        self._console = console
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= self._seconds
+
+    def show(self, status: Status) -> None:
+        self._last = time.monotonic()
+        self.line(str(status))
+
+    def line(self, text: str) -> None:
+        if self._console is not None:
+            print(text, file=self._console.file, flush=True)
+
+
+@final
+class _Bars:
+    """A bar for each epoch."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[int, TaskID] = {}
+        self._last = 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= BAR_SECONDS
+
+    def show(self, status: Status) -> None:
+        self._last = time.monotonic()
+        if status.epoch not in self._tasks:
+            self._tasks[status.epoch] = self._bars.add_task(
+                f"epoch {status.epoch}/{status.epochs}", total=status.steps, figures=""
+            )
+        self._bars.update(self._tasks[status.epoch], completed=status.step, figures=status.figures)
+
+    def line(self, text: str) -> None:
+        for task in self._tasks.values():  # the line says all that an epoch's bar had to say
+            self._bars.update(task, visible=False)
+        self._bars.console.print(text, highlight=False, markup=False)
+
+
+@contextmanager
+def display(leads: bool, log_every: float, console: Console | None = None) -> Iterator[Display]:
+    """What shows progress on this rank.
+
+    Args:
+        leads: whether this is rank 0; the others show nothing.
+        log_every: seconds between lines where `console` is no terminal.
+        console: standard output without it.
+    """
+    console = Console() if console is None else console
+    if not leads:
+        yield _Lines(log_every, None)
+    elif not console.is_terminal:
+        yield _Lines(log_every, console)
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+        )
+        with Progress(*columns, console=console) as bars:
+            yield _Bars(bars)

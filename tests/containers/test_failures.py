@@ -1,0 +1,133 @@
+"""What writers do when the disk is full or they are dropped, and what the modules load."""
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardio import containers
+from shardio.containers import Container
+from shardio.errors import ShardCorrupt
+from shardio.fields import as_fields
+
+ON_DISK = [container for container in containers.CONTAINERS.values() if container.name != "memory"]
+FIELDS = as_fields({"blob": "bytes", "row": ("uint8", (1000,))})
+
+
+def descriptors() -> set[str]:
+    """What this process has open: the targets of its descriptors."""
+    gc.collect()
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:
+            continue  # the listing's own
+    return found
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """What `work` says, run in a forked child in which no file may exceed 256 KiB."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 10, 256 << 10))
+            os.write(theirs, work().encode())
+        except BaseException as error:  # noqa: BLE001
+            os.write(theirs, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    with open(ours, "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
+@pytest.mark.parametrize("samples", [120, 4000])
+def test_full_disk(container: Container, samples: int, tmp_path: Path) -> None:
+    """A write that the system refuses is one OSError, from `append` or `close`; then `close` is silent and all is shut.
+
+    120 samples fit the writers' buffers, so that `close` meets the limit; 4,000 do not.
+    """
+    path = tmp_path / f"s{container.suffix}"
+
+    def work() -> str:
+        before = descriptors()
+        writer = container.writer(path, FIELDS, 0)
+        failures = []
+        try:
+            for _ in range(samples):
+                writer.append({"blob": bytes(5000), "row": bytes(1000)})
+        except OSError as error:
+            failures.append(type(error).__name__)
+            try:
+                writer.append({"blob": b"", "row": bytes(1000)})
+            except ValueError:
+                failures.append("refused")
+        try:
+            writer.close()
+        except OSError as error:
+            failures.append(type(error).__name__)
+        writer.close()
+        try:
+            container.reader(path, FIELDS).read(np.array([samples - 1]), "blob")
+        except ShardCorrupt:
+            failures.append("no shard")
+        return f"{failures} {descriptors() - before}"
+
+    assert in_child(work) in ("['OSError', 'no shard'] set()", "['OSError', 'refused', 'no shard'] set()")
+
+
+@pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
+def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None:
+    """Nothing stays open when a writer or a reader is dropped without `close`, and nobody warns."""
+    before = descriptors()
+    path = tmp_path / f"s{container.suffix}"
+    writer = container.writer(path, FIELDS, 0)
+    writer.append({"blob": b"abc", "row": bytes(1000)})
+    del writer
+    assert descriptors() == before
+    writer = container.writer(path, FIELDS, 0)
+    writer.append({"blob": b"abc", "row": bytes(1000)})
+    writer.close()
+    assert descriptors() == before
+    reader = container.reader(path, FIELDS)
+    assert reader.read(np.array([0]), "blob") == [b"abc"]
+    del reader
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
+def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
+    """What a writer that never closed leaves behind is no shard."""
+    path = tmp_path / f"s{container.suffix}"
+    writer = container.writer(path, FIELDS, 0)
+    writer.append({"blob": b"abc", "row": bytes(1000)})
+    del writer
+    gc.collect()
+    with pytest.raises((ShardCorrupt, IndexError)):
+        container.reader(path, FIELDS).read(np.array([0]), "blob")
+
+
+def test_other_errors_of_the_system_pass(tmp_path: Path) -> None:
+    """A file that may not be opened is not called corrupt: the system's own error passes."""
+    (tmp_path / "s.tar").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        containers.get("tar").reader(tmp_path / "s.tar", FIELDS).read(np.array([0]), "blob")
+
+
+def test_importing_is_light() -> None:
+    """Importing the containers loads neither h5py nor lmdb."""
+    code = "import sys, shardio.containers; print([n for n in ('h5py', 'lmdb', 'pytest') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"

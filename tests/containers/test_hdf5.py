@@ -1,0 +1,169 @@
+"""The hdf5 container on its own files: what h5py sees in them, and that reading needs none of its lock."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from shardio import containers
+from shardio.errors import ConfigError, ShardCorrupt
+from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
+from shardio.testing.containers import COUNT, FIELDS, FIRST, stored, values_of, write
+
+HDF5 = containers.get("hdf5")
+
+
+@contextmanager
+def library_locked() -> Iterator[None]:
+    """Another thread holds h5py's global lock, so that whatever needs it would wait."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with h5py._objects.phil:
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    try:
+        yield
+    finally:
+        release.set()
+        thread.join(10)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A shard of every kind of field."""
+    return write(HDF5, tmp_path / "shard-000000.h5")
+
+
+def test_plain_h5py_reads_it(path: Path) -> None:
+    """A fixed field is one dataset; any other is data and offsets."""
+    with h5py.File(path) as file:
+        assert sorted(file) == sorted(with_hidden(FIELDS))
+        for name, field in with_hidden(FIELDS).items():
+            raw = [stored(i)[name] for i in range(COUNT)]
+            if field.fixed:
+                assert (file[name].dtype, file[name].shape) == (field.row_dtype, (COUNT, *field.row_shape))
+                assert file[name][...].tobytes() == b"".join(raw)
+            else:
+                data, offsets = file[name]["data"][...], file[name]["offsets"][...]
+                assert (data.dtype, offsets.dtype, len(offsets)) == (np.uint8, np.int64, COUNT + 1)
+                assert [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)] == raw
+        assert file["good"][...].tolist() == [i % 2 == 0 for i in range(COUNT)]
+
+
+def test_large_datasets_begin_at_a_page(path: Path) -> None:
+    """Datasets of a page or more are aligned to pages."""
+    with h5py.File(path) as file:
+        assert file["wide"].id.get_offset() % 4096 == 0
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_reads_without_the_lock(tmp_path: Path, compression: str | None) -> None:
+    """Every field is read while another thread holds h5py's global lock."""
+    path = tmp_path / "s.h5"
+    writer = HDF5.writer(path, with_hidden(FIELDS), FIRST, compression=compression)
+    for i in range(COUNT):
+        writer.append(stored(i))
+    writer.close()
+    reader = HDF5.reader(path, with_hidden(FIELDS))
+    done: list[list[bytes]] = []
+
+    def work() -> None:
+        done.append([reader.read(np.array([3]), name)[0] for name in with_hidden(FIELDS)])
+
+    with library_locked():
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert len(done) == 1
+    assert [v if isinstance(v, bytes) else v.tobytes() for v in done[0]] == [stored(3)[n] for n in with_hidden(FIELDS)]
+    reader.close()
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_compression(tmp_path: Path, compression: str) -> None:
+    """Fixed arrays are compressed in chunks of whole samples, a quarter of a MiB each; nothing else is."""
+    fields = with_hidden(as_fields({"image": "image", "x": ("float32", (64, 64)), "y": ("uint8", (600, 600)), "z": "bool"}))
+    zero = {name: bytes(field.row_bytes) for name, field in fields.items() if field.fixed}
+    writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
+    for _ in range(40):
+        writer.append({**zero, "image": b"\xff\xd8\xff"})
+    writer.close()
+    with h5py.File(tmp_path / "s.h5") as file:
+        assert (file["x"].chunks, file["y"].chunks) == ((16, 64, 64), (1, 600, 600))
+        assert (file["x"].compression, file["x"].shuffle) == (compression, compression == "gzip")
+        for name in ("z", CHECKSUM, shape_column("image"), "image/data", "image/offsets"):
+            assert file[name].chunks is None
+    assert (tmp_path / "s.h5").stat().st_size < 200_000
+
+
+def test_unknown_compression(tmp_path: Path) -> None:
+    """A compression that the container does not have is refused with the list."""
+    with pytest.raises(ConfigError, match="None, 'gzip' or 'lzf', got 'zip'"):
+        HDF5.writer(tmp_path / "s.h5", with_hidden(FIELDS), 0, compression="zip")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "complex128", "uint64", "bool", "int8"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (1, 1025)])
+def test_dtypes_and_shapes(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    """All dtypes come back, also in arrays without elements and in rows on either side of a page."""
+    values = np.random.default_rng(0).integers(0, 2, (5, *shape)).astype(dtype)
+    fields = as_fields({"x": (dtype, shape) if shape else dtype})
+    for compression in (None, "gzip"):
+        writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
+        for value in values:
+            writer.append({"x": value.tobytes()})
+        writer.close()
+        reader = HDF5.reader(tmp_path / "s.h5", fields)
+        np.testing.assert_array_equal(reader.read(np.array([4, 0, 0]), "x"), values[[4, 0, 0]])
+        reader.close()
+
+
+def test_spools_in_blocks(tmp_path: Path) -> None:
+    """A field of several blocks is laid down whole."""
+    values = np.random.default_rng(0).integers(0, 255, (5, 2_000_000), np.uint8)
+    fields = as_fields({"x": ("uint8", (2_000_000,)), "b": "bytes"})
+    writer = HDF5.writer(tmp_path / "s.h5", fields, 0)
+    for value in values:
+        writer.append({"x": value.data, "b": value.data})
+    writer.close()
+    reader = HDF5.reader(tmp_path / "s.h5", fields)
+    np.testing.assert_array_equal(reader.read(np.array([3, 4, 0]), "x"), values[[3, 4, 0]])
+    assert reader.read(np.array([4]), "b") == [values[4].tobytes()]
+    reader.close()
+
+
+def test_damaged_offsets(path: Path) -> None:
+    """Offsets that run backwards or past the data are ShardCorrupt, with field and row."""
+    with h5py.File(path, "r+") as file:
+        file["caption/offsets"][3] = 10**9
+    reader = HDF5.reader(path, with_hidden(FIELDS))
+    for row in (2, 3):
+        with pytest.raises(ShardCorrupt, match=rf"shard-000000\.h5, field 'caption', row {row}: offsets .* not within"):
+            reader.read(np.array([0, row]), "caption")
+    assert values_of(reader, [5], "caption") == ["plain5"]
+    reader.close()
+
+
+def test_counts_that_differ(path: Path) -> None:
+    """Fields of different lengths are ShardCorrupt."""
+    with h5py.File(path, "r+") as file:
+        del file["label"]
+        file["label"] = np.zeros(COUNT + 1, np.int64)
+    with pytest.raises(ShardCorrupt, match="differ in their number of samples"):
+        HDF5.reader(path, with_hidden(FIELDS))
+
+
+def test_not_hdf5(tmp_path: Path) -> None:
+    """A file that is no HDF5 file is ShardCorrupt."""
+    (tmp_path / "s.h5").write_bytes(b"something else" * 1000)
+    with pytest.raises(ShardCorrupt, match=r"s\.h5: cut short or damaged"):
+        HDF5.reader(tmp_path / "s.h5", with_hidden(FIELDS))

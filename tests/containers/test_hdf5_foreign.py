@@ -1,0 +1,306 @@
+"""The hdf5 container on files that h5py wrote in all its ways."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardio import containers
+from shardio.containers.hdf5_chunks import fletcher32
+from shardio.errors import MissingDependency, ShardCorrupt
+from shardio.fields import Field, as_fields
+
+from .test_hdf5 import library_locked
+
+HDF5 = containers.get("hdf5")
+ROWS = np.array([0, 12, 3, 4, 5, 5, 9, 2, 12, 11])
+VALUES = (np.random.default_rng(0).integers(-99, 99, (13, 7, 5)) * 3).astype(np.int32)
+
+
+def adopt(path: Path, values: NDArray[Any] = VALUES, dtype: str | None = None, **options: Any) -> containers.Reader:
+    """A reader of an HDF5 file that has `values` as its dataset `x`, made with h5py's `options`."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, **options)
+    return HDF5.reader(path, {"x": Field("array", dtype=dtype or values.dtype.name, shape=values.shape[1:])})
+
+
+# What is read without libhdf5's lock.
+DIRECT: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunks of whole rows": {"chunks": (4, 7, 5)},  # the last one is padded
+    "chunks of one row": {"chunks": (1, 7, 5)},
+    "chunks along all axes": {"chunks": (3, 4, 2)},  # padded along each
+    "one chunk, larger than the data": {"chunks": (20, 7, 5), "maxshape": (None, 7, 5)},
+    "growable, chunks wider than a row": {"chunks": (4, 9, 8), "maxshape": (None, None, None)},
+    "gzip": {"chunks": (4, 7, 5), "compression": "gzip"},
+    "gzip and shuffle": {"chunks": (5, 3, 5), "compression": "gzip", "shuffle": True},
+    "shuffle alone": {"chunks": (4, 7, 5), "shuffle": True},
+    "fletcher32": {"chunks": (4, 7, 5), "fletcher32": True},
+    "gzip, shuffle and fletcher32": {"chunks": (4, 2, 2), "compression": 9, "shuffle": True, "fletcher32": True},
+    "chunks of one element": {"chunks": (1, 1, 1), "compression": "gzip"},
+}
+
+# What h5py reads.
+FALLBACK: dict[str, dict[str, Any]] = {
+    "lzf": {"chunks": (4, 7, 5), "compression": "lzf"},
+    "lzf along all axes": {"chunks": (4, 2, 3), "compression": "lzf", "shuffle": True, "fletcher32": True},
+    "scaleoffset": {"chunks": (4, 7, 5), "scaleoffset": 0},
+    "blosc": {"chunks": (4, 7, 5), **hdf5plugin.Blosc()},
+    "zstd": {"chunks": (4, 7, 5), **hdf5plugin.Zstd()},
+}
+
+
+def read_under_lock(reader: containers.Reader, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """`rows` of `x`, read while another thread holds h5py's lock."""
+    found: list[Any] = []
+    with library_locked():
+        thread = threading.Thread(target=lambda: found.append(reader.read(rows, "x")), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert found, "the read waits for h5py's lock"
+    return np.asarray(found[0])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("how", DIRECT)
+def test_read_without_the_lock(tmp_path: Path, how: str, order: str) -> None:
+    """Contiguous and chunked datasets of either byte order are read without h5py's lock."""
+    values = VALUES.astype(VALUES.dtype.newbyteorder(order))
+    reader = adopt(tmp_path / "x.h5", values, **DIRECT[how])
+    found = read_under_lock(reader, ROWS)
+    assert found.dtype == np.dtype("<i4")
+    np.testing.assert_array_equal(found, VALUES[ROWS])
+    assert reader.read(np.array([], np.int64), "x").shape == (0, 7, 5)  # type: ignore[union-attr]
+    reader.close()
+
+
+@pytest.mark.parametrize("how", FALLBACK)
+def test_read_by_h5py(tmp_path: Path, how: str) -> None:
+    """Filters that only HDF5 knows are left to it, from many threads and after a fork."""
+    reader = adopt(tmp_path / "x.h5", **FALLBACK[how])
+    np.testing.assert_array_equal(reader.read(ROWS, "x"), VALUES[ROWS])
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(reader.read(ROWS, "x"), VALUES[ROWS]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(reader.read(ROWS[:3], "x"), VALUES[ROWS[:3]])
+    reader.close()
+
+
+@pytest.mark.parametrize("chunks", [None, (4, 7, 5)])
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "float64", "uint16"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_dtypes(tmp_path: Path, dtype: str, order: str, chunks: tuple[int, ...] | None) -> None:
+    """Every kind of number is read without the lock, whatever its byte order in the file."""
+    values = (VALUES % 2).astype(np.dtype(dtype).newbyteorder(order))
+    reader = adopt(tmp_path / "x.h5", values, chunks=chunks)
+    np.testing.assert_array_equal(read_under_lock(reader, ROWS), (VALUES % 2).astype(dtype)[ROWS])
+    reader.close()
+
+
+def test_rows_of_many_pages(tmp_path: Path) -> None:
+    """Large rows, runs of neighbours among them, are read straight into the caller's buffer."""
+    values = np.random.default_rng(1).random((40, 1500))
+    for options in ({}, {"chunks": (7, 1500)}, {"chunks": (7, 400), "compression": "gzip"}):
+        reader = adopt(tmp_path / "x.h5", values, **options)
+        rows = np.array([5, 6, 7, 8, 3, 39, 0, 1, 1])
+        buffer = np.zeros((11, 1500))
+        reader.read(rows, "x", out=buffer[1:10])
+        np.testing.assert_array_equal(buffer[1:10], values[rows])
+        assert not buffer[[0, 10]].any()
+        reader.close()
+
+
+@pytest.mark.parametrize("chunks", [(3, 7, 5), (3, 4, 2)])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_chunks_never_written(
+    tmp_path: Path, chunks: tuple[int, ...], compression: str | None, order: str
+) -> None:
+    """A chunk that was never written gives the fill value."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", (13, 7, 5), f"{order}i4", chunks=chunks, compression=compression, fillvalue=77)
+        dataset[4:8] = VALUES[4:8]
+        expected = dataset[...]
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
+    np.testing.assert_array_equal(read_under_lock(reader, ROWS), expected[ROWS])
+    assert (expected == 77).any()
+    reader.close()
+
+
+def test_contiguous_never_written(tmp_path: Path) -> None:
+    """A contiguous dataset without any storage gives the fill value."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", (13,), "i4", fillvalue=5)
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": "int32"}))
+    assert list(reader.read(ROWS, "x")) == [5] * len(ROWS)
+    reader.close()
+
+
+def test_chunks_with_a_filter_left_out(tmp_path: Path) -> None:
+    """A chunk whose mask says that a filter was not applied is taken as it is."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", (2, 4), "u1", chunks=(1, 4), compression="gzip")
+        dataset[0] = [1, 2, 3, 4]
+        dataset.id.write_direct_chunk((1, 0), b"\x05\x06\x07\x08", filter_mask=1)
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("uint8", (4,))}))
+    np.testing.assert_array_equal(reader.read(np.array([1, 0]), "x"), [[5, 6, 7, 8], [1, 2, 3, 4]])
+    reader.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (4, 7, 5)}, {"chunks": (4, 7, 5), "compression": "gzip"}])
+def test_user_block(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Places count from the file's first byte, also when HDF5 begins further on."""
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=1024) as file:
+        file.create_dataset("x", data=VALUES, **options)
+        file["t/data"], file["t/offsets"] = np.frombuffer(b"abc", np.uint8), np.arange(14) // 5
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5)), "t": "text"}))
+    np.testing.assert_array_equal(reader.read(ROWS, "x"), VALUES[ROWS])
+    assert reader.read(np.array([4, 9, 0]), "t") == [b"a", b"b", b""]
+    reader.close()
+
+
+def test_layouts(tmp_path: Path) -> None:
+    """Compact, external and virtual datasets are read by h5py."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["source"] = VALUES
+    virtual = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
+    virtual[...] = h5py.VirtualSource("other.h5", "source", VALUES.shape)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        compact.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple(VALUES.shape)
+        h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, space, compact)
+        file["compact"][...] = VALUES
+        external = [(str(tmp_path / "x.raw"), 0, h5py.h5f.UNLIMITED)]
+        file.create_dataset("external", data=VALUES, external=external)
+        file.create_virtual_dataset("virtual", virtual)
+    names = ("compact", "external", "virtual")
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({name: ("int32", (7, 5)) for name in names}))
+    for name in names:
+        np.testing.assert_array_equal(reader.read(ROWS, name), VALUES[ROWS])
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "declared"),
+    [
+        ("int16", "int32"),  # a wider integer
+        ("int32", "float64"),  # every int32 is a float64
+        ("float64", "float32"),  # the same kind, though rounded
+    ],
+)
+def test_conversions(tmp_path: Path, found: str, declared: str) -> None:
+    """A field may be declared as another dtype of the same kind, or a wider one."""
+    reader = adopt(tmp_path / "x.h5", VALUES.astype(found), dtype=declared)
+    column = reader.read(ROWS, "x")
+    assert isinstance(column, np.ndarray)
+    assert column.dtype == declared
+    np.testing.assert_array_equal(column, VALUES[ROWS])
+    reader.close()
+
+
+def test_numbers_of_odd_precision(tmp_path: Path) -> None:
+    """An HDF5 type that has NumPy's size but not its bits is converted, not copied."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        narrow = h5py.h5t.STD_I32LE.copy()
+        narrow.set_precision(12)
+        h5py.h5d.create(file.id, b"x", narrow, h5py.h5s.create_simple((13, 7, 5)))
+        file["x"][...] = VALUES
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
+    np.testing.assert_array_equal(reader.read(ROWS, "x"), VALUES[ROWS])
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        (("int32", (5, 7)), r"expected a dataset of shape \(n, 5, 7\), got \(13, 7, 5\)"),  # another shape
+        (("uint8", (7, 5)), "expected uint8, got int32"),  # numbers that would not fit
+        ("text", "expected bytes or text"),  # a field that differs in size
+    ],
+)
+def test_declared_as_something_else(tmp_path: Path, field: Any, match: str) -> None:
+    """A field that the dataset cannot be is ShardCorrupt when the shard is opened."""
+    adopt(tmp_path / "x.h5").close()
+    with pytest.raises(ShardCorrupt, match=match):
+        HDF5.reader(tmp_path / "x.h5", as_fields({"x": field}))
+
+
+def test_variable_values(tmp_path: Path) -> None:
+    """Strings, variable-length bytes and compressed data and offsets are values that differ in size."""
+    texts = ["", "one", "zwölf", "x" * 100] * 5
+    raw = [text.encode() for text in texts]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["strings"] = texts
+        file.create_dataset("fixed", data=np.array([text[:3].encode() for text in texts]))
+        files = file.create_dataset("files", (20,), h5py.vlen_dtype(np.uint8))
+        for i, value in enumerate(raw):
+            files[i] = np.frombuffer(value, np.uint8)
+        group = file.create_group("group")
+        group.create_dataset("data", data=np.frombuffer(b"".join(raw), np.uint8), compression="gzip")
+        group.create_dataset("offsets", data=np.cumsum([0, *map(len, raw)]).astype("u4"), chunks=(7,))
+    fields = as_fields({"strings": "text", "fixed": "text", "files": "bytes", "group": "text"})
+    reader = HDF5.reader(tmp_path / "x.h5", fields)
+    rows = np.array([3, 0, 2, 2, 17])
+    for name in ("strings", "files", "group"):
+        assert reader.read(rows, name) == [raw[row] for row in rows]
+    assert reader.read(rows, "fixed") == [texts[row][:3].encode() for row in rows]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"chunks": (1, 7, 5), "compression": "gzip"}, r"x\.h5, field 'x', row 3: the chunk at byte \d+ is damaged"),
+        ({"chunks": (1, 7, 5), "fletcher32": True}, r"x\.h5, field 'x', row 3: .* fletcher32 \w+ is not \w+"),
+        ({"chunks": (1, 7, 5), "compression": "lzf", "fletcher32": True}, r"x\.h5, field 'x', row 3: damaged, h5py says"),
+    ],
+)
+def test_damaged_chunk(tmp_path: Path, options: dict[str, Any], match: str) -> None:
+    """A chunk that was changed is ShardCorrupt with its field and row, and others still read."""
+    adopt(tmp_path / "x.h5", **options).close()
+    with h5py.File(tmp_path / "x.h5") as file:
+        info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
+    with open(tmp_path / "x.h5", "r+b") as opened:
+        opened.seek(info.byte_offset + info.size // 2)
+        opened.write(b"\xaa\x55\xaa\x55\xaa")
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
+    with pytest.raises(ShardCorrupt, match=match):
+        reader.read(np.array([2, 3]), "x")
+    np.testing.assert_array_equal(reader.read(np.array([2, 4]), "x"), VALUES[[2, 4]])
+    reader.close()
+
+
+def test_filter_that_nobody_has(tmp_path: Path) -> None:
+    """A filter that HDF5 cannot load is a missing dependency, named with the field."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((4,))
+        properties.set_filter(299, h5py.h5z.FLAG_OPTIONAL)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((13,)), properties)
+    with pytest.raises(MissingDependency, match=r"x\.h5, field 'x' needs HDF5 filter 299"):
+        HDF5.reader(tmp_path / "x.h5", as_fields({"x": "int32"}))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 719, 720, 721, 100_001, 131_070, 131_072, 140_000])
+@pytest.mark.parametrize("fill", ["random", "zeros", "ones", "one"])
+def test_fletcher32_is_that_of_hdf5(tmp_path: Path, size: int, fill: str) -> None:
+    """The checksum is the one that libhdf5 writes, for odd sizes, carries and sums that are multiples of 65535."""
+    data = {
+        "random": np.random.default_rng(size).integers(0, 256, size, np.uint8),
+        "zeros": np.zeros(size, np.uint8),
+        "ones": np.full(size, 255, np.uint8),  # every sum is a multiple of 65535
+        "one": np.eye(1, size, dtype=np.uint8)[0],  # weighted by 65535 or 65536 in the larger sizes
+    }[fill]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", data=data, chunks=(size,), fletcher32=True)
+        file.flush()
+        raw = dataset.id.read_direct_chunk((0,))[1]
+    assert int.from_bytes(raw[-4:], "little") == fletcher32(data.tobytes())

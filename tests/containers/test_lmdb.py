@@ -1,0 +1,206 @@
+"""The lmdb container: what the lmdb library sees in it, and how environments are shared."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from shardio import containers
+from shardio.containers import _lmdb_shared
+from shardio.containers import lmdb as container
+from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
+from shardio.testing.containers import COUNT, FIELDS, FIRST, stored, write
+
+LMDB = containers.get("lmdb")
+SHARD = b"\xff" * 8
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A shard of every kind of field."""
+    return write(LMDB, tmp_path / "shard-000000.lmdb")
+
+
+def test_plain_lmdb_reads_it(path: Path) -> None:
+    """Each value stands under its index and field name; columns and counts under the last keys."""
+    environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
+    with environment.begin() as transaction:
+        entries = dict(transaction.cursor())
+    environment.close()
+    for row in range(COUNT):
+        for name in FIELDS:
+            assert entries.pop((FIRST + row).to_bytes(8, "big") + name.encode()) == stored(row)[name]
+    for name in (CHECKSUM, shape_column("image")):
+        assert entries.pop(SHARD + name.encode()) == b"".join(stored(row)[name] for row in range(COUNT))
+    assert entries.pop(SHARD + b"_first") == FIRST.to_bytes(8, "little")
+    assert entries.pop(SHARD + b"_count") == COUNT.to_bytes(8, "little")
+    assert entries == {}
+
+
+def test_no_lock_file(path: Path) -> None:
+    """Neither writing nor reading leaves a file beside the shard."""
+    reader = LMDB.reader(path, with_hidden(FIELDS))
+    reader.read(np.array([0]), "label")
+    assert list(path.parent.iterdir()) == [path]
+    reader.close()
+
+
+def test_grows_over_many_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard larger than the first map and many commits is whole, the same each time, and holds little else."""
+    monkeypatch.setattr(container, "_COMMIT_BYTES", 300_000)
+    values = [np.random.default_rng(i).bytes(1000 + i % 3000) for i in range(1500)]
+    for name in ("a.lmdb", "b.lmdb"):
+        writer = LMDB.writer(tmp_path / name, as_fields({"blob": "bytes"}), 2**40)
+        for value in values:
+            writer.append({"blob": value})
+        writer.close()
+    reader = LMDB.reader(tmp_path / "a.lmdb", as_fields({"blob": "bytes"}))
+    assert reader.read(np.arange(1500), "blob") == values
+    reader.close()
+    assert (tmp_path / "a.lmdb").read_bytes() == (tmp_path / "b.lmdb").read_bytes()
+    assert (tmp_path / "a.lmdb").stat().st_size < 1.5 * 4096 * len(values)
+
+
+def test_one_environment_for_all_readers(path: Path) -> None:
+    """Readers of one file share it, whatever path leads there, and the last to close closes it."""
+    other = path.with_name("other.lmdb")
+    other.hardlink_to(path)
+    readers = [LMDB.reader(place, with_hidden(FIELDS)) for place in (path, path, other)]
+    readers.append(pickle.loads(pickle.dumps(readers[0])))
+    assert [reader.read(np.array([6]), "label")[0] for reader in readers] == [1] * 4
+    assert len(_lmdb_shared._ENVIRONMENTS) == 1
+    for reader in readers:
+        reader.close()
+    assert _lmdb_shared._ENVIRONMENTS == {}
+
+
+def test_dropped_reader_lets_go(path: Path) -> None:
+    """A reader that nobody closed closes its file when it is dropped."""
+    reader = LMDB.reader(path, with_hidden(FIELDS))
+    reader.read(np.array([0]), "label")
+    del reader
+    assert _lmdb_shared._ENVIRONMENTS == {}
+
+
+def test_replaced_file(path: Path, tmp_path: Path) -> None:
+    """A shard replaced by rename is read anew, though the old one is still open."""
+    old = LMDB.reader(path, as_fields({"label": "int64"}))
+    new = write(LMDB, tmp_path / "new.lmdb", count=2)
+    os.replace(new, path)
+    reader = LMDB.reader(path, as_fields({"label": "int64"}))
+    assert (len(old), len(reader)) == (COUNT, 2)
+    old.close()
+    assert reader.read(np.array([1]), "label")[0] == -4
+    reader.close()
+
+
+def test_open_and_close_in_threads(path: Path) -> None:
+    """Threads that open, read and close one file at once never meet LMDB's refusal to open a file twice."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(40):
+                reader = LMDB.reader(path, as_fields({"label": "int64"}))
+                assert reader.read(np.array([5, 4]), "label").tolist() == [0, -1]  # type: ignore[union-attr]
+                reader.close()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+
+
+def test_fork_in_the_middle_of_reads(path: Path) -> None:
+    """A child forked while threads read opens its own environment, and its reads are right."""
+    reader = LMDB.reader(path, as_fields({"label": "int64"}))
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            reader.read(np.arange(COUNT), "label")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    statuses = []
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            right = list(reader.read(np.array([7, 6]), "label")) == [2, 1]
+            own = all(key[0] == os.getpid() for key in _lmdb_shared._ENVIRONMENTS)
+            os._exit(0 if right and own else 1)
+        statuses.append(os.waitpid(child, 0)[1])
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    reader.close()
+    assert statuses == [0] * 5
+
+
+@pytest.mark.parametrize("size", [4096, 5000, 8192, 8193, 12288, -4096])
+def test_cut_at_a_page(path: Path, size: int) -> None:
+    """A file cut at a page, even just by its last, is refused when it is opened, and never ends the process."""
+    os.truncate(path, size if size > 0 else path.stat().st_size + size)
+    code = (
+        "import sys; from pathlib import Path; from shardio.containers import get; from shardio.errors import *\n"
+        "from shardio.testing.containers import FIELDS, with_hidden\n"
+        "try: get('lmdb').reader(Path(sys.argv[1]), with_hidden(FIELDS))\n"
+        "except ShardCorrupt as error: print(error)"
+    )
+    with pytest.raises(ShardCorrupt, match=r"shard-000000\.lmdb: (cut short|not a whole LMDB file)"):
+        LMDB.reader(path, with_hidden(FIELDS))
+    if size == 5000:
+        result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+        assert "cut short" in result.stdout
+
+
+def test_other_lmdb(tmp_path: Path) -> None:
+    """An LMDB file that this container did not write is refused in words."""
+    environment = lmdb.open(str(tmp_path / "x.lmdb"), subdir=False, lock=False)
+    with environment.begin(write=True) as transaction:
+        transaction.put(b"a", b"b")
+    environment.close()
+    with pytest.raises(ShardCorrupt, match="not written by this container"):
+        LMDB.reader(tmp_path / "x.lmdb", with_hidden(FIELDS))
+
+
+def test_missing_and_changed_entries(path: Path) -> None:
+    """An entry that is gone or has another size is ShardCorrupt, with field and row."""
+    copy = path.with_name("copy.lmdb")
+    shutil.copy(path, copy)
+    environment = lmdb.open(str(copy), subdir=False, lock=False)
+    with environment.begin(write=True) as transaction:
+        transaction.delete((FIRST + 5).to_bytes(8, "big") + b"caption")
+        transaction.put((FIRST + 6).to_bytes(8, "big") + b"label", b"123")
+    environment.close()
+    reader = LMDB.reader(copy, with_hidden(FIELDS))
+    with pytest.raises(ShardCorrupt, match=r"copy\.lmdb, field 'caption', row 5: there is no such entry"):
+        reader.read(np.array([4, 5]), "caption")
+    with pytest.raises(ShardCorrupt, match=r"copy\.lmdb, field 'label', row 6: expected 8 bytes, got 3"):
+        reader.read(np.array([4, 6]), "label")
+    reader.close()
+
+
+def test_names_and_sizes_that_lmdb_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name longer than a key is refused at once, a value of 4 GiB or more when it comes."""
+    with pytest.raises(ConfigError, match="511 bytes"):
+        LMDB.writer(tmp_path / "s.lmdb", as_fields({"n" * 504: "text"}), 0)
+    monkeypatch.setattr(container, "_LARGEST_VALUE", 3)
+    writer = LMDB.writer(tmp_path / "s.lmdb", as_fields({"n" * 503: "bytes"}), 0)
+    with pytest.raises(BadSample, match="sample 0.*4 GiB or more"):
+        writer.append({"n" * 503: b"1234"})
+    writer.append({"n" * 503: b"123"})
+    writer.close()

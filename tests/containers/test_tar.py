@@ -1,0 +1,238 @@
+"""The tar container: what other programs see in it, and how its index guards it."""
+
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset
+
+from _builders import jpeg, png
+from shardio import containers
+from shardio.containers import _tar_layout as layout
+from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
+from shardio.testing.containers import COUNT, FIELDS, FIRST, stored, write
+
+TAR = containers.get("tar")
+
+
+def write_tar(path: Path, samples: list[dict[str, Any]], fields: dict[str, Any], first: int = 0) -> Path:
+    """A tar of the samples, whose hidden columns are zeros."""
+    checked = as_fields(fields)
+    hidden = with_hidden(checked)
+    writer = TAR.writer(path, hidden, first)
+    for sample in samples:
+        zeros = {name: bytes(field.row_bytes) for name, field in hidden.items() if name not in checked}
+        writer.append({**{name: checked[name].encode(value) for name, value in sample.items()}, **zeros})
+    writer.close()
+    return path
+
+
+def members(path: Path) -> list[str]:
+    """What `tar tf` lists; any complaint of tar's is a failure."""
+    result = subprocess.run(["tar", "tf", path], capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    return result.stdout.split()
+
+
+def test_member_names(tmp_path: Path) -> None:
+    """Members are named by the WebDataset convention."""
+    sample = {
+        "image": (jpeg(), "image"),  # the main image: its extension alone
+        "mask": (png(channels=1), "image"),  # another image, named before the extension
+        "png": (png(), "image"),  # a field that is called what its extension is
+        "label": (3, "int64"),  # the class
+        "weight": (0.5, "float32"),  # a number that is not the class
+        "txt": ("hello", "text"),
+        "caption": ("hallo", "text"),
+        "json": ({"a": 1}, "json"),
+        "raw.v2": (b"\0", "bytes"),  # a dot in the name
+        "tensor": (np.zeros(3, np.int8), ("int8", (3,))),
+        "npy": (np.zeros(2), Field("array", dtype="float64")),
+    }
+    values, fields = ({name: pair[i] for name, pair in sample.items()} for i in (0, 1))
+    path = write_tar(tmp_path / "shard-000007.tar", [values], fields, first=42)
+    expected = "jpg mask.png png cls weight.json txt caption.txt json raw.v2.bin tensor.npy npy"
+    assert members(path) == [f"000000000042.{extension}" for extension in expected.split()]
+
+
+@pytest.mark.parametrize(
+    ("image", "extension"),
+    [(jpeg(), "jpg"), (png(), "png"), (b"RIFF....WEBP", "webp"), (b"BM" + bytes(30), "bmp"), (b"what", "bin")],
+)
+def test_image_extension_is_that_of_the_bytes(tmp_path: Path, image: bytes, extension: str) -> None:
+    """Each image's extension is chosen by its first bytes."""
+    path = write_tar(tmp_path / "s.tar", [{"image": image}], {"image": "image"})
+    assert members(path) == [f"000000000000.{extension}"]
+
+
+def test_extracted_files(tmp_path: Path) -> None:
+    """`tar xf` gives files that are what their names say."""
+    path = write(TAR, tmp_path / "s.tar")
+    subprocess.run(["tar", "xf", path, "-C", tmp_path], check=True)
+    key = tmp_path / f"{FIRST + 3:012d}"
+    for suffix, name in ((".jpg", "image"), (".caption.txt", "caption"), (".blob.bin", "blob"), (".meta.json", "meta")):
+        assert Path(f"{key}{suffix}").read_bytes() == stored(3)[name]
+    for suffix, name in ((".tensor.npy", "tensor"), (".wide.npy", "wide"), (".points.npy", "points")):
+        np.testing.assert_array_equal(np.load(f"{key}{suffix}"), FIELDS[name].decode(stored(3)[name]))
+    assert Path(f"{key}.cls").read_text() == "-2"
+    assert json.loads(Path(f"{key}.good.json").read_text()) is False
+    assert json.loads(Path(f"{key}.weight.json").read_text()) == 1.0
+
+
+def test_headers_are_those_of_tarfile(tmp_path: Path) -> None:
+    """Headers are byte for byte what the standard library writes for the same member."""
+    path = write(TAR, tmp_path / "s.tar")
+    data = path.read_bytes()
+    with tarfile.open(path) as archive:
+        for member in archive:
+            assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
+            assert (member.uname, member.gname) == ("", "")
+            assert data[member.offset : member.offset + 512] == member.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    assert len(data) % 512 == 0
+    assert data[-1024:] == bytes(1024)
+
+
+def test_webdataset_reads_it(tmp_path: Path) -> None:
+    """The webdataset library groups and decodes the samples."""
+    sample = {
+        "image": jpeg(),
+        "label": 7,
+        "tensor": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "meta": {"a": [1]},
+        "caption": "grüße",
+        "score": 0.25,
+    }
+    fields = {
+        "image": "image",
+        "label": "int64",
+        "tensor": ("float32", (2, 3)),
+        "meta": "json",
+        "caption": "text",
+        "score": "float64",
+    }
+    path = write_tar(tmp_path / "s.tar", [sample, {**sample, "label": 8}], fields)
+    found = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
+    assert [(one["__key__"], one["cls"]) for one in found] == [("000000000000", 7), ("000000000001", 8)]
+    for one in found:
+        assert one["jpg"] == sample["image"]
+        np.testing.assert_array_equal(one["tensor.npy"], sample["tensor"])
+        assert (one["meta.json"], one["caption.txt"], one["score.json"]) == ({"a": [1]}, "grüße", 0.25)
+
+
+def test_index_is_a_plain_array(tmp_path: Path) -> None:
+    """The side index opens with numpy.load, and its offsets are those of the values in the tar."""
+    path = write(TAR, tmp_path / "shard-000000.tar")
+    index, data = np.load(tmp_path / "shard-000000.idx.npy"), path.read_bytes()
+    assert len(index) == COUNT
+    for name in ("image", "tensor", "points", "caption"):
+        start, size = int(index[f"{name}.offset"][5]), int(index[f"{name}.size"][5])
+        assert data[start : start + size] == stored(5)[name]
+    for name in ("label", "weight", "good", CHECKSUM, shape_column("image")):
+        assert index[name][5].tobytes() == stored(5)[name]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": "image", "jpg": "image"},  # both KEY.jpg for a JPEG
+        {"image": "image", "bin": "bytes"},  # both KEY.bin if the image has no known format
+        {"Caption": "text", "caption": "text"},  # webdataset makes extensions lower case
+        {"label": "int64", "cls": "bytes", "label.cls": "bytes", "label.cls.bin": "bytes", "cls.bin": "bytes"},
+        {"a": "text", "a.txt": "text", "a.txt.txt": "text", "A": "text"},
+        {"a": "bytes", "a.size": "int8"},  # two columns of the index
+    ],
+)
+def test_fields_that_collide(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Fields whose members or index columns could have one name are refused before anything is written."""
+    with pytest.raises(ConfigError, match="rename"):
+        TAR.writer(tmp_path / "s.tar", with_hidden(as_fields(fields)), 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_long_names(tmp_path: Path) -> None:
+    """A field whose member's name does not fit a ustar header is refused, and the longest that fits is not."""
+    longest = "n" * (100 - 12 - len("..txt"))
+    (name,) = members(write_tar(tmp_path / "s.tar", [{longest: "x"}], {longest: "text"}))
+    assert len(name) == 100
+    with pytest.raises(ConfigError, match="100 letters"):
+        TAR.writer(tmp_path / "s.tar", with_hidden(as_fields({longest + "n": "text"})), 0)
+
+
+def test_value_too_large_for_ustar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that a ustar header cannot describe is a bad sample, and the shard goes on without it."""
+    monkeypatch.setattr(layout, "LARGEST_MEMBER", 10)
+    writer = TAR.writer(tmp_path / "s.tar", as_fields({"blob": "bytes"}), 5)
+    writer.append({"blob": b"0123456789"})
+    with pytest.raises(BadSample, match=r"s\.tar, sample 6, field 'blob': .* at most 10 bytes, got 11"):
+        writer.append({"blob": b"0123456789a"})
+    writer.close()
+    assert members(tmp_path / "s.tar") == ["000000000005.blob.bin"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        ("complex64", 1 + 2j, "[1.0, 2.0]"),  # JSON has no complex numbers
+        ("uint64", 2**64 - 1, "18446744073709551615"),
+        ("float16", 0.5, "0.5"),
+        ("bool", True, "true"),
+    ],
+)
+def test_scalars_in_members(tmp_path: Path, dtype: str, value: Any, text: str) -> None:
+    """A scalar's member is its value as JSON."""
+    path = write_tar(tmp_path / "s.tar", [{"x": value}], {"x": dtype})
+    with tarfile.open(path) as archive:
+        member = archive.extractfile("000000000000.x.json")
+        assert member is not None
+        assert member.read().decode() == text
+
+
+def test_index_of_other_fields(tmp_path: Path) -> None:
+    """An index whose columns have another dtype or shape than the fields is not trusted."""
+    path = write_tar(tmp_path / "s.tar", [{"x": 1}], {"x": "int32"})
+    with pytest.raises(ShardCorrupt, match=r"s\.idx\.npy, column 'x': expected int64, got int32"):
+        TAR.reader(path, as_fields({"x": "int64"}))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("blob.offset", 2**40, "row 0: 2 bytes at 1099511627776"),  # beyond the end
+        ("blob.offset", -1, "row 0: 2 bytes at -1"),  # before the beginning
+        ("blob.size", -5, "row 0: -5 bytes"),
+        ("blob.size", 2**62, "row 0: 4611686018427387904 bytes"),  # more than memory holds
+        ("pair.size", 3, "row 0: expected 2 bytes, got 3"),  # a fixed field of another size
+    ],
+)
+def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> None:
+    """Places that cannot be are ShardCorrupt, and nothing is allocated for them."""
+    fields = {"blob": "bytes", "pair": ("uint8", (2,))}
+    samples = [{"blob": b"ab", "pair": np.array([i, i], np.uint8)} for i in range(2)]
+    path = write_tar(tmp_path / "s.tar", samples, fields)
+    index = np.load(tmp_path / "s.idx.npy")
+    index[column][0] = value
+    np.save(tmp_path / "s.idx.npy", index)
+    reader = TAR.reader(path, as_fields(fields))
+    with pytest.raises(ShardCorrupt, match=match):
+        reader.read(np.array([1, 0]), column.partition(".")[0])
+    reader.close()
+
+
+def test_file_cut_while_open(tmp_path: Path) -> None:
+    """A tar that loses its end after it was opened gives ShardCorrupt, not less data."""
+    fields = {"blob": "bytes", "big": ("uint8", (9000,))}
+    samples = [{"blob": bytes([i]) * 3000, "big": np.full(9000, i, np.uint8)} for i in range(4)]
+    path = write_tar(tmp_path / "s.tar", samples, fields)
+    reader = TAR.reader(path, as_fields(fields))
+    with open(path, "r+b") as file:
+        file.truncate(20000)
+    for name in fields:
+        assert bytes(reader.read(np.array([0]), name)[0][:2]) == b"\0\0"
+        with pytest.raises(ShardCorrupt, match=f"field '{name}', row 3"):
+            reader.read(np.array([0, 3]), name)
+    reader.close()

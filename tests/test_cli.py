@@ -1,0 +1,192 @@
+"""The commands, as a person types them: real processes, their output, their exit codes."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+from _builders import idx_pair, jpeg
+
+import shardio
+
+
+def shardio_command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m shardio` with these arguments."""
+    command = [sys.executable, "-m", "shardio", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 24 JPEGs in two classes."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(24):
+        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(40 + number % 3, 50, seed=number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those photos, converted by the command line."""
+    out = tmp_path_factory.mktemp("data") / "photos"
+    done = shardio_command(
+        "convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "10KB", "--workers", 2
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{out}: 24 samples in " in done.stdout
+    assert "writing 24/24 samples" in done.stderr  # plain lines without a terminal
+    assert "\x1b" not in done.stdout + done.stderr
+    return out
+
+
+def test_info(dataset: Path) -> None:
+    """For people a table, for programs JSON."""
+    table = shardio_command("info", dataset).stdout
+    assert "field image" in table
+    assert "RGB, sizes differ" in table
+    told = json.loads(shardio_command("info", dataset, "--json").stdout)
+    ds = shardio.open(dataset)
+    assert (told["samples"], told["container"], told["digest"]) == (24, "hdf5", ds.digest)
+    assert told["metadata"]["classes"] == ["cat", "dog"]
+    assert told["shards"] == len(ds.manifest.shards)
+
+
+def test_verify(dataset: Path, tmp_path: Path) -> None:
+    """A whole dataset is told so; damage is named, with exit code 1."""
+    assert "shards are whole" in shardio_command("verify", dataset).stdout
+    assert "24 samples, digest right" in shardio_command("verify", dataset, "--deep").stdout
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
+    shard = copy / "shard-000001.h5"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    done = shardio_command("verify", copy)
+    assert done.returncode == 1
+    assert "shard-000001.h5" in done.stdout
+    assert done.stderr.strip().splitlines()[-1].startswith(f"shardio: {copy}: 1 problems in ")
+
+
+@pytest.mark.parametrize("options", [(), ("--augment", "--samples", "5", "--columns", "2")])
+def test_show(dataset: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """A contact sheet is a PNG with as many tiles as asked for."""
+    sheet = tmp_path / "sheet.png"
+    done = shardio_command("show", dataset, "-o", sheet, *options)
+    assert done.returncode == 0, done.stderr
+    picture = cv2.imread(str(sheet))
+    columns, count = (2, 5) if options else (8, 24)
+    assert picture.shape == (-(-count // columns) * 184 + 4, columns * 164 + 4, 3)
+    assert picture.std() > 10
+
+
+@pytest.mark.slow
+def test_bench(dataset: Path, tmp_path: Path) -> None:
+    """Two ranks, and every figure in JSON."""
+    figures = tmp_path / "bench.json"
+    done = shardio_command(
+        "bench", dataset, "--batch-size", 4, "--epochs", 2, "--ranks", 2, "--image-size", 16, "--json", figures
+    )
+    assert done.returncode == 0, done.stderr
+    assert "samples/s per rank" in done.stdout
+    told = json.loads(figures.read_text())
+    assert told["samples_per_second"] > 0
+    assert [len(epoch) for epoch in told["epochs"]] == [2, 2]
+    assert all(rank["samples"] == 12 for epoch in told["epochs"] for rank in epoch)
+    assert set(told["stages"]) == {"read", "decode"}
+    assert told["machine"]["cores"] >= 1
+
+
+def test_convert_idx(tmp_path: Path) -> None:
+    """A source's own options go by --option."""
+    idx_pair(tmp_path / "src", 6, prefix="train-", zipped=True)
+    idx_pair(tmp_path / "src", 4, prefix="t10k-")
+    done = shardio_command(
+        "convert", "idx", tmp_path / "src", tmp_path / "out", "--to", "lmdb", "--option", "split=t10k"
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(shardio.open(tmp_path / "out")) == 4
+
+
+def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) -> None:
+    """--on-bad skip says how many were left out and why; --report has them all."""
+    subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
+    (tmp_path / "src" / "cat" / "zero.jpg").write_bytes(b"")
+    report = tmp_path / "bad.jsonl"
+    done = shardio_command(
+        "convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-bad", "skip", "--report", report
+    )
+    assert done.returncode == 0, done.stderr
+    assert "skipped 1 bad samples" in done.stdout
+    assert "zero.jpg: the image is empty" in done.stdout
+    (line,) = report.read_text().splitlines()
+    assert "zero.jpg" in json.loads(line)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "code"),
+    [
+        (("convert",), "Missing parameter", 2),  # nothing said
+        (("nope",), "No such command 'nope'", 2),
+        (("info",), "Missing parameter", 2),
+        (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
+        (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: idx, imagefolder", 2),
+        (("convert", "imagefolder", "nowhere", "out"), "nowhere", 1),
+        (("convert", "imagefolder", ".", "out", "--to", "zip"), "got 'zip'", 2),
+        (("convert", "imagefolder", ".", "out", "--option", "x"), "--option takes NAME=VALUE", 2),
+        (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "shard_size must be a size", 2),
+        (("convert", "imagefolder", ".", "out", "--workers", "many"), "valid integer", 2),
+        (("bench", "nowhere"), "nowhere: no such directory", 1),
+        (("bench", "nowhere", "--threads", "x"), "--threads must be auto or a whole number, got 'x'", 2),
+        (("bench", "nowhere", "--epochs", "0"), "epochs must be at least 1, got 0", 2),
+        (("show", "nowhere"), "nowhere: no such directory", 1),
+        (("train", "nowhere", "--output", "out"), "nowhere", 1),
+    ],
+)  # fmt: skip
+def test_mistakes_end_in_one_line(args: tuple[str, ...], message: str, code: int, tmp_path: Path) -> None:
+    """One line on stderr that names the mistake, nothing on stdout, and a non-zero exit code; never a traceback."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(b"")
+    done = shardio_command(*args, cwd=tmp_path)
+    assert done.stdout == ""
+    assert done.returncode == code, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("shardio: ")
+    assert message in line
+
+
+def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
+    """On a terminal long work shows a bar with its rate."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stderr=follower, stdout=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm"})
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            block = os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side has gone
+            break
+        if not block:
+            break
+        shown += block
+    os.close(leader)
+    assert process.wait() == 0
+    assert b"samples/s" in shown
+    assert b"24/24" in shown
+
+
+def test_every_command_says_what_it_does_with_examples() -> None:
+    """--help of each command has examples that begin with `shardio` or a launcher; the list of sources is there."""
+    overview = shardio_command("--help").stdout
+    for name in ("convert", "info", "verify", "show", "bench", "train", "demo"):
+        assert name in overview
+        told = shardio_command(name, "--help").stdout
+        assert "Examples:" in told
+        assert f"shardio {name} " in told
+    listed = shardio_command("convert", "--list")
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["idx", "imagefolder"]
