@@ -129,9 +129,9 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (("convert",), "Missing parameter", 2),  # nothing said
+        (("convert",), "Missing argument", 2),  # nothing said
         (("nope",), "No such command 'nope'", 2),
-        (("info",), "Missing parameter", 2),
+        (("info",), "Missing argument", 2),
         (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
         (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: idx, imagefolder", 2),
         (("convert", "imagefolder", "nowhere", "out"), "nowhere", 1),

@@ -1,0 +1,67 @@
+"""Tiny data and models for training: quick to make, quick to learn, the same every time."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _builders import encode
+from torch import nn
+
+import shardio
+from shardio.train import TrainConfig
+
+CLASSES = 3
+
+
+def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLASSES, seed: int = 0) -> str:
+    """Grey images whose label is their brightness, as a dataset at `path`."""
+    random = np.random.default_rng(seed)
+    with shardio.create(path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}) as w:
+        for number in range(samples):
+            label = number % classes
+            image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
+            w.append({"image": encode("png", image.astype(np.uint8)), "label": label})
+    return str(path)
+
+
+def config(root: Path, **overrides: Any) -> TrainConfig:
+    """Two epochs of four steps on `root/data/train`, which is made if it is not there, with the `flat` model."""
+    values: dict[str, Any] = {
+        "train": root / "data" / "train",
+        "output": root / "out",
+        "epochs": 2,
+        "batch_size": 12,
+        "model": "_tiny:flat",
+        "threads": 1,
+        "device": "cpu",
+    }
+    values |= overrides
+    if not Path(values["train"]).exists():
+        dataset(Path(values["train"]))
+    return TrainConfig(**values)
+
+
+def flat(num_classes: int, channels: int) -> nn.Module:
+    """A linear model of 8 x 8 images: no normalisation, so that a batch's split over ranks changes nothing."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, num_classes))
+
+
+def normalised(num_classes: int, channels: int) -> nn.Module:
+    """A small model with batch normalisation, whose buffers each rank keeps of its own."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, num_classes)
+    )
+
+
+def broken(num_classes: int, channels: int) -> nn.Module:
+    """A model whose scores are no numbers."""
+    model = flat(num_classes, channels)
+    with torch.no_grad():
+        model[1].weight.fill_(float("nan"))
+    return model
+
+
+def no_model(num_classes: int, channels: int) -> str:
+    """Not what a model's function should return."""
+    return "model"

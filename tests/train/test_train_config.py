@@ -1,0 +1,49 @@
+"""What a training run refuses before it begins."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _tiny import config
+
+from shardio.errors import ConfigError
+from shardio.train import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),  # a bool is no count
+        ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
+        ({"lr": 0}, "lr must be a number in (0, inf), got 0"),
+        ({"lr": float("nan")}, "lr must be a number in (0, inf), got nan"),
+        ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
+        ({"weight_decay": -1e-4}, "weight_decay must be a number in [0, inf), got -0.0001"),
+        ({"label_smoothing": 1}, "label_smoothing must be a number in [0, 1), got 1"),
+        ({"warmup_epochs": 2.5, "epochs": 2}, "warmup_epochs must be at most epochs (2), got 2.5"),
+        ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
+        ({"image_size": 0}, "image_size must be a whole number of at least 1, got 0"),
+        ({"threads": "many"}, "threads must be a whole number of at least 1, got 'many'"),
+        ({"checkpoint_every_steps": 0}, "checkpoint_every_steps must be a whole number of at least 1, got 0"),
+        ({"log_every": 0}, "log_every must be a number in (0, inf), got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"model": ""}, "model must be 'resnet' or 'module:function', got ''"),
+        ({"train": ""}, "train must be a path, got ''"),
+        ({"output": None}, "output must be a path, got None"),
+        ({"device": "gpu"}, "device must be 'cpu', 'cuda' or None, got 'gpu'"),
+        ({"device": "meta"}, "device must be 'cpu', 'cuda' or None, got 'meta'"),  # torch knows it, training can't
+    ],
+)
+def test_refusals_name_the_rule_and_the_value(values: dict[str, Any], message: str) -> None:
+    """A value that breaks a rule never becomes a configuration."""
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{"train": "train", "output": "out"} | values)
+    assert str(caught.value) == message
+
+
+def test_paths_become_plain_strings(tmp_path: Path) -> None:
+    """A checkpoint holds the configuration, and it must be readable without any of our classes."""
+    made = config(tmp_path).to_dict()
+    assert made["train"] == str(tmp_path / "data" / "train")
+    assert {type(value) for value in made.values()} <= {str, int, float, type(None)}

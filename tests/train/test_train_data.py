@@ -1,0 +1,88 @@
+"""What a run makes of its datasets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _builders import png
+from _tiny import config, dataset
+
+import shardio
+from shardio.errors import ConfigError
+from shardio.train.data import count_classes, open_data, transforms
+from shardio.train.distributed import Job, choose_device
+from shardio.world import World
+
+JOB = Job(World(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "train", "val"),
+    [
+        ((28, 28), None, (28, 28), (28, 28)),  # small ones stay as they are
+        ((64, 48), None, (64, 48), (64, 48)),  # and keep their shape
+        ((28, 28), 32, (32, 32), (32, 32)),  # unless a size is asked for
+        ((65, 65), None, (224, 224), (224, 224)),  # larger ones take the usual size
+        (None, None, (224, 224), (224, 224)),  # as do those that differ
+        (None, 96, (96, 96), (96, 96)),
+    ],
+)
+def test_image_sizes(
+    size: tuple[int, int] | None, asked: int | None, train: tuple[int, int], val: tuple[int, int]
+) -> None:
+    """The (height, width) that the model gets in training and in validation."""
+    made = [shardio.augment.Recipe.of(list_, channels=3, size=size).size for list_ in transforms(size, 3, asked)]
+    assert made == [train, val]
+
+
+@pytest.mark.parametrize(
+    ("labels", "metadata", "expected"),
+    [
+        ([0, 4, 2], {}, 5),  # the largest label + 1
+        ([0, 0], {}, 2),  # one class alone can't be told from another
+        ([0, 1], {"classes": ["a", "b", "c"]}, 3),  # names win: a class may lack samples
+    ],
+)
+def test_classes_are_counted(labels: list[int], metadata: dict[str, Any], expected: int) -> None:
+    """From the names in the metadata, else from the labels."""
+    samples = [{"image": png(8, 8, 1), "label": label} for label in labels]
+    assert count_classes(shardio.from_samples(samples, metadata=metadata), JOB) == expected
+
+
+def test_negative_labels_are_refused() -> None:
+    """A label below 0 names no class."""
+    with pytest.raises(ConfigError, match="labels must be 0 or more, got -3"):
+        count_classes(shardio.from_samples([{"image": png(), "label": n} for n in (0, -3)]), JOB)
+
+
+def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
+    """The error names the field that is missing and those that are there."""
+    with shardio.create(tmp_path / "set", container="hdf5", fields={"image": "image"}) as w:
+        w.append({"image": png()})
+    with pytest.raises(ConfigError, match=r"needs a whole-number field called 'label'; there are image \(image\)"):
+        open_data(config(tmp_path, train=tmp_path / "set"), JOB)
+
+
+def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
+    """A model takes one number of channels."""
+    with shardio.create(tmp_path / "val", container="hdf5", fields={"image": "image", "label": "int64"}) as w:
+        w.append({"image": png(8, 8), "label": 0})
+    with pytest.raises(ConfigError, match=r"train has 1 channels, .*val has 3"):
+        open_data(config(tmp_path, val=tmp_path / "val"), JOB)
+
+
+def test_validation_counts_every_sample(tmp_path: Path) -> None:
+    """No sample of the validation set is dropped or counted twice, whatever the batch size."""
+    data = open_data(config(tmp_path, val=dataset(tmp_path / "val", 17)), JOB)
+    assert data.val is not None
+    seen = torch.cat([batch["index"][batch["valid"]] for batch in data.val])
+    assert sorted(seen.tolist()) == list(range(17))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    """The error says how many GPUs there are."""
+    assert choose_device(None, World()) == torch.device("cpu")
+    with pytest.raises(ConfigError, match="cuda:1 must be one of this node's 0 GPUs"):
+        choose_device("cuda", World(1, 2, 1, 2))

@@ -1,0 +1,53 @@
+"""The built-in model, and how one's own is found."""
+
+import pytest
+import torch
+
+from shardio.errors import ConfigError
+from shardio.train.model import load_model, resnet
+
+
+@pytest.mark.parametrize(
+    ("size", "channels"),
+    [
+        (28, 1),  # Fashion-MNIST
+        (33, 3),  # odd sides round up at each stride
+        (64, 3),  # the largest of the small shape
+        (96, 3),  # ResNet-18's shape, whose stem divides by four
+    ],
+)
+def test_resnet_takes_images_of_any_size(size: int, channels: int) -> None:
+    """Images in, one score per class out."""
+    model = resnet(7, channels, size, width=8)
+    assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
+
+
+def test_only_deep_networks_begin_closed() -> None:
+    """Eight blocks begin as their shortcuts, three do not."""
+    deep, shallow = resnet(7, 3, 224, width=8), resnet(7, 3, 28, width=8)
+    assert deep.stages[0].body[-1].weight.abs().sum() == 0
+    assert shallow.stages[0].body[-1].weight.min() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("alexnet", "model must be 'resnet' or 'module:function', got 'alexnet'"),
+        ("_tiny:", "model must be 'resnet' or 'module:function', got '_tiny:'"),
+        ("no_such_module:f", "model 'no_such_module:f': there is no module 'no_such_module' on the Python path"),
+        ("_tiny:forest", "model '_tiny:forest': module '_tiny' has no function 'forest'"),
+        ("_tiny:CLASSES", "model '_tiny:CLASSES': module '_tiny' has no function 'CLASSES'"),  # there, but a number
+        ("_tiny:no_model", "model '_tiny:no_model' must return a torch.nn.Module, got str"),
+    ],
+)
+def test_errors_name_what_is_missing(name: str, message: str) -> None:
+    """A name that leads to no model says where the way ends."""
+    with pytest.raises(ConfigError) as caught:
+        load_model(name, 3, 1, 28)
+    assert str(caught.value) == message
+
+
+def test_own_function_gets_classes_and_channels() -> None:
+    """`module:function` is called with both, and its module is the model."""
+    model = load_model("_tiny:flat", 5, 3, 8)
+    assert model(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
