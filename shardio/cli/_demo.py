@@ -1,10 +1,12 @@
 """What `shardio demo` does, step by step."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -73,20 +75,21 @@ def _bench(dataset: Dataset) -> BenchResult:
     return result
 
 
-def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dict[str, float]:
+def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dict[str, Any]:
     """Starts `torchrun`, as a person would, and reads what the trainer wrote down."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     job = ["-m", "shardio", "train", str(train), "--val", str(val), "--output", str(output), "--epochs", str(epochs)]
     print(f"training   torchrun --standalone --nproc-per-node {ranks} {' '.join(job)}", flush=True)
-    done = subprocess.run([*launch, *job, "--batch-size", "64"], check=False)
+    environ = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun would set it too, with a page of warning
+    done = subprocess.run([*launch, *job, "--batch-size", "64"], env=environ, check=False)
     if done.returncode:
         raise ShardioError(f"training ended with exit code {done.returncode}")
-    result: dict[str, float] = json.loads((output / "result.json").read_text())
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
     return result
 
 
 def _table(
-    datasets: list[Dataset], benches: list[BenchResult], result: dict[str, float], sheet: Path, seconds: float
+    datasets: list[Dataset], benches: list[BenchResult], result: dict[str, Any], sheet: Path, seconds: float
 ) -> None:
     table = Table(title=f"shardio demo, {seconds:.0f} s")
     for heading in ("container", "shards", "size", "samples/s per rank", "limited by"):
@@ -97,15 +100,14 @@ def _table(
         stage = next(iter(bench.stages))
         table.add_row(dataset.manifest.container, str(len(shards)), format_size(int(shards.bytes.sum())), rate, stage)
     trained = Table(title="training")
-    for heading in ("test accuracy", "samples/s per rank", "share starved", "contact sheet", "checkpoint"):
+    for heading in ("test accuracy", "samples/s per rank", "share starved"):
         trained.add_column(heading)
     trained.add_row(
         f"{result['accuracy']:.1%}",
         f"{result['samples_per_second_per_rank']:,.0f}",
         f"{result['starved']:.1%}",
-        str(sheet),
-        str(result["checkpoint"]),
     )
     console = Console()
     console.print(table)
     console.print(trained)
+    print(f"contact sheet  {sheet}\ncheckpoint     {result['checkpoint']}")

@@ -13,6 +13,61 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+_FORK_WAIT_SECONDS = 10.0
+
+
+@final
+class _Gate:
+    """Lets any number of reads run, and a fork wait until none does: `with GATE: read`.
+
+    py-lmdb counts the calls that run without the GIL, and closes a file when there are none. A child forked during such
+    a call inherits a count that no thread of its own will ever lower, and could neither close the file nor reopen it.
+
+    Attributes:
+        changed: the lock that also guards the environments; it is held across a fork.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._reads = self._forks = 0
+        self._watching = False
+
+    def __enter__(self) -> None:
+        with self.changed:
+            while self._forks:
+                self.changed.wait()
+            self._reads += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.changed:
+            self._reads -= 1
+            if not self._reads:
+                self.changed.notify_all()
+
+    def watch_forks(self) -> None:
+        """Registers with `os.fork`, once; left until LMDB is used, for importing does nothing."""
+        if not self._watching:
+            self._watching = True
+            os.register_at_fork(before=self._shut, after_in_parent=self._open, after_in_child=self._restart)
+
+    def _shut(self) -> None:
+        self.changed.acquire()
+        self._forks += 1
+        self.changed.wait_for(lambda: not self._reads, _FORK_WAIT_SECONDS)
+
+    def _open(self) -> None:
+        self._forks -= 1
+        self.changed.notify_all()
+        self.changed.release()
+
+    def _restart(self) -> None:
+        # The threads that were reading, waiting or forking are not in the child.
+        self._reads = self._forks = 0
+        self.changed.release()
+
+
+GATE = _Gate()
+
 
 @final
 class Environment:
@@ -22,10 +77,11 @@ class Environment:
         self.key = key
         self.leases = 0
         self._local = threading.local()
-        # Without a lock file there is no table of readers, so max_readers sets no limit; 1024 says what is expected.
-        self.handle = importlib.import_module("lmdb").open(
-            str(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, max_readers=1024
-        )
+        # Without a lock file there is no table of readers and max_readers sets no limit. A spare transaction, which
+        # py-lmdb would keep for reuse, must not be there when the process forks.
+        options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
+        with disk_errors():
+            self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
 
     def transaction(self) -> Any:
         """This thread's read transaction; its values are copies."""
@@ -50,20 +106,15 @@ class Lease:
         weakref.finalize(self, _release, environment).atexit = False
 
 
-# One lock per process: a forked child makes its own, for the one it inherits may be held by a thread it has not.
-_LOCKS: dict[int, contextlib.AbstractContextManager[Any]] = {}
 _ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
-
-
-def _lock() -> contextlib.AbstractContextManager[Any]:
-    return _LOCKS.setdefault(os.getpid(), threading.RLock())
 
 
 def take_lease(path: Path) -> Lease:
     """A share in the environment of `path`, opened if this process has none yet; lmdb.Error if it can't be."""
-    process, found = os.getpid(), os.stat(path)
-    key = (process, found.st_dev, found.st_ino)
-    with _lock():
+    with GATE.changed:
+        GATE.watch_forks()
+        process, found = os.getpid(), os.stat(path)
+        key = (process, found.st_dev, found.st_ino)
         for other in [k for k in _ENVIRONMENTS if k[1:] == key[1:] and k[0] != process]:
             # Inherited by fork: LMDB wants a child to open its own.
             _ENVIRONMENTS.pop(other).handle.close()
@@ -74,7 +125,7 @@ def take_lease(path: Path) -> Lease:
 
 
 def _release(environment: Environment) -> None:
-    with _lock():
+    with GATE.changed:
         environment.leases -= 1
         if not environment.leases and _ENVIRONMENTS.get(environment.key) is environment:
             del _ENVIRONMENTS[environment.key]

@@ -23,7 +23,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..fields import Field
 from ..types import Column, Rows, Stored
 from ._files import Handle, RawFile, as_rows, check_request
-from ._lmdb_shared import Lease, disk_errors, extent_of, take_lease
+from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
 from ._writing import check_options, check_sample, size_of
 from .base import check_out
 
@@ -132,7 +132,7 @@ class LmdbReader:
         if field.startswith("_"):
             out = check_out(out, len(rows), kind)
             # The column is copied nowhere: a transaction of its own lends the pages for as long as the rows are taken.
-            with lease.environment.handle.begin(buffers=True) as transaction:
+            with GATE, lease.environment.handle.begin(buffers=True) as transaction:
                 stored = transaction.get(_SHARD + field.encode())
                 column = np.frombuffer(stored, kind.row_dtype).reshape(lease.count, *kind.row_shape)
                 out[...] = column[rows]
@@ -156,9 +156,10 @@ class LmdbReader:
     def _values(self, lease: Lease, rows: Rows, field: str) -> list[bytes]:
         indexes, name = (rows + lease.first).astype(">u8").tobytes(), field.encode()
         # One get per key beats Cursor.getmulti: 1.36 against 1.17 million values of 3 KB a second, 512 keys a call.
-        get = lease.environment.transaction().get
         try:
-            values = [get(indexes[at : at + 8] + name) for at in range(0, len(indexes), 8)]
+            with GATE:
+                get = lease.environment.transaction().get
+                values = [get(indexes[at : at + 8] + name) for at in range(0, len(indexes), 8)]
         except importlib.import_module("lmdb").Error as error:
             raise ShardCorrupt(f"{self._path}, field {field!r}: damaged: {error}") from error
         if None in values:
@@ -190,13 +191,18 @@ class LmdbContainer:
 def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
     size = RawFile(path).size
     try:
-        lease = take_lease(path)
-        # Reading pages that the file does not have would end the process, so this comes before any transaction.
-        if (extent := extent_of(lease.environment.handle)) > size:
-            raise ShardCorrupt(f"{path}: cut short: {size} of {extent} bytes")
-        _describe(lease, path, fields)
+        with GATE:
+            return _checked_lease(path, size, fields)
     except importlib.import_module("lmdb").Error as error:
         raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
+
+
+def _checked_lease(path: Path, size: int, fields: Mapping[str, Field]) -> Lease:
+    lease = take_lease(path)
+    # Reading pages that the file does not have would end the process, so this comes before any transaction.
+    if (extent := extent_of(lease.environment.handle)) > size:
+        raise ShardCorrupt(f"{path}: cut short: {size} of {extent} bytes")
+    _describe(lease, path, fields)
     return lease
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -55,7 +56,7 @@ def test_plain_h5py_reads_it(path: Path) -> None:
             else:
                 data, offsets = file[name]["data"][...], file[name]["offsets"][...]
                 assert (data.dtype, offsets.dtype, len(offsets)) == (np.uint8, np.int64, COUNT + 1)
-                assert [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)] == raw
+                assert [data[a:b].tobytes() for a, b in pairwise(offsets)] == raw
         assert file["good"][...].tolist() == [i % 2 == 0 for i in range(COUNT)]
 
 
@@ -90,8 +91,9 @@ def test_reads_without_the_lock(tmp_path: Path, compression: str | None) -> None
 
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
 def test_compression(tmp_path: Path, compression: str) -> None:
-    """Fixed arrays are compressed in chunks of whole samples, a quarter of a MiB each; nothing else is."""
-    fields = with_hidden(as_fields({"image": "image", "x": ("float32", (64, 64)), "y": ("uint8", (600, 600)), "z": "bool"}))
+    """Fixed arrays are compressed in chunks of whole samples, about a quarter of a MiB each; nothing else is."""
+    arrays = {"x": ("float32", (64, 64)), "y": ("uint8", (600, 600))}
+    fields = with_hidden(as_fields({"image": "image", "z": "bool", **arrays}))
     zero = {name: bytes(field.row_bytes) for name, field in fields.items() if field.fixed}
     writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
     for _ in range(40):
@@ -102,7 +104,7 @@ def test_compression(tmp_path: Path, compression: str) -> None:
         assert (file["x"].compression, file["x"].shuffle) == (compression, compression == "gzip")
         for name in ("z", CHECKSUM, shape_column("image"), "image/data", "image/offsets"):
             assert file[name].chunks is None
-    assert (tmp_path / "s.h5").stat().st_size < 200_000
+    assert (tmp_path / "s.h5").stat().st_size < 400_000
 
 
 def test_unknown_compression(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_one_environment_for_all_readers(path: Path) -> None:
     other = path.with_name("other.lmdb")
     other.hardlink_to(path)
     readers = [LMDB.reader(place, with_hidden(FIELDS)) for place in (path, path, other)]
-    readers.append(pickle.loads(pickle.dumps(readers[0])))
+    readers.append(pickle.loads(pickle.dumps(readers[0])))  # noqa: S301
     assert [reader.read(np.array([6]), "label")[0] for reader in readers] == [1] * 4
     assert len(_lmdb_shared._ENVIRONMENTS) == 1
     for reader in readers:
@@ -200,7 +200,7 @@ def test_names_and_sizes_that_lmdb_cannot_hold(tmp_path: Path, monkeypatch: pyte
         LMDB.writer(tmp_path / "s.lmdb", as_fields({"n" * 504: "text"}), 0)
     monkeypatch.setattr(container, "_LARGEST_VALUE", 3)
     writer = LMDB.writer(tmp_path / "s.lmdb", as_fields({"n" * 503: "bytes"}), 0)
-    with pytest.raises(BadSample, match="sample 0.*4 GiB or more"):
+    with pytest.raises(BadSample, match=r"sample 0.*4 GiB or more"):
         writer.append({"n" * 503: b"1234"})
     writer.append({"n" * 503: b"123"})
     writer.close()

@@ -1,16 +1,18 @@
 """The tar container: what other programs see in it, and how its index guards it."""
 
+import gc
 import json
 import subprocess
 import tarfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import webdataset
-
 from _builders import jpeg, png
+
 from shardio import containers
 from shardio.containers import _tar_layout as layout
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
@@ -44,10 +46,9 @@ def test_member_names(tmp_path: Path) -> None:
     sample = {
         "image": (jpeg(), "image"),  # the main image: its extension alone
         "mask": (png(channels=1), "image"),  # another image, named before the extension
-        "png": (png(), "image"),  # a field that is called what its extension is
         "label": (3, "int64"),  # the class
         "weight": (0.5, "float32"),  # a number that is not the class
-        "txt": ("hello", "text"),
+        "txt": ("hello", "text"),  # fields that are called what their extension is
         "caption": ("hallo", "text"),
         "json": ({"a": 1}, "json"),
         "raw.v2": (b"\0", "bytes"),  # a dot in the name
@@ -56,7 +57,7 @@ def test_member_names(tmp_path: Path) -> None:
     }
     values, fields = ({name: pair[i] for name, pair in sample.items()} for i in (0, 1))
     path = write_tar(tmp_path / "shard-000007.tar", [values], fields, first=42)
-    expected = "jpg mask.png png cls weight.json txt caption.txt json raw.v2.bin tensor.npy npy"
+    expected = "jpg mask.png cls weight.json txt caption.txt json raw.v2.bin tensor.npy npy"
     assert members(path) == [f"000000000042.{extension}" for extension in expected.split()]
 
 
@@ -116,7 +117,10 @@ def test_webdataset_reads_it(tmp_path: Path) -> None:
         "score": "float64",
     }
     path = write_tar(tmp_path / "s.tar", [sample, {**sample, "label": 8}], fields)
-    found = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # webdataset leaves the tar open
+        found = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
+        gc.collect()
     assert [(one["__key__"], one["cls"]) for one in found] == [("000000000000", 7), ("000000000001", 8)]
     for one in found:
         assert one["jpg"] == sample["image"]
@@ -142,8 +146,6 @@ def test_index_is_a_plain_array(tmp_path: Path) -> None:
         {"image": "image", "jpg": "image"},  # both KEY.jpg for a JPEG
         {"image": "image", "bin": "bytes"},  # both KEY.bin if the image has no known format
         {"Caption": "text", "caption": "text"},  # webdataset makes extensions lower case
-        {"label": "int64", "cls": "bytes", "label.cls": "bytes", "label.cls.bin": "bytes", "cls.bin": "bytes"},
-        {"a": "text", "a.txt": "text", "a.txt.txt": "text", "A": "text"},
         {"a": "bytes", "a.size": "int8"},  # two columns of the index
     ],
 )

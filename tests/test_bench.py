@@ -1,0 +1,68 @@
+"""The bench: real ranks, honest sums, and a failing rank that ends it by name."""
+
+from pathlib import Path
+
+import pytest
+from _builders import jpeg
+
+import shardio
+from shardio.bench import BenchConfig, measure
+from shardio.errors import BadSample, ConfigError
+
+
+def photos(path: Path, count: int = 24) -> Path:
+    """A dataset of JPEGs at `path`."""
+    with shardio.create(path, fields={"image": "image", "label": "int64"}) as writer:
+        for number in range(count):
+            writer.append({"image": jpeg(40, 40, seed=number), "label": number})
+    return path
+
+
+@pytest.mark.slow
+def test_ranks_share_an_epoch(tmp_path: Path) -> None:
+    """Three ranks of four samples a step take two steps an epoch each, and every figure is about what they did."""
+    config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, epochs=2, ranks=3, image_size=16, floats=True)
+    steps: list[tuple[int, int]] = []
+    result = measure(config, lambda done, total: steps.append((done, total)))
+    assert steps[-1] == (4, 4)
+    assert [[stats.samples for stats in epoch] for epoch in result.epochs] == [[8, 8, 8]] * 2
+    rates = sorted(min(stats.samples_per_second for stats in epoch) for epoch in result.epochs)
+    assert result.samples_per_second == pytest.approx(sum(rates) / 2)
+    assert sum(result.stages.values()) == pytest.approx(1)
+    assert 0 < result.starved <= 1
+    assert next(iter(result.stages)) in result.limit
+
+
+@pytest.mark.slow
+def test_a_consumer_that_computes_is_not_starved(tmp_path: Path) -> None:
+    """With a step time far above what input takes, the verdict is the consumer."""
+    result = measure(BenchConfig(str(photos(tmp_path / "d", 64)), batch_size=4, epochs=1, step_time=0.2))
+    assert result.starved < 0.5
+    assert result.samples_per_second < 21
+
+
+@pytest.mark.slow
+def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
+    """What a rank raises is raised here, with its place, though the other rank is fine."""
+    path = photos(tmp_path / "d")
+    shard = path / "shard-000000.tar"
+    stored = shardio.open(path)[23]["image"]
+    shard.write_bytes(shard.read_bytes().replace(stored, bytes(len(stored))))
+    with pytest.raises(BadSample, match=r"row 23 \(sample 23\)"):
+        measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
+        ({"step_time": -1.0}, "step_time must be 0 or more seconds, got -1.0"),
+        ({"batch_size": 1000}, "24 samples fill no global batch"),
+        ({"image_size": 0}, "size must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, int], message: str) -> None:
+    """Each message names the rule and the value, before a process is started."""
+    path = photos(tmp_path / "d")
+    with pytest.raises(ConfigError, match=message):
+        measure(BenchConfig(str(path), **{"batch_size": 4, "epochs": 1} | options))  # type: ignore[arg-type]
