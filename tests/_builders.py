@@ -108,3 +108,12 @@ def class_folders(root: Path, tree: Mapping[str, Sequence[str]] | None = None) -
             (root / folder / name).write_bytes(data)
             written[f"{folder}/{name}" if folder else name] = data
     return written
+
+
+CMYK_JPEG = bytes.fromhex(
+    "ffd8ffee000e41646f626500640000000000ffdb00430006040506050406060506070706080a100a0a09090a140e0f0c101714181817"
+    "1416161a1d251f1a1b231c1616202c20232627292a29191f2d302d283025282928ffc000140800020003044311004d11005911004b11"
+    "00ffc400160001010100000000000000000000000000080407ffc40014100100000000000000000000000000000000ffda000e044300"
+    "4d0059004b00003f004e29205ba3ffd9"
+)
+"""A JPEG of 2 x 3 CMYK pixels: OpenCV reads such files but writes none."""

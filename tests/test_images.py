@@ -5,7 +5,7 @@ import struct
 import cv2
 import numpy as np
 import pytest
-from _builders import bmp, jpeg, png, webp, with_thumbnail
+from _builders import CMYK_JPEG, bmp, jpeg, png, webp, with_thumbnail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +14,6 @@ from shardio.images import SUFFIXES, ImageInfo, probe, sniff
 from shardio.types import Buffer
 
 # 3 x 2 pixels in four inks, as image editors write for print.
-CMYK = bytes.fromhex(
-    "ffd8ffee000e41646f626500640000000000ffdb00430006040506050406060506070706080a100a0a09090a140e0f0c101714181817"
-    "1416161a1d251f1a1b231c1616202c20232627292a29191f2d302d283025282928ffc000140800020003044311004d11005911004b11"
-    "00ffc400160001010100000000000000000000000000080407ffc40014100100000000000000000000000000000000ffda000e044300"
-    "4d0059004b00003f004e29205ba3ffd9"
-)
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -84,7 +78,7 @@ def test_probe_says_what_the_decoder_finds(data: bytes, expected: ImageInfo) -> 
 
 def test_a_cmyk_jpeg_has_four_channels() -> None:
     """A JPEG made for print is accepted: it becomes RGB where it is decoded."""
-    assert probe(CMYK) == ImageInfo("jpeg", 2, 3, 4)
+    assert probe(CMYK_JPEG) == ImageInfo("jpeg", 2, 3, 4)
 
 
 @pytest.mark.parametrize("data", [*FILES.values(), core_bmp(), run_length_bmp()], ids=[*FILES, "bmp core", "bmp runs"])

@@ -10,6 +10,7 @@ eight bytes of 0xff, then `_count`              the number of samples, uint64, l
 ==============================================  =====================================================
 """
 
+import errno
 import importlib
 import os
 from collections.abc import Mapping
@@ -110,6 +111,12 @@ class LmdbWriter:
             except full:
                 self._map_size *= 2
                 self._environment.set_mapsize(self._map_size)
+            except OSError as error:
+                # LMDB calls it an input/output error when the disk takes only a part of what it writes.
+                disk = os.statvfs(self._path.parent)
+                if error.errno == errno.EIO and disk.f_bavail * disk.f_frsize < 2 * self._pending_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+                raise
         self._pending, self._pending_bytes = [], 0
         self._whole = True
 

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,75 +19,9 @@ from numpy.typing import NDArray
 
 from ..containers.base import Container, Reader
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
-from ..types import Buffer, Stored
-
-FIELDS: Mapping[str, Field] = as_fields(
-    {
-        "image": "image",
-        "tensor": ("float32", (3, 5)),
-        "wide": ("int16", (4, 700)),  # more than a page: containers may read these in another way
-        "points": Field("array", dtype="float64"),
-        "label": "int64",
-        "weight": "float32",
-        "good": "bool",
-        "caption": "text",
-        "blob": "bytes",
-        "meta": "json",
-    }
-)
-"""Every kind of field."""
-
-FIRST = 1000
-COUNT = 23
-_CAPTIONS = ("", "plain", "ünïcödé ✓", "two\nlines")
-
-
-def sample(index: int) -> dict[str, Any]:
-    """The values of one sample; any two samples differ in every field that has room for it."""
-    chance = np.random.default_rng(index)
-    return {
-        "image": b"\xff\xd8\xff" + chance.bytes(index % 7 * 100) + b"\xff\xd9",
-        "tensor": chance.random((3, 5), np.float32),
-        "wide": chance.integers(-30000, 30000, (4, 700), np.int16),
-        "points": chance.random((index % 4, 2)),
-        "label": index - 5,
-        "weight": float(np.float32(index / 3)),
-        "good": index % 2 == 0,
-        "caption": _CAPTIONS[index % len(_CAPTIONS)] + (str(index) if index % 4 else ""),
-        "blob": b"" if index % 5 == 0 else chance.bytes(index),
-        "meta": {"index": index, "tags": ["a", None, 1.5]},
-    }
-
-
-def stored(index: int, fields: Mapping[str, Field] = FIELDS) -> dict[str, Buffer]:
-    """One sample as a shard keeps it, hidden columns too."""
-    values = sample(index)
-    hidden = {
-        CHECKSUM: np.uint64(2**64 - 1 - index).tobytes(),
-        shape_column("image"): np.array([index, index + 1], "<i4").tobytes(),
-    }
-    return {**{name: fields[name].encode(values[name]) for name in fields}, **hidden}
-
-
-def write(container: Container, path: Path, count: int = COUNT) -> Path:
-    """A shard of `count` samples."""
-    writer = container.writer(path, with_hidden(FIELDS), FIRST)
-    for i in range(count):
-        writer.append(stored(i))
-    writer.close()
-    return path
-
-
-def raw_of(reader: Reader, rows: list[int], name: str) -> list[bytes]:
-    """One field of the rows as stored bytes."""
-    column = reader.read(np.array(rows, np.int64), name)
-    return [value if isinstance(value, bytes) else value.tobytes() for value in column]
-
-
-def values_of(reader: Reader, rows: list[int], name: str) -> list[Any]:
-    """One field of the rows as Python and NumPy values."""
-    return [with_hidden(FIELDS)[name].decode(raw) for raw in raw_of(reader, rows, name)]
+from ..fields import CHECKSUM, Field, shape_column, with_hidden
+from ..types import Stored
+from .samples import COUNT, FIELDS, FIRST, raw_of, sample, stored, values_of, write
 
 
 class ContainerContract:

@@ -17,7 +17,7 @@ from shardio.containers import _lmdb_shared
 from shardio.containers import lmdb as container
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
-from shardio.testing.containers import COUNT, FIELDS, FIRST, stored, write
+from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
 LMDB = containers.get("lmdb")
 SHARD = b"\xff" * 8
@@ -156,7 +156,7 @@ def test_cut_at_a_page(path: Path, size: int) -> None:
     os.truncate(path, size if size > 0 else path.stat().st_size + size)
     code = (
         "import sys; from pathlib import Path; from shardio.containers import get; from shardio.errors import *\n"
-        "from shardio.testing.containers import FIELDS, with_hidden\n"
+        "from shardio.testing.samples import FIELDS, with_hidden\n"
         "try: get('lmdb').reader(Path(sys.argv[1]), with_hidden(FIELDS))\n"
         "except ShardCorrupt as error: print(error)"
     )

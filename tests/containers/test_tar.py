@@ -17,7 +17,7 @@ from shardio import containers
 from shardio.containers import _tar_layout as layout
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
-from shardio.testing.containers import COUNT, FIELDS, FIRST, stored, write
+from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
 TAR = containers.get("tar")
 

@@ -17,7 +17,9 @@ CLASSES = 3
 def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLASSES, seed: int = 0) -> str:
     """Grey images whose label is their brightness, as a dataset at `path`."""
     random = np.random.default_rng(seed)
-    with shardio.create(path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}) as w:
+    with shardio.create(
+        path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}
+    ) as w:
         for number in range(samples):
             label = number % classes
             image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
