@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .augment import Recipe, Transform
+from .augment import Transform
 from .buffers import BufferPool
 from .dataset import Dataset, Selection
 from .engines.cpu import BadImage, CpuEngine
 from .errors import BadSample, ConfigError
 from .fields import Field, shape_column
 from .plan import Part, Plan
+from .recipe import Recipe
 from .timing import StageClock
 from .types import Indices
 

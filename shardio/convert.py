@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from . import containers, processes
 from .errors import BadSample, ConfigError, ShardioError, SourceError
 from .manifest import Manifest
+from .shard import ShardBuilder, WrittenShard, encode
 from .source import Source
 from .units import parse_size
-from .writer import DEFAULT_SHARD_SIZE, ShardBuilder, WrittenShard, assemble, encode, prepare_directory
+from .writer import DEFAULT_SHARD_SIZE, assemble, prepare_directory
 
 _Work: TypeAlias = Callable[["_Settings", Any, Callable[[], None]], Any]
 """What is done with a task; the last argument is called after each sample."""

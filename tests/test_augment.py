@@ -15,13 +15,13 @@ from shardio.augment import (
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    Recipe,
     Resize,
     Scale,
     ToFloat,
     random_boxes,
 )
 from shardio.errors import ConfigError
+from shardio.recipe import Recipe
 
 TRAIN = (RandomResizedCrop(224), RandomHorizontalFlip())
 

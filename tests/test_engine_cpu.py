@@ -1,5 +1,8 @@
 """The CPU engine: every format comes out right, through each decoder, with every transform."""
 
+import subprocess
+import sys
+
 import cv2
 import numpy as np
 import pytest
@@ -10,12 +13,12 @@ from shardio.augment import (
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    Recipe,
     Resize,
     ToFloat,
     Transform,
 )
 from shardio.engines.cpu import BadImage, CpuEngine, Decoder
+from shardio.recipe import Recipe
 
 DECODERS = ["nvimgcodec", "opencv"]
 
@@ -225,3 +228,21 @@ def test_an_image_of_another_size_than_the_batch_is_refused() -> None:
     engine = CpuEngine(Recipe.of([], channels=3, size=(60, 80)), channels=3)
     with pytest.raises(BadImage, match=r"\(30, 40, 3\)"):
         engine([encode(photo(30, 40), ".png")], (), np.empty((1, 60, 80, 3), np.uint8))
+
+
+def test_a_missing_decoder_says_how_to_get_it() -> None:
+    """Without nvImageCodec `auto` goes on with OpenCV; asked for by name, it says what to install."""
+    code = """
+import sys
+sys.modules["nvidia"] = None
+from shardio.engines.cpu import CpuEngine
+from shardio.errors import MissingDependency
+from shardio.recipe import Recipe
+CpuEngine(Recipe.of([], channels=3, size=None), channels=3)
+try:
+    CpuEngine(Recipe.of([], channels=3, size=None), channels=3, decoder="nvimgcodec")
+except MissingDependency as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "the decoder 'nvimgcodec' needs nvidia.nvimgcodec: pip install 'shardio-data[cpu]'\n"

@@ -12,9 +12,20 @@ ROOT = Path(shardio.__file__).parent
 # From the ground up; a module may import from its own row and from rows above it in this list, never from below.
 LAYERS = [
     ["errors", "types", "units", "timing", "processes", "durable", "_optional"],  # L0
-    ["images", "fields", "world", "permutation", "plan", "augment", "checksums", "manifest", "source"],  # L1 decide
+    [
+        "images",
+        "fields",
+        "world",
+        "permutation",
+        "plan",
+        "augment",
+        "recipe",
+        "checksums",
+        "manifest",
+        "source",
+    ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["writer", "dataset", "pipeline", "buffers", "engines"],  # L3
+    ["shard", "writer", "dataset", "pipeline", "buffers", "engines"],  # L3
     ["batches", "transfer", "loader", "convert", "verify", "sheet", "testing"],  # L4
     ["train", "bench"],  # L5
     ["cli", "__main__"],  # L6

@@ -8,15 +8,17 @@ import os
 import threading
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import images
-from ..augment import Crop, Flip, Recipe, Scale, Step
-from ..errors import BadSample, ConfigError
+from .._optional import load
+from ..augment import Crop, Flip, Scale, Step
+from ..errors import BadSample, ConfigError, MissingDependency
+from ..recipe import Recipe
 
 Decoder: TypeAlias = Literal["auto", "nvimgcodec", "opencv"]
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -38,10 +40,9 @@ class CpuEngine:
     def __init__(self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto") -> None:
         self._recipe = recipe
         self._channels = channels
-        codec = None if decoder == "opencv" else _nvimgcodec()
-        if decoder == "nvimgcodec" and codec is None:
-            raise ConfigError("decoder 'nvimgcodec' is not installed: pip install 'shardio-data[cpu]'")
-        self._codec = codec
+        if decoder not in get_args(Decoder):
+            raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
+        self._codec = None if decoder == "opencv" else _nvimgcodec(required=decoder == "nvimgcodec")
         self._local = threading.local()
 
     @property
@@ -172,12 +173,13 @@ class BadImage(BadSample):
         self.place = place
 
 
-def _nvimgcodec() -> ModuleType | None:
+def _nvimgcodec(*, required: bool) -> ModuleType | None:
     try:
-        from nvidia import nvimgcodec
-    except ImportError:
+        return load("nvidia.nvimgcodec", purpose="the decoder 'nvimgcodec'", extra="cpu")
+    except MissingDependency:
+        if required:
+            raise
         return None
-    return nvimgcodec  # type: ignore[no-any-return]
 
 
 def _rows(step: Step) -> list[tuple[Any, ...]]:

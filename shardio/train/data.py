@@ -102,7 +102,8 @@ def transforms(
     """
     normalize = _NORMALIZE[channels]
     if image_size is None and size is not None and _small(size):
-        crop = RandomResizedCrop(size, scale=(0.6, 1.0))
+        # Nearly their own shape: stretched further, what little a small image shows of shape is lost.
+        crop = RandomResizedCrop(size, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
         # A resize to their own size costs nothing there, and admits a validation set whose images differ in size.
         return [crop, RandomHorizontalFlip(), normalize], [Resize(size), normalize]
     side = image_size or 224
