@@ -7,6 +7,7 @@ and JPEG elsewhere, through OpenCV. Orientation tags are not applied, as in torc
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -69,33 +70,29 @@ class CpuEngine:
 
         Raises BadImage, which knows the image's place in `encoded`.
         """
-        plans = [_rows(step) for step in steps]
+        actions = _actions(steps)
         results = []
         for place, data in enumerate(encoded):
             try:
-                made = self._one(data, [plan[place] for plan in plans], None if out is None else out[place])
+                made = self._one(place, data, actions, None if out is None else out[place])
             except (BadSample, cv2.error) as error:
                 raise BadImage(place, str(error)) from error
             if out is None:
                 results.append(made)
         return results if out is None else None
 
-    def _one(self, data: bytes, steps: list[tuple[Any, ...]], slot: NDArray[Any] | None) -> NDArray[Any]:
+    def _one(self, place: int, data: bytes, actions: list["_Action"], slot: NDArray[Any] | None) -> NDArray[Any]:
         affine = self._recipe.affine
-        region = None
-        if steps and steps[0][0] is Crop:
-            region, steps = steps[0][1], steps[1:]
-        pixels = self._decode(data, region)
-        # Only the last step that changes the size may write into the slot: a later one would read what it overwrites.
-        last = max((place for place, step in enumerate(steps) if step[0] is not Flip), default=-1)
-        for place, (kind, *values) in enumerate(steps):
-            target = slot if affine is None and place >= last else None
-            if kind is Crop:
-                pixels = _crop(pixels, values[0])
-            elif kind is Scale:
-                pixels = _resize(pixels, *values, target=target)
-            elif values[0]:
-                pixels = _keep_channels(cv2.flip(pixels, 1, dst=target), pixels)
+        target = slot if affine is None else None
+        first = bool(actions) and actions[0].kind is Crop
+        pixels = self._decode(data, actions[0].rows[place] if first else None)
+        for action in actions[first:]:
+            if action.kind is Crop:
+                pixels = _crop(pixels, action.rows[place])
+            elif action.kind is Scale:
+                pixels = _resize(pixels, action.rows[place], action.method, target if action.final else None)
+            elif action.rows[place]:
+                pixels = _keep_channels(cv2.flip(pixels, 1, dst=target if action.final else None), pixels)
         if affine is not None:
             return _to_float(pixels, affine, slot)
         if slot is None:
@@ -182,15 +179,39 @@ def _nvimgcodec(*, required: bool) -> ModuleType | None:
         return None
 
 
-def _rows(step: Step) -> list[tuple[Any, ...]]:
-    """A step's rows as plain Python values: reading NumPy scalars one by one costs more than the work they steer."""
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """A step as plain Python values: reading NumPy scalars one by one costs more than the work that they steer.
+
+    Attributes:
+        kind: of the step.
+        rows: for each image its box, its size, or whether to flip it.
+        method: how to resize, when enlarging and when shrinking.
+        final: whether the result may be written into the slot. A later step that changes the size would read what it
+            overwrites.
+    """
+
+    kind: type[Step]
+    rows: list[Any]
+    method: tuple[int, int]
+    final: bool
+
+
+def _actions(steps: Sequence[Step]) -> list[_Action]:
+    last = max((place for place, step in enumerate(steps) if not isinstance(step, Flip)), default=-1)
+    return [_action(step, place >= last) for place, step in enumerate(steps)]
+
+
+def _action(step: Step, final: bool) -> _Action:
     match step:
         case Crop(boxes):
-            return [(Crop, box) for box in boxes.tolist()]
+            return _Action(Crop, boxes.tolist(), (0, 0), final)
         case Scale(sizes, interpolation, antialias):
-            return [(Scale, size, interpolation, antialias) for size in sizes.tolist()]
+            method = _INTERPOLATIONS[interpolation]
+            shrinking = cv2.INTER_AREA if antialias and interpolation != "nearest" else method
+            return _Action(Scale, sizes.tolist(), (method, shrinking), final)
         case Flip(mask):
-            return [(Flip, flip) for flip in mask.tolist()]
+            return _Action(Flip, mask.tolist(), (0, 0), final)
 
 
 def _crop(pixels: Pixels, box: _Box) -> Pixels:
@@ -204,15 +225,11 @@ def _crop(pixels: Pixels, box: _Box) -> Pixels:
     return padded
 
 
-def _resize(pixels: Pixels, size: list[int], interpolation: str, antialias: bool, *, target: Pixels | None) -> Pixels:
+def _resize(pixels: Pixels, size: list[int], methods: tuple[int, int], target: Pixels | None) -> Pixels:
     height, width = size
-    method = _INTERPOLATIONS[interpolation]
-    if antialias and interpolation != "nearest" and height < pixels.shape[0] and width < pixels.shape[1]:
-        method = cv2.INTER_AREA
-    fits = target is not None and target.shape[:2] == (height, width)
-    return _keep_channels(
-        cv2.resize(pixels, (width, height), dst=target if fits else None, interpolation=method), pixels
-    )
+    shrinks = height < pixels.shape[0] and width < pixels.shape[1]
+    # A target of another size is none: OpenCV then makes an array of its own.
+    return _keep_channels(cv2.resize(pixels, (width, height), dst=target, interpolation=methods[shrinks]), pixels)
 
 
 def _keep_channels(made: Any, source: Pixels) -> Pixels:

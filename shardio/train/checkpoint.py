@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -83,6 +84,8 @@ def load(path: Path, device: torch.device) -> Checkpoint:
     """
     if not path.is_file():
         raise ConfigError(f"resume must be 'auto' or the path of a checkpoint; there is no file {path}")
+    if not zipfile.is_zipfile(path):  # torch would read anything else by an older format's rules
+        raise StateMismatch(f"{path}: not a checkpoint: it is cut short, or was never written by torch.save")
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:

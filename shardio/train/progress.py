@@ -98,11 +98,11 @@ class _Bars:
             self._tasks[status.epoch] = self._bars.add_task(
                 f"epoch {status.epoch}/{status.epochs}", total=status.steps, figures=""
             )
-        self._bars.update(self._tasks[status.epoch], completed=status.step, figures=status.figures)
+        self._bars.update(self._tasks[status.epoch], completed=status.step, figures=status.figures, refresh=True)
 
     def line(self, text: str) -> None:
         for task in self._tasks.values():  # the line says all that an epoch's bar had to say
-            self._bars.update(task, visible=False)
+            self._bars.update(task, visible=False, refresh=True)
         self._bars.console.print(text, highlight=False, markup=False)
 
 

@@ -122,7 +122,8 @@ class _Run:
                     self._checkpoint_midway(float(total))
         loss = float(total)
         seconds = time.perf_counter() - begun
-        (summed,), (waited,) = self._job.total(loss / steps), self._job.largest(loader.stats().wait_seconds)
+        (summed,) = self._job.total(loss / steps)
+        seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)
         mean = self._finite(summed / self._job.world.size)
         return _Epoch(steps * loader.batch_size, seconds, waited, mean, lr)
 

@@ -67,3 +67,22 @@ def broken(num_classes: int, channels: int) -> nn.Module:
 def no_model(num_classes: int, channels: int) -> str:
     """Not what a model's function should return."""
     return "model"
+
+
+class _Failing(nn.Module):
+    """A linear model that raises on rank 1."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("rank 1 has had enough")
+        scores: torch.Tensor = self.model(images)
+        return scores
+
+
+def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
+    """A model that works on all ranks but one."""
+    return _Failing(flat(num_classes, channels))

@@ -10,6 +10,7 @@ from _tiny import config, dataset
 
 import shardio
 from shardio.errors import ConfigError
+from shardio.recipe import Recipe
 from shardio.train.data import count_classes, open_data, transforms
 from shardio.train.distributed import Job, choose_device
 from shardio.world import World
@@ -32,7 +33,7 @@ def test_image_sizes(
     size: tuple[int, int] | None, asked: int | None, train: tuple[int, int], val: tuple[int, int]
 ) -> None:
     """The (height, width) that the model gets in training and in validation."""
-    made = [shardio.augment.Recipe.of(list_, channels=3, size=size).size for list_ in transforms(size, 3, asked)]
+    made = [Recipe.of(list_, channels=3, size=size).size for list_ in transforms(size, 3, asked)]
     assert made == [train, val]
 
 

@@ -1,0 +1,29 @@
+"""Runs the trainer on real ranks: `torchrun`'s own module starts this file, which reads the run from a JSON file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from shardio.train import TrainConfig, run
+
+
+def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> subprocess.CompletedProcess[str]:
+    """Trains on `ranks` processes; gives what they printed and how they ended."""
+    described = Path(config.output).with_suffix(".json")
+    described.write_text(json.dumps(config.to_dict()))
+    here = Path(__file__).resolve().parent
+    paths = [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__, str(described)]
+    return subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+if __name__ == "__main__":
+    run(TrainConfig(**json.loads(Path(sys.argv[1]).read_text())))

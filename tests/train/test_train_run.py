@@ -1,0 +1,166 @@
+"""Whole runs: one process, then real ranks."""
+
+import io
+import json
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from _ranks import torchrun
+from _tiny import config, dataset
+from rich.console import Console
+
+from shardio.errors import ShardioError
+from shardio.train import TrainConfig, checkpoint, run
+from shardio.train.data import open_data
+from shardio.train.distributed import Job
+from shardio.train.learner import Evaluation, Learner, evaluate
+from shardio.train.model import load_model
+from shardio.train.progress import Status, display
+from shardio.world import World
+
+CPU = torch.device("cpu")
+
+
+def evaluate_alone(made: TrainConfig) -> Evaluation:
+    """What one process finds, with batches of another size, of the model that a run left behind."""
+    job = Job(World(), CPU)
+    data = open_data(replace(made, batch_size=5), job)
+    model = load_model(made.model, data.num_classes, data.channels, data.image_size)
+    model.load_state_dict(checkpoint.load(Path(made.output) / "last.pt", CPU).model)
+    assert data.val is not None
+    return evaluate(model, data.val, job)
+
+
+def records(made: TrainConfig) -> list[dict[str, float]]:
+    """The lines of a run's log."""
+    return [json.loads(line) for line in (Path(made.output) / "log.jsonl").read_text().splitlines()]
+
+
+def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result, its file, the log, both checkpoints, and a line per epoch; no thread stays."""
+    before = threading.active_count()
+    train, val = dataset(tmp_path / "train", classes=2), dataset(tmp_path / "val", 17, classes=2, seed=1)
+    made = config(tmp_path, train=train, val=val, epochs=4, warmup_epochs=0.5, lr=0.2)
+    result = run(made)
+    assert result.accuracy == result.best_accuracy == 1.0
+    assert result.samples_per_second_per_rank > 0
+    assert 0 <= result.starved <= 1
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == asdict(result)
+    assert [(line["epoch"], line["step"], line["val_count"]) for line in records(made)] == [
+        (1, 4, 17),
+        (2, 8, 17),
+        (3, 12, 17),
+        (4, 16, 17),
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "best.pt",
+        "last.pt",
+        "log.jsonl",
+        "result.json",
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/4", "epoch 2/4", "epoch 3/4", "epoch 4/4"]
+    assert threading.active_count() == before
+
+
+def test_best_is_the_best_and_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later epoch that is worse leaves `best.pt` and the best accuracy alone."""
+    accuracies = iter([3, 9, 6])
+    monkeypatch.setattr("shardio.train.trainer.evaluate", lambda *_: Evaluation(next(accuracies), 10, 1.0))
+    result = run(config(tmp_path, val=dataset(tmp_path / "val", 10), epochs=3))
+    assert (result.accuracy, result.best_accuracy) == (0.6, 0.9)
+    assert checkpoint.load(tmp_path / "out" / "best.pt", CPU).place.epoch == 2
+    assert checkpoint.load(tmp_path / "out" / "last.pt", CPU).place.epoch == 3
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    """The error says where and what to try, and no checkpoint keeps the spoiled weights."""
+    with pytest.raises(ShardioError, match=r"must stay finite, got nan by epoch 1, step 1: try a smaller lr"):
+        run(config(tmp_path, model="_tiny:broken", checkpoint_every_steps=1))
+    assert not (tmp_path / "out" / "last.pt").exists()
+
+
+def test_biases_and_norms_do_not_decay(tmp_path: Path) -> None:
+    """Weight decay is on matrices and kernels alone."""
+    model = load_model("_tiny:normalised", 3, 1, 8)
+    decay, rest = Learner(config(tmp_path), Job(World(), CPU), model, 48).optimizer.param_groups
+    assert (decay["weight_decay"], [p.ndim for p in decay["params"]]) == (5e-4, [4, 2])
+    assert (rest["weight_decay"], [p.ndim for p in rest["params"]]) == (0.0, [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_schedule_is_in_samples(ranks: int, tmp_path: Path) -> None:
+    """Half an epoch's warm-up ends there on any number of ranks; the peak follows the global batch."""
+    many = config(tmp_path, batch_size=12 * ranks, warmup_epochs=0.5)
+    learner = Learner(many, Job(World(), CPU), load_model("_tiny:flat", 3, 1, 8), 4800)
+    peak = 0.1 * 12 * ranks / 256
+    assert learner.rate(0, 1200 - 6 * ranks) == pytest.approx(peak / 2)
+    assert learner.rate(0, 2400 - 6 * ranks) == pytest.approx(peak)
+    assert learner.rate(1, 4800 - 6 * ranks) == pytest.approx(0)
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    """The same figures either way, and nothing on ranks that do not lead."""
+    status = Status(2, 5, 117, 235, 0.412, 0.093, 12345.4, 0.03)
+    line = "epoch 2/5  step 117/235  loss 0.412  lr 0.093  12345 samples/s  starved 3 %"
+    assert str(status) == line
+    for leads, terminal in [(True, False), (False, False), (False, True), (True, True)]:
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=140, color_system=None)
+        with display(leads, 1e-9, console) as shown:
+            assert shown.due()
+            shown.show(status)
+            shown.line("the end of an epoch")
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("117/235" in text) == leads
+        assert ("the end of an epoch" in text) == leads
+        assert (f"{line}\n" in text) == (leads and not terminal)
+
+
+@pytest.mark.slow
+def test_two_ranks_do_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
+    """Same weights to rounding; and the ranks' validation of 17 samples, 9 of them padded, is exactly that of one."""
+    one = config(tmp_path, output=tmp_path / "one", val=dataset(tmp_path / "val", 17, seed=1), batch_size=12)
+    two = replace(one, output=str(tmp_path / "two"), batch_size=6)
+    done = torchrun(two)
+    assert done.returncode == 0, done.stderr
+    run(one)
+    expected = checkpoint.load(tmp_path / "one" / "last.pt", CPU).model
+    found = checkpoint.load(tmp_path / "two" / "last.pt", CPU).model
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+    last, alone = records(two)[-1], evaluate_alone(two)
+    assert last["world_size"] == 2
+    assert (last["val_correct"], last["val_count"]) == (alone.correct, 17)
+    assert last["val_loss"] == pytest.approx(alone.loss)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
+    """`torchrun` trains the built-in model; then a single process takes over where the two ended."""
+    values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
+    two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5)
+    done = torchrun(two)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["epochs"] == 4
+    assert result["accuracy"] >= 0.9
+    assert done.stdout.count("epoch 4/4  train loss") == 1  # rank 0 prints, rank 1 does not
+    last, alone = records(two)[-1], evaluate_alone(two)
+    assert (last["val_correct"], last["val_count"]) == (alone.correct, 21)
+    assert last["val_loss"] == pytest.approx(alone.loss, rel=1e-5)  # all ranks validated with rank 0's running means
+
+    more = run(replace(two, epochs=5, resume="auto"))
+    assert (more.epochs, [line["world_size"] for line in records(two)]) == (5, [2, 2, 2, 2, 1])
+    assert more.accuracy is not None
+    assert more.accuracy >= 0.9
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
+    """The others do not wait for it: the launcher ends them, and the error is on the screen."""
+    done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))
+    assert done.returncode != 0
+    assert "rank 1 has had enough" in done.stderr
