@@ -13,11 +13,12 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .. import images
 from .._optional import load
-from ..augment import Crop, Flip, Scale, Step
+from ..augment import Crop, Flip, Interpolation, Scale, Step
 from ..errors import BadSample, ConfigError, MissingDependency
 from ..recipe import Recipe
 
@@ -90,7 +91,7 @@ class CpuEngine:
             if action.kind is Crop:
                 pixels = _crop(pixels, action.rows[place])
             elif action.kind is Scale:
-                pixels = _resize(pixels, action.rows[place], action.method, target if action.final else None)
+                pixels = _resize(pixels, action, action.rows[place], target if action.final else None)
             elif action.rows[place]:
                 pixels = _keep_channels(cv2.flip(pixels, 1, dst=target if action.final else None), pixels)
         if affine is not None:
@@ -186,15 +187,17 @@ class _Action:
     Attributes:
         kind: of the step.
         rows: for each image its box, its size, or whether to flip it.
-        method: how to resize, when enlarging and when shrinking.
+        interpolation: how to resize.
+        antialias: whether to average over the source area when shrinking.
         final: whether the result may be written into the slot. A later step that changes the size would read what it
             overwrites.
     """
 
     kind: type[Step]
     rows: list[Any]
-    method: tuple[int, int]
     final: bool
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = False
 
 
 def _actions(steps: Sequence[Step]) -> list[_Action]:
@@ -205,13 +208,11 @@ def _actions(steps: Sequence[Step]) -> list[_Action]:
 def _action(step: Step, final: bool) -> _Action:
     match step:
         case Crop(boxes):
-            return _Action(Crop, boxes.tolist(), (0, 0), final)
+            return _Action(Crop, boxes.tolist(), final)
         case Scale(sizes, interpolation, antialias):
-            method = _INTERPOLATIONS[interpolation]
-            shrinking = cv2.INTER_AREA if antialias and interpolation != "nearest" else method
-            return _Action(Scale, sizes.tolist(), (method, shrinking), final)
+            return _Action(Scale, sizes.tolist(), final, interpolation, antialias)
         case Flip(mask):
-            return _Action(Flip, mask.tolist(), (0, 0), final)
+            return _Action(Flip, mask.tolist(), final)
 
 
 def _crop(pixels: Pixels, box: _Box) -> Pixels:
@@ -225,11 +226,21 @@ def _crop(pixels: Pixels, box: _Box) -> Pixels:
     return padded
 
 
-def _resize(pixels: Pixels, size: list[int], methods: tuple[int, int], target: Pixels | None) -> Pixels:
+def _resize(pixels: Pixels, action: _Action, size: list[int], target: Pixels | None) -> Pixels:
     height, width = size
-    shrinks = height < pixels.shape[0] and width < pixels.shape[1]
+    if action.antialias and action.interpolation != "nearest" and (height < pixels.shape[0] or width < pixels.shape[1]):
+        return _shrink(pixels, size, action.interpolation)
     # A target of another size is none: OpenCV then makes an array of its own.
-    return _keep_channels(cv2.resize(pixels, (width, height), dst=target, interpolation=methods[shrinks]), pixels)
+    made = cv2.resize(pixels, (width, height), dst=target, interpolation=_INTERPOLATIONS[action.interpolation])
+    return _keep_channels(made, pixels)
+
+
+def _shrink(pixels: Pixels, size: list[int], interpolation: str) -> Pixels:
+    """With a filter as wide as the step between pixels. OpenCV has none but the plain average, which is slower, too."""
+    source = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).unsqueeze(0)
+    made = torch.nn.functional.interpolate(source, size, mode=interpolation, antialias=True)
+    result: Pixels = made[0].permute(1, 2, 0).numpy()
+    return result
 
 
 def _keep_channels(made: Any, source: Pixels) -> Pixels:
