@@ -8,17 +8,35 @@ Workers are threads, because the calls that cost time (pread, decode, resize) le
 job is raised in the consumer when its turn comes, so an error surfaces at the same batch whatever the threads did.
 """
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, TypeVar, final
 
 from .errors import PipelineClosed, PipelineStalled
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 JOIN_LIMIT = 10.0  # seconds that close waits for a worker in the middle of a task
+
+
+_running: "weakref.WeakSet[Pipeline[Any]]" = weakref.WeakSet()
+
+
+def _close_at_exit(pipeline: "Pipeline[Any]") -> None:
+    # Daemon threads that are inside native code when the interpreter ends bring it down with an abort.
+    if not _running:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _running.add(pipeline)
+
+
+def _close_all() -> None:
+    for pipeline in list(_running):
+        pipeline.close()
 
 
 class Job(Protocol[T_co]):
@@ -72,6 +90,7 @@ class Pipeline(Generic[T]):
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
+        _close_at_exit(self)
         for thread in self._threads:
             thread.start()
 

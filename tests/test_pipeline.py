@@ -1,6 +1,8 @@
 """Jobs on threads, delivered in order; failures and stalls come out where they belong."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -146,3 +148,27 @@ def test_waiting_is_measured() -> None:
     next(slow)
     assert slow.waited - before < 0.1
     slow.close()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("pass", 0),  # the end of the script
+        ("raise SystemExit(3)", 3),
+        ("raise RuntimeError('mine')", 1),
+    ],
+)
+def test_a_script_may_end_in_the_middle_of_an_epoch(ending: str, code: int) -> None:
+    """With batches under way a process ends as it would without: its own exit code, nothing else on stderr."""
+    script = f"""
+import numpy, shardio, cv2
+image = cv2.imencode(".jpg", numpy.zeros((500, 500, 3), numpy.uint8))[1].tobytes()
+ds = shardio.from_samples([{{"image": image}}] * 600)
+loader = shardio.Loader(ds, 8, transforms=[shardio.RandomResizedCrop(224)], threads=3, world=shardio.World())
+batches = iter(loader)
+next(batches)
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr == "" or "RuntimeError: mine" in done.stderr

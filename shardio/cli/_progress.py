@@ -62,12 +62,15 @@ def progress(unit: str) -> Iterator[Report]:
 def _plain(unit: str) -> Report:
     begun: dict[str, float] = {}
     shown: dict[str, float] = {}
+    ended: set[str] = set()
 
     def report(what: str, done: int, total: int) -> None:
         now = time.monotonic()
         start = begun.setdefault(what, now)
-        if done < total and now - shown.setdefault(what, now) < LINE_SECONDS:
+        if what in ended or (done < total and now - shown.setdefault(what, now) < LINE_SECONDS):
             return
+        if done >= total:
+            ended.add(what)
         shown[what] = now
         rate = done / max(now - start, 1e-9)
         left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
