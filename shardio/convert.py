@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -172,8 +173,9 @@ def _run(
     if workers == 1:
         return _run_here(settings, work, tasks, report)
     counter: Synchronized[int] = processes.CONTEXT.Value("q", 0)
+    stop = processes.CONTEXT.Event()
     pool = ProcessPoolExecutor(
-        min(workers, len(tasks)), processes.CONTEXT, initializer=_begin, initargs=(settings, counter)
+        min(workers, len(tasks)), processes.CONTEXT, initializer=_begin, initargs=(settings, counter, stop)
     )
     results: list[Any] = []
     pending: deque[Future[Any]] = deque()
@@ -182,7 +184,8 @@ def _run(
         while True:
             # A few ahead is enough to keep all processes busy; a million futures would only take memory.
             while len(pending) < 2 * workers and (task := next(waiting, None)) is not None:
-                pending.append(pool.submit(_one, work, task))
+                with processes.deaf_children():  # the first call starts all processes
+                    pending.append(pool.submit(_one, work, task))
             if not pending:
                 return results
             while not pending[0].done() and not any(f.done() and f.exception() for f in pending):
@@ -194,6 +197,7 @@ def _run(
     except BrokenProcessPool as error:
         raise ShardioError("a conversion process died; it may have run out of memory") from error
     finally:
+        stop.set()
         pool.shutdown(cancel_futures=True)
 
 
@@ -212,23 +216,29 @@ def _run_here(settings: _Settings, work: _Work, tasks: Sequence[Any], report: Ca
     return results
 
 
-_state: tuple[_Settings, "Synchronized[int]"] | None = None
+class _Stopped(Exception):
+    """Raised in a process whose conversion has failed or been interrupted elsewhere."""
 
 
-def _begin(settings: _Settings, counter: "Synchronized[int]") -> None:
+_state: tuple[_Settings, "Synchronized[int]", Event] | None = None
+
+
+def _begin(settings: _Settings, counter: "Synchronized[int]", stop: Event) -> None:
     """In a new process: keeps what all its tasks share."""
     global _state
     processes.die_with_parent()
-    _state = (settings, counter)
+    _state = (settings, counter, stop)
 
 
 def _one(work: _Work, task: Any) -> Any:
     """In a process of the pool: one task."""
     if _state is None:
         raise RuntimeError("a task before the process was set up")
-    settings, counter = _state
+    settings, counter, stop = _state
 
     def advance() -> None:
+        if stop.is_set():
+            raise _Stopped
         with counter.get_lock():
             counter.value += 1
 

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 CONTEXT = multiprocessing.get_context("spawn")
 """How shardio starts processes: afresh, since a fork of a process with threads may hold locks for ever."""
@@ -16,7 +18,18 @@ def die_with_parent() -> None:
     """Called in a child: asks the kernel to end it when its parent ends, however that happens (Linux)."""
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before the kernel had been asked
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it was gone before the kernel had been asked
         os._exit(1)
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes started in the `with` block ignore Ctrl-C, which a terminal sends to all: their parent ends them."""
+    # A new process inherits what its creator's thread blocks. Here the signal is only put off, not lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

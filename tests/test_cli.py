@@ -3,8 +3,10 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -190,3 +192,26 @@ def test_every_command_says_what_it_does_with_examples() -> None:
     listed = shardio_command("convert", "--list")
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["idx", "imagefolder"]
+
+
+def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
+    """An interrupt in the middle of a conversion is one line, exit code 130, and no dataset."""
+    root = tmp_path / "photos" / "a"
+    root.mkdir(parents=True)
+    data = jpeg(40, 50)
+    for number in range(20_000):
+        (root / f"{number}.jpg").write_bytes(data)
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(root.parent), str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [*command, "--workers", "2", "--shard-size", "100KB"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/shard-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the job
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.splitlines()[-1] == "shardio: interrupted"
+    assert "Traceback" not in told
+    assert not (tmp_path / "out" / "shardio.json").exists()

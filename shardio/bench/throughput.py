@@ -115,7 +115,8 @@ def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = N
         for rank, pipe in enumerate(pipes)
     ]
     for process, (_, sender) in zip(ranks, pipes, strict=True):
-        process.start()
+        with processes.deaf_children():
+            process.start()
         sender.close()
     try:
         results = _receive([pipe[0] for pipe in pipes], total, progress)

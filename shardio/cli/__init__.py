@@ -9,6 +9,8 @@ import typer
 from ..errors import ConfigError, ShardioError
 from . import bench, convert, demo, info, show, train, verify
 
+INTERRUPTED = 130  # the exit code that shells give a process which SIGINT ended
+
 app = typer.Typer(
     name="shardio",
     help="An input pipeline for data-parallel deep learning, on standard containers.",
@@ -40,7 +42,9 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+        _fail("interrupted", INTERRUPTED)
+    if code == INTERRUPTED:  # what typer makes of a Ctrl-C in a command
+        _fail("interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
