@@ -66,6 +66,7 @@ def measure(photos: Path, container: str, batch_size: int, threads: int, rounds:
             transforms=[shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()],
             threads=threads,
             world=shardio.World(),
+            fields=["image", "label"],  # what torchvision's ImageFolder gives
         )
         run_loader(loader)  # page cache and buffers
         limit, mine = [], []
@@ -75,7 +76,7 @@ def measure(photos: Path, container: str, batch_size: int, threads: int, rounds:
     ratios = [m["images_per_s"] / its["images_per_s"] for m, its in zip(mine, limit, strict=True)]
     return {
         "date": date.today().isoformat(),
-        "workload": "RandomResizedCrop(224) + flip, uint8, page cache warm",
+        "workload": "RandomResizedCrop(224) + flip, uint8 and label, page cache warm",
         "photos": len(files),
         "bytes_per_photo": sum(Path(name).stat().st_size for name in files) // len(files),
         "container": container,

@@ -151,6 +151,7 @@ def random_boxes(
         full_h, full_w = height[none, 0], width[none, 0]
         w[none] = np.where(full_w / full_h > ratio[1], np.rint(full_h * ratio[1]), full_w)
         h[none] = np.where(full_w / full_h < ratio[0], np.rint(full_w / ratio[0]), full_h)
+        h[none], w[none] = np.maximum(h[none], 1), np.maximum(w[none], 1)
         top[none], left[none] = (full_h - h[none]) // 2, (full_w - w[none]) // 2
     return np.stack((top, left, h, w), axis=1).astype(np.int32)
 

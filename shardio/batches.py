@@ -60,7 +60,7 @@ class Collator:
         self.fields = _chosen(dataset, fields)
         self.images: dict[str, _Images] = {}
         low, high = TASK_SAMPLES
-        self.task_samples = min(high, max(low, batch_size // (4 * threads)))
+        self.task_samples = min(high, max(low, batch_size // (2 * threads)))
         self._pools: dict[str, BufferPool] = {}
         by_field = _transforms_by_field(dataset, self.fields, transforms)
         for name, field in self.fields.items():
@@ -175,7 +175,7 @@ class _Task:
         with job.clock.stage("read"):
             stored = found.values(name)
         with job.clock.stage("decode"):
-            values = map(field.decode, stored)
+            values = job.collator.dataset.decode(name, stored, job.part.indices[self._rows])
             job.lists[name][self._rows] = map(torch.from_numpy, values) if field.kind == "array" else values
         return sum(map(len, stored))
 
@@ -185,12 +185,11 @@ def _image_size(field: Field) -> tuple[int, int] | None:
 
 
 def _chosen(dataset: Dataset, names: Sequence[str] | None) -> dict[str, Field]:
-    reserved = {"index", "valid"} & set(dataset.fields)
-    if names is None and reserved:
-        raise ConfigError(
-            f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose with fields="
-        )
     chosen = list(dataset.fields if names is None else names)
+    if reserved := {"index", "valid"} & set(chosen):
+        raise ConfigError(
+            f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose others by fields="
+        )
     for name in chosen:
         if name not in dataset.fields:
             raise ConfigError(f"{dataset.path}: no field {name!r}; there are {', '.join(dataset.fields)}")

@@ -5,6 +5,7 @@ it changes nothing.
 """
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,13 +19,12 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from . import containers, processes
+from . import manifest, processes
 from .errors import BadSample, ConfigError, ShardioError, SourceError
-from .manifest import Manifest
 from .shard import ShardBuilder, WrittenShard, encode
 from .source import Source
 from .units import parse_size
-from .writer import DEFAULT_SHARD_SIZE, assemble, prepare_directory
+from .writer import DEFAULT_SHARD_SIZE, Place, assemble, on_disk, prepare
 
 _Work: TypeAlias = Callable[["_Settings", Any, Callable[[], None]], Any]
 """What is done with a task; the last argument is called after each sample."""
@@ -49,7 +49,7 @@ class Skipped:
 class Conversion:
     """What a conversion made."""
 
-    manifest: Manifest
+    manifest: manifest.Manifest
     skipped: tuple[Skipped, ...]
 
 
@@ -85,7 +85,7 @@ def convert(
         workers: processes; 1 works in this one.
         on_bad: `"raise"` ends at the first bad sample; `"skip"` reads the source twice, first to find the bad ones, and
             leaves those out.
-        overwrite: replace the dataset at `out`.
+        overwrite: replace the dataset at `out`, which stays until the new one is whole.
         progress: see `Progress`.
         options: the container's own.
 
@@ -97,12 +97,23 @@ def convert(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if on_bad not in get_args(OnBad):
         raise ConfigError(f"on_bad must be 'raise' or 'skip', got {on_bad!r}")
-    containers.get(container)
+    on_disk(container)
     sizes = source.sizes()
     if not len(sizes):
         raise SourceError("the source holds no samples")
-    directory = prepare_directory(out, overwrite=overwrite)
-    settings = _Settings(source, directory, container, options)
+    manifest.check_metadata(source.metadata)
+    place = prepare(out, overwrite=overwrite)
+    try:
+        return _convert(_Settings(source, place.directory, container, options), place, size, workers, on_bad, progress)
+    except BaseException:
+        place.discard()
+        raise
+
+
+def _convert(
+    settings: _Settings, place: Place, shard_size: int, workers: int, on_bad: OnBad, progress: Progress | None
+) -> Conversion:
+    source, sizes = settings.source, settings.source.sizes()
     report = progress or (lambda what, done, total: None)
     skipped: tuple[Skipped, ...] = ()
     chosen = np.arange(len(sizes))
@@ -112,10 +123,10 @@ def convert(
         chosen = np.delete(chosen, [bad.number for bad in skipped])
         if not len(chosen):
             raise SourceError(f"all {len(sizes)} samples are bad; the first: {skipped[0].reason}")
-    cuts = cut(sizes[chosen], size)
+    cuts = cut(sizes[chosen], shard_size)
     tasks = [_Shard(number, int(start), chosen[start:stop]) for number, (start, stop) in enumerate(cuts)]
     written = _run(settings, _write, tasks, workers, lambda n: report("writing", n, len(chosen)))
-    return Conversion(assemble(directory, container, source.fields, written, source.metadata), skipped)
+    return Conversion(assemble(place, settings.container, source.fields, written, source.metadata), skipped)
 
 
 def cut(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
@@ -195,7 +206,8 @@ def _run(
             results.append((failed or pending.popleft()).result())
             report(counter.value)
     except BrokenProcessPool as error:
-        raise ShardioError("a conversion process died; it may have run out of memory") from error
+        hint = "it may have run out of memory, or a script lacks `if __name__ == '__main__':`"
+        raise ShardioError(f"a conversion process died; {hint}") from error
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
@@ -242,4 +254,11 @@ def _one(work: _Work, task: Any) -> Any:
         with counter.get_lock():
             counter.value += 1
 
-    return work(settings, task, advance)
+    try:
+        return work(settings, task, advance)
+    except (ShardioError, OSError, _Stopped):
+        raise
+    except Exception as error:  # noqa: BLE001
+        # Anybody's exception may not survive the way to the parent; its text does.
+        text = "".join(traceback.format_exception(error))
+        raise SourceError(f"the source failed with {type(error).__name__}: {error}\n{text}") from None

@@ -3,6 +3,7 @@
 import os
 import resource
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import containers, manifest
+from .containers import memory
 from .containers.base import Reader, check_out
 from .errors import ConfigError, ShardCorrupt
 from .fields import Field, FieldLike, as_fields, infer_fields, with_hidden
 from .types import Indices, Sample
-from .writer import DatasetWriter
+from .writer import DatasetWriter, Place
 
 SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
 
@@ -35,9 +37,9 @@ class Dataset:
 
     def __init__(self, described: manifest.Manifest, path: Path) -> None:
         self.manifest = described
-        self.path = path
+        self.path = path.absolute()  # the working directory may change
         self._all_fields = with_hidden(described.fields)
-        self._readers = _Readers(described, path, self._all_fields)
+        self._readers = _Readers(described, self.path, self._all_fields)
 
     @property
     def digest(self) -> str:
@@ -58,6 +60,8 @@ class Dataset:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
+        if not isinstance(index, (int, np.integer)):
+            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read() takes many")
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [0, {len(self)}), got {index}")
         columns = self.read([index % len(self)])
@@ -75,16 +79,35 @@ class Dataset:
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
-        selection = self.select(np.asarray(indices, np.int64).reshape(-1))
+        asked = np.asarray(indices)
+        if asked.size and asked.dtype.kind not in "iu":
+            raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
+        rows = asked.astype(np.int64).reshape(-1)
+        selection = self.select(rows)
         result: dict[str, Any] = {}
         for name in self.fields if fields is None else fields:
             field = self.field(name)
-            result[name] = selection.column(name) if field.fixed else list(map(field.decode, selection.values(name)))
+            if field.fixed:
+                result[name] = selection.column(name)
+            else:
+                result[name] = self.decode(name, selection.values(name), rows)
         return result
 
     def select(self, indices: Indices) -> "Selection":
         """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
         return Selection(self, indices)
+
+    def decode(self, name: str, stored: Sequence[bytes], indices: Indices) -> list[Any]:
+        """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
+        field, values = self.field(name), []
+        for value, index in zip(stored, indices.tolist(), strict=True):
+            try:
+                values.append(field.decode(value))
+            except ValueError as error:  # what UTF-8, JSON and .npy raise alike
+                raise ShardCorrupt(
+                    f"{self.path / self.where(index)}, field {name!r}: not {field.kind}: {error}"
+                ) from error
+        return values
 
     def field(self, name: str) -> Field:
         """A field, or a hidden column; ConfigError if there is no such."""
@@ -102,7 +125,7 @@ class Dataset:
         shard, row = (int(found[0]) for found in self.manifest.shards.locate(np.array([index])))
         key = ""
         if self.fields.get("key", Field("json")).kind == "text":
-            key = f", key {self.read([index], ['key'])['key'][0]}"
+            key = f", key {self.select(np.array([index])).values('key')[0].decode(errors='backslashreplace')}"
         return f"{self.manifest.shards.names[shard]}, row {row} (sample {index}{key})"
 
     def close(self) -> None:
@@ -201,14 +224,17 @@ def from_samples(
     if fields is None and not rows:
         raise ConfigError("from_samples needs fields= where there is no sample to tell them from")
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
-    directory = Path(f"memory-{uuid4().hex}")
-    writer = DatasetWriter(directory, "memory", checked, 1 << 62, metadata or {}, {}, shard_samples)
+    directory = Path(f"/memory/{uuid4().hex}")  # a name, no place: nothing is written
+    writer = DatasetWriter(Place(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples)
     for sample in rows:
         writer.append(sample)
     described = writer.close()
     if described is None:
         raise RuntimeError("a writer that nobody else holds was closed twice")
-    return Dataset(described, directory)
+    dataset = Dataset(described, directory)
+    for name in described.shards.names:
+        weakref.finalize(dataset, memory.forget, directory / name)
+    return dataset
 
 
 class _Readers:

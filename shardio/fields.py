@@ -102,7 +102,8 @@ class Field:
             case "image" | "bytes":
                 if not isinstance(value, (bytes, bytearray, memoryview)):
                     raise BadSample(f"expected bytes, got {type(value).__name__}")
-                return value
+                # A memoryview may have elements of several bytes, or gaps; what is stored is plain bytes.
+                return bytes(value) if isinstance(value, memoryview) else value
             case "text":
                 if not isinstance(value, str):
                     raise BadSample(f"expected str, got {type(value).__name__}")

@@ -1,5 +1,6 @@
 """The loader: plan, dataset, pipeline and engine put together, and the state that makes an epoch resumable."""
 
+import operator
 import os
 import time
 import weakref
@@ -100,11 +101,12 @@ class Loader:
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.world = World.detect() if world is None else world
+        batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
         self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
         self._plan = Plan(len(self.dataset), seed, 0, shuffle)
         self._threads = _count(threads, "threads") or max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
         self._depth = 1 + (_count(prefetch, "prefetch") or max(2, -(-self._threads * 16 // batch_size)))
-        self._device = torch.device("cpu" if device is None else device)
+        self._device = _device(device)
         self._timeout = timeout
         self._collator = Collator(
             self.dataset,
@@ -118,12 +120,17 @@ class Loader:
         self._position = 0
         self._midway = False
         self._running: weakref.ref[_Epoch] | None = None
+        self._counting: weakref.ref[_Epoch] | None = None  # the running one, while the state follows it
         self._meter: _Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
                 f"{len(self.dataset)} samples fill no global batch of {self._schedule.global_batch} "
-                f"({self.world.size} ranks x {batch_size}); take a smaller batch_size or tail='pad'"
+                f"({self.world.size} ranks x {batch_size}); take a smaller batch size, or pad the tail"
             )
+
+    def __repr__(self) -> str:
+        world = f"rank {self.world.rank} of {self.world.size}"
+        return f"<Loader of {self.dataset!r}: {len(self)} steps of {self.batch_size} per epoch, {world}>"
 
     @property
     def batch_size(self) -> int:
@@ -149,18 +156,24 @@ class Loader:
         if running is not None:
             running.close()
         if self._midway:  # the last loop was left early: this is the next epoch
-            self.set_epoch(self._plan.epoch + 1)
+            self._begin(self._plan.epoch + 1)
         schedule = replace(self._schedule, start=self._position)
         if len(schedule) == 0:  # resumed where a smaller tail is left than one global batch
-            self.set_epoch(self._plan.epoch + 1)
+            self._begin(self._plan.epoch + 1)
             schedule = self._schedule
         epoch = _Epoch(self, self._plan, schedule)
         # Held weakly, so that a loop left early ends its threads by dropping its iterator.
-        self._running, self._meter = weakref.ref(epoch), epoch.meter
+        self._running = self._counting = weakref.ref(epoch)
+        self._meter = epoch.meter
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` the one that the next loop delivers, from its beginning."""
+        """Makes `epoch` the one that the next loop delivers, from its beginning. A loop that is under way goes on as it
+        was, and no longer moves the state."""
+        self._begin(operator.index(epoch))
+        self._counting = None
+
+    def _begin(self, epoch: int) -> None:
         self._plan = replace(self._plan, epoch=epoch)
         self._position = 0
         self._midway = False
@@ -211,10 +224,10 @@ class Loader:
 
     def _delivered(self, epoch: "_Epoch", schedule: Schedule, step: int) -> None:
         """Moves the state past a step that the consumer now has, if `epoch` is the one that the state speaks of."""
-        if self._running is None or self._running() is not epoch:
+        if self._counting is None or self._counting() is not epoch:
             return
         if step + 1 == len(schedule):
-            self.set_epoch(self._plan.epoch + 1)
+            self._begin(self._plan.epoch + 1)
         else:
             self._position = schedule.position_after(step)
             self._midway = True
@@ -281,6 +294,23 @@ class _Epoch(Iterator[Batch]):
     def __del__(self) -> None:
         if hasattr(self, "_pipeline"):  # not where __init__ failed
             self.close()
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {str(found)!r}, but this torch sees no GPU")
+    return found
+
+
+def _whole(value: int, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
 
 
 def _count(value: int | Literal["auto"], name: str) -> int:

@@ -4,6 +4,7 @@ It is written last and by rename, so a directory that has one is whole. Shards s
 checksums), so that a million of them are four arrays and not a million objects.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -133,6 +134,16 @@ class Manifest:
         except (msgspec.MsgspecError, ConfigError, ManifestError, OverflowError, TypeError) as error:
             raise ManifestError(f"{place}: {error}") from error
         return manifest
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """ConfigError unless `metadata` is JSON, so that this does not show when all shards are written."""
+    try:
+        told = json.loads(json.dumps(metadata, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"metadata must be JSON: {error}") from error
+    if told.keys() != metadata.keys():
+        raise ConfigError("metadata's keys must be text")
 
 
 class _Head(msgspec.Struct):

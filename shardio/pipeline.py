@@ -9,6 +9,7 @@ job is raised in the consumer when its turn comes, so an error surfaces at the s
 """
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -74,6 +75,7 @@ class Pipeline(Generic[T]):
     def __init__(
         self, jobs: Iterator[Job[T]], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
     ) -> None:
+        self._pid = os.getpid()
         self._jobs = jobs
         self._depth = depth
         self._timeout = timeout
@@ -100,11 +102,13 @@ class Pipeline(Generic[T]):
     def __next__(self) -> T:
         """The next result, in order. Raises what a task raised, PipelineStalled, or PipelineClosed after `close`."""
         begun = time.monotonic()
+        if os.getpid() != self._pid:
+            raise PipelineClosed(f"{self._name}: begun before this process was forked")
         with self._changed:
-            if self._closed:
-                raise PipelineClosed(f"{self._name}: closed")
             ready = self._changed.wait_for(self._settled, self._timeout)
             self.waited += time.monotonic() - begun
+            if self._closed:  # by another thread: what stands in the line may not be finished
+                raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
             if not ready:
                 raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
             head = self._line.popleft() if self._line else None
@@ -119,6 +123,8 @@ class Pipeline(Generic[T]):
 
     def close(self) -> None:
         """Stops the workers, each after the task it is in, and waits for them, 10 s at most. May be called twice."""
+        if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
+            return
         with self._changed:
             self._closed = True
             self._tasks.clear()

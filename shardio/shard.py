@@ -70,7 +70,11 @@ class ShardBuilder:
         if self._on_disk:
             self._workplace.mkdir()
         path = (self._workplace if self._on_disk else directory) / self._name
-        self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+        try:
+            self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+        except BaseException:
+            self.discard()
+            raise
         self._checksums: list[int] = []
         self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
 

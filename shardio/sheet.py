@@ -60,7 +60,7 @@ def _caption(batch: dict[str, Any], row: int, classes: Any) -> str:
     label = batch["label"][row].item() if "label" in batch else ""
     if isinstance(classes, list) and isinstance(label, int) and 0 <= label < len(classes):
         label = classes[label]
-    return f"{batch['index'][row].item()}: {label}"
+    return f"#{batch['index'][row].item()}  label {label}" if label != "" else f"#{batch['index'][row].item()}"
 
 
 def _tile(image: NDArray[np.uint8], caption: str) -> NDArray[np.uint8]:

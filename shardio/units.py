@@ -8,7 +8,9 @@ _UNITS = {"": 1, "B": 1} | {p + s: b**e for s, b in (("B", 1000), ("iB", 1024)) 
 
 
 def parse_size(value: int | str, name: str = "size") -> int:
-    """Bytes of a size such as `64MB` (10^6), `64MiB` (2^20) or a whole number; ConfigError if it is none or below 1."""
+    """Bytes of a size such as `64MB` (10^6), `64MiB` (2^20) or an int; ConfigError if it is none or below 1."""
+    if isinstance(value, str) and value.strip().isdigit():
+        raise ConfigError(f"{name} needs a unit, such as 64MB or 1GiB; got {value!r}")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     unit = match[2].replace("k", "K") if match else ""
     if not match or unit not in _UNITS or (size := int(float(match[1]) * _UNITS[unit])) < 1:

@@ -43,11 +43,12 @@ def verify(dataset: Dataset, *, deep: bool = False, progress: Callable[[int, int
     samples = 0
     for number, name in enumerate(shards.names):
         try:
-            _shard_files(dataset, number)
-            if deep:
+            if deep:  # first: it can tell which samples are damaged
                 samples += _shard_samples(dataset, number, digest)
+            _shard_files(dataset, number)
         except (DatasetError, OSError) as error:
-            problems.append(str(error) if name in str(error) else f"{name}: {error}")
+            told = str(error) if isinstance(error, DatasetError) else f"{error.strerror or error}"
+            problems.append(told if name in told else f"{name}: {told}")
         if progress is not None:
             progress(number + 1, len(shards))
     if deep and not problems and digest.text() != dataset.digest:
@@ -63,7 +64,7 @@ def _shard_files(dataset: Dataset, number: int) -> None:
         return
     for file in files:
         if not file.is_file():
-            raise DatasetError(f"{path.name}: {file.name} is missing")
+            raise DatasetError(f"{file.name} is missing")
     size, checksum = checksums.of_files(files)
     if size != shards.bytes[number]:
         raise DatasetError(f"{path.name}: {size} bytes, the manifest says {shards.bytes[number]}")

@@ -5,9 +5,10 @@ Whatever happens before that, no directory passes for a dataset that is not whol
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import checksums, containers, durable, manifest
-from .errors import ConfigError
+from .errors import BadSample, ConfigError, ShardioError
 from .fields import Field, FieldLike, as_fields, infer_fields
 from .shard import WORKPLACE, ShardBuilder, WrittenShard
 from .types import Sample
@@ -32,7 +33,7 @@ class DatasetWriter:
 
     def __init__(
         self,
-        directory: Path,
+        place: "Place",
         container: str,
         fields: Mapping[str, Field] | None,
         shard_size: int,
@@ -40,7 +41,7 @@ class DatasetWriter:
         options: Mapping[str, Any],
         shard_samples: int | None = None,
     ) -> None:
-        self._directory = directory
+        self._place = place
         self._container = container
         self._fields = fields
         self._shard_size = shard_size
@@ -49,7 +50,7 @@ class DatasetWriter:
         self._options = dict(options)
         self._builder: ShardBuilder | None = None
         self._written: list[WrittenShard] = []
-        self._closed = False
+        self._closed = self._failed = False
 
     def append(self, sample: Sample) -> None:
         """Adds one sample: a mapping of field names to values.
@@ -57,7 +58,7 @@ class DatasetWriter:
         Raises BadSample if a value does not fit its field (the dataset goes on without it), OSError on a full disk.
         """
         if self._closed:
-            raise ConfigError(f"{self._directory}: this writer is closed")
+            raise ConfigError(f"{self._place.final}: this writer is closed")
         if self._fields is None:
             self._fields = infer_fields(sample)
         builder = self._builder
@@ -67,23 +68,44 @@ class DatasetWriter:
         if builder is None:
             first = sum(shard.samples for shard in self._written)
             builder = ShardBuilder(
-                self._directory, self._container, self._fields, len(self._written), first, self._options
+                self._place.directory, self._container, self._fields, len(self._written), first, self._options
             )
             self._builder = builder
-        builder.append(sample)
+        try:
+            builder.append(sample)
+        except BadSample:
+            raise
+        except BaseException:  # a full disk, an interrupt: the shard may lack a part
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        self._failed = self._closed = True
+        if self._builder is not None:
+            self._builder.discard()
+        self._place.discard()
 
     def close(self) -> manifest.Manifest | None:
         """Ends the last shard and writes the manifest, which it returns; None if it was closed before."""
+        if self._failed:
+            raise ShardioError(f"{self._place.final}: writing failed before; there is no dataset to end")
         if self._closed:
             return None
         self._closed = True
+        try:
+            return self._finish()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _finish(self) -> manifest.Manifest:
         if self._builder is not None:
             self._end_shard(self._builder)
         if self._fields is None:
             raise ConfigError(
-                f"{self._directory}: no sample was written and no fields= were given: nothing to describe"
+                f"{self._place.final}: no sample was written and no fields= were given: nothing to describe"
             )
-        return assemble(self._directory, self._container, self._fields, self._written, self._metadata)
+        return assemble(self._place, self._container, self._fields, self._written, self._metadata)
 
     def _end_shard(self, builder: ShardBuilder) -> None:
         self._builder = None
@@ -101,10 +123,8 @@ class DatasetWriter:
     ) -> None:
         if kind is None:
             self.close()
-            return
-        self._closed = True
-        if self._builder is not None:
-            self._builder.discard()
+        elif not self._closed:
+            self._abandon()
 
 
 def create(
@@ -126,47 +146,104 @@ def create(
             Without it they are those of the first sample.
         shard_size: a shard ends once it holds this much, in bytes or as `"64MB"`.
         metadata: goes into the manifest; JSON.
-        overwrite: replace the dataset, or what was left of one, at `path`.
+        overwrite: replace the dataset, or what was left of one, at `path`; it stays until the new one is whole.
         options: the container's own; `hdf5` has `compression="gzip"` or `"lzf"`.
 
     Raises ConfigError for an argument that breaks a rule, and if `path` holds anything already.
     """
     size = parse_size(shard_size, "shard_size")
     checked = None if fields is None else as_fields(fields)
-    containers.get(container)
-    directory = prepare_directory(path, overwrite=overwrite)
-    return DatasetWriter(directory, container, checked, size, metadata or {}, options)
+    on_disk(container)
+    manifest.check_metadata(metadata or {})
+    return DatasetWriter(prepare(path, overwrite=overwrite), container, checked, size, metadata or {}, options)
 
 
-def prepare_directory(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
-    """An empty directory at `path`. With `overwrite` a dataset there is removed; files of another kind never are."""
-    directory = Path(path)
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"{directory}: not a directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    found = sorted(directory.iterdir())
-    ours = [
-        p
-        for p in found
-        if p.name.startswith(("shard-", WORKPLACE, f".{manifest.FILE_NAME}")) or p.name == manifest.FILE_NAME
-    ]
-    if found and (not overwrite or len(ours) != len(found)):
-        hint = "overwrite replaces it" if len(ours) == len(found) else f"it holds {(set(found) - set(ours)).pop().name}"
-        raise ConfigError(f"{directory}: the output directory must be empty; {hint}")
-    # The manifest goes first, so that what is half removed passes for nothing.
-    for place in sorted(ours, key=lambda p: p.name != manifest.FILE_NAME):
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
-    return directory
+def on_disk(container: str) -> None:
+    """ConfigError unless `container` is one that leaves files behind."""
+    if not containers.get(container).files(Path("shard")):
+        raise ConfigError(f"container {container!r} leaves nothing on disk: see shardio.from_samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset is built, and where it will stand.
+
+    They differ where it replaces another: that one stays whole until the new one is.
+
+    Attributes:
+        directory: where shards are written.
+        final: the dataset's directory.
+    """
+
+    directory: Path
+    final: Path
+
+    def publish(self) -> None:
+        """Puts the new dataset in the old one's place. The manifest comes last, and the old one goes first."""
+        if self.directory == self.final:
+            return
+        for path in _ours(self.final):
+            if path == self.directory:
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in sorted(self.directory.iterdir(), key=lambda path: path.name == manifest.FILE_NAME):
+            os.replace(path, self.final / path.name)
+        durable.sync_directory(self.final)
+        self.directory.rmdir()
+
+    def discard(self) -> None:
+        """Removes what was built beside another dataset; in a directory of its own, finished shards stay."""
+        if self.directory != self.final:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
+    """A place for a dataset at `path`, which is empty, or with `overwrite` holds a dataset or its remains only."""
+    final = Path(path)
+    if final.exists() and not final.is_dir():
+        raise ConfigError(f"{final}: not a directory")
+    final.mkdir(parents=True, exist_ok=True)
+    found, ours = set(final.iterdir()), set(_ours(final))
+    if other := sorted(found - ours):
+        raise ConfigError(f"{final}: the output directory must be empty; it holds {other[0].name}")
+    if not found:
+        return Place(final, final)
+    if not overwrite:
+        kind = "a dataset" if (final / manifest.FILE_NAME) in found else "what is left of an unfinished one"
+        raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} that is there")
+    building = final / f"{WORKPLACE}{os.getpid()}-new"
+    building.mkdir()
+    return Place(building, final)
+
+
+_SHARD_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)+")
+_HIDDEN = re.compile(rf"{re.escape(WORKPLACE)}\d+-(\d+|new)|\.{re.escape(manifest.FILE_NAME)}\.\d+\.tmp")
+
+
+def _ours(directory: Path) -> list[Path]:
+    """What shardio itself has put into a directory, the manifest first: without it the rest passes for nothing."""
+    return sorted(
+        (
+            path
+            for path in directory.iterdir()
+            if not path.is_symlink()
+            and (
+                (path.is_file() and (path.name == manifest.FILE_NAME or _SHARD_FILE.fullmatch(path.name)))
+                or _HIDDEN.fullmatch(path.name)
+            )
+        ),
+        key=lambda path: path.name != manifest.FILE_NAME,
+    )
 
 
 def assemble(
-    directory: Path,
+    place: Place,
     container: str,
     fields: Mapping[str, Field],
     written: Iterable[WrittenShard],
     metadata: Mapping[str, Any],
 ) -> manifest.Manifest:
-    """Makes one dataset of shards that stand in `directory`: the digest, the images' common shapes, the manifest."""
+    """Makes one dataset of shards that stand in `place.directory`: the digest, the images' shapes, the manifest."""
     shards = list(written)
     digest = checksums.Digest(fields)
     for shard in shards:
@@ -188,7 +265,8 @@ def assemble(
         digest.text(),
         metadata,
     )
-    if containers.get(container).files(directory / "shard"):
-        durable.sync_directory(directory)
-        manifest.save(made, directory)
+    if containers.get(container).files(place.directory / "shard"):
+        durable.sync_directory(place.directory)
+        manifest.save(made, place.directory)
+        place.publish()
     return made

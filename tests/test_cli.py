@@ -140,6 +140,8 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("convert", "imagefolder", ".", "out", "--to", "zip"), "got 'zip'", 2),
         (("convert", "imagefolder", ".", "out", "--option", "x"), "--option takes NAME=VALUE", 2),
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "shard_size must be a size", 2),
+        (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "shard_size needs a unit", 2),
+        (("convert", "imagefolder", ".", "out", "--to", "memory"), "leaves nothing on disk", 2),
         (("convert", "imagefolder", ".", "out", "--workers", "many"), "valid integer", 2),
         (("bench", "nowhere"), "nowhere: no such directory", 1),
         (("bench", "nowhere", "--threads", "x"), "--threads must be auto or a whole number, got 'x'", 2),

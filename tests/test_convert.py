@@ -209,3 +209,35 @@ class Sleepy:
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(600)
         return {"x": "late"}
+
+
+class Strange:
+    """A source that fails in a way of its own."""
+
+    fields = {"x": shardio.Field("text")}
+    metadata: dict[str, Any] = {}
+
+    def sizes(self) -> np.ndarray:
+        return np.ones(4, np.int64)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise TwoArguments("why", "oh why")
+
+
+class TwoArguments(Exception):
+    """An exception that does not survive pickling."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first}, {second}")
+
+
+def test_a_sources_own_exception_is_told(tmp_path: Path) -> None:
+    """Whatever a source raises in a process comes out by its name and text."""
+    with pytest.raises(SourceError, match="the source failed with TwoArguments: why, oh why"):
+        convert(Strange(), tmp_path / "out", workers=2)
+
+
+def test_memory_is_no_place_to_convert_to(tmp_path: Path) -> None:
+    """A container that leaves nothing on disk is refused."""
+    with pytest.raises(ConfigError, match="leaves nothing on disk"):
+        convert(imagefolder(photos(tmp_path / "src", 3)), tmp_path / "out", container="memory")

@@ -180,7 +180,7 @@ def test_what_was_cut_off_is_no_dataset(tmp_path: Path) -> None:
     assert all(name.startswith("shard-") for name in left)
     with pytest.raises(NotADataset, match="may have been cut off"):
         shardio.open(tmp_path / "d")
-    with pytest.raises(ConfigError, match="must be empty; overwrite replaces it"):
+    with pytest.raises(ConfigError, match="overwrite replaces what is left of an unfinished one"):
         shardio.create(tmp_path / "d")
     assert len(write(tmp_path / "d", overwrite=True)) == 40
 
@@ -337,3 +337,118 @@ def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(ds.manifest.shards) > 20
     assert ds.read(range(60), ["label"])["label"].tolist() == [n % 7 for n in range(60)]
     assert len(ds._readers._open) <= 4
+
+
+def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """A replacement that fails, by a bad option or in the middle, leaves the old dataset as it was."""
+    old = write(tmp_path / "d", count=9)
+    before = {path.name: path.read_bytes() for path in old.path.iterdir()}
+
+    def fail() -> None:
+        with shardio.create(tmp_path / "d", overwrite=True, fields=FIELDS, shard_size="1KB") as writer:
+            for number in range(30):
+                writer.append(sample(number))
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fail()
+    with (
+        pytest.raises(ConfigError, match="compression"),
+        shardio.create(tmp_path / "d", overwrite=True, compression="x") as w,
+    ):
+        w.append(sample(0))
+    assert {path.name: path.read_bytes() for path in old.path.iterdir()} == before
+    new = write(tmp_path / "d", "hdf5", count=5, overwrite=True)
+    assert len(new) == 5
+    assert all(path.suffix in (".h5", ".json") for path in new.path.iterdir())
+
+
+def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:
+    """Names that only look like shardio's, folders and links among them, are refused before anything is touched."""
+    write(tmp_path / "d", count=3)
+    for number, make in enumerate(
+        [lambda p: p.mkdir(), lambda p: p.write_text("mine"), lambda p: p.symlink_to(tmp_path)]
+    ):
+        stray = tmp_path / "d" / ("shard-notes", "shard-foo.docx", "shard-000009.tar")[number]
+        make(stray)
+        with pytest.raises(ConfigError, match=f"it holds {stray.name}"):
+            shardio.create(tmp_path / "d", overwrite=True)
+        assert len(shardio.open(tmp_path / "d")) == 3
+        stray.rmdir() if number == 0 else stray.unlink()
+
+
+def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of the disk, close() raises too: what may lack a part never gets a manifest."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = shardio.create(tmp_path / "d")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    blobs = [{"blob": os.urandom(100_000)} for _ in range(100)]
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            list(map(writer.append, blobs))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(shardio.ShardioError, match="writing failed before"):
+        writer.close()
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "d")
+
+
+def test_a_memoryview_is_its_bytes(tmp_path: Path) -> None:
+    """Views of numbers and views with gaps are stored as plain bytes, with the right checksum."""
+    with shardio.create(tmp_path / "d", fields={"b": "bytes"}) as writer:
+        writer.append({"b": memoryview(np.arange(10))})
+        writer.append({"b": memoryview(b"abcdef")[::2]})
+    ds = shardio.open(tmp_path / "d")
+    assert [ds[0]["b"], ds[1]["b"]] == [np.arange(10).tobytes(), b"ace"]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_a_damaged_value_is_named(tmp_path: Path) -> None:
+    """Text that is no UTF-8 any more says which sample it is."""
+    with shardio.create(tmp_path / "d", fields={"v": "text", "key": "text"}) as writer:
+        for number in range(4):
+            writer.append({"v": f"hello{number}", "key": f"k{number}"})
+    shard = tmp_path / "d" / "shard-000000.tar"
+    shard.write_bytes(shard.read_bytes().replace(b"hello2", b"h\xfflo\xff2"))
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, row 2 \(sample 2, key k2\), field 'v': not text"):
+        shardio.open(tmp_path / "d").read(range(4))
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets opened by a relative path, and those in memory, do not care."""
+    write(tmp_path / "d", count=3)
+    monkeypatch.chdir(tmp_path)
+    on_disk, in_memory = shardio.open("d"), shardio.from_samples([{"x": 1}])
+    monkeypatch.chdir("/")
+    assert on_disk[2]["label"] == 2
+    assert in_memory[0]["x"] == 1
+
+
+def test_a_dataset_in_memory_goes_with_its_last_user() -> None:
+    """Nothing keeps the samples once the dataset is gone."""
+    from shardio.containers import memory
+
+    before = len(memory._SHARDS)
+    ds = shardio.from_samples([{"x": n} for n in range(10)], shard_samples=2)
+    assert len(memory._SHARDS) == before + 5
+    del ds
+    assert len(memory._SHARDS) == before
+
+
+@pytest.mark.parametrize("metadata", [{"a": object()}, {"a": float("nan")}, {1: 2}])
+def test_metadata_is_checked_first(tmp_path: Path, metadata: dict[Any, Any]) -> None:
+    """What is no JSON is refused before anything is written."""
+    with pytest.raises(ConfigError, match="metadata"):
+        shardio.create(tmp_path / "d", metadata=metadata)
+
+
+@pytest.mark.parametrize("indices", [[0.5, 1.0], np.array([True, False])])
+def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
+    """Masks and fractions are refused, not rounded."""
+    with pytest.raises(ConfigError, match="indices must be whole numbers"):
+        write(tmp_path / "d", count=3).read(indices)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import BadSample, ConfigError, StateMismatch
+from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch
 
 TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
 
@@ -306,3 +306,48 @@ def test_stats_add_up() -> None:
     assert 0 < stats.starved <= 1
     assert stats.stage_seconds.keys() == {"read", "decode"}
     assert stats.samples_per_second == pytest.approx(56 / stats.seconds)
+
+
+def test_set_epoch_and_load_state_dict_in_the_middle_of_a_loop() -> None:
+    """The running loop goes on as it was; the next one begins where it was told to, whatever the running one does."""
+    loader = load(numbers(20), 4)
+    state = loader.state_dict()
+    for step, _ in enumerate(loader):
+        if step == 1:
+            loader.set_epoch(7)
+        if step >= 1:
+            assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 0, 7).indices(0, 4).tolist()
+    for step, _ in enumerate(loader):
+        if step == 2:
+            loader.load_state_dict(state)
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 0, 0).indices(0, 4).tolist()
+
+
+def test_a_newer_loop_ends_the_older_one_in_words() -> None:
+    """Two loops over one loader: the older one says that it was closed."""
+    loader = load(numbers(20), 4)
+    older = iter(loader)
+    next(older)
+    next(iter(loader))
+    with pytest.raises(PipelineClosed, match="a newer loop over the same loader has begun"):
+        next(older)
+
+
+def test_fields_that_clash_with_the_loaders_own_are_refused() -> None:
+    """A field called index is never silently replaced."""
+    ds = shardio.from_samples([{"index": n * 10, "y": 1} for n in range(8)])
+    for fields in (None, ["index", "y"]):
+        with pytest.raises(ConfigError, match="field 'index' clashes"):
+            load(ds, 4, fields=fields)
+    assert next(iter(load(ds, 4, fields=["y"], shuffle=None)))["index"].tolist() == [0, 1, 2, 3]
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Seeds, epochs and batch sizes may be NumPy's; fractions are refused."""
+    loader = load(numbers(20), np.int64(4), seed=np.int64(3))
+    loader.set_epoch(np.int64(2))
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 3, 2).indices(0, 4).tolist()
+    for wrong in ({"seed": 1.5}, {"batch_size": "4"}, {"device": "foo"}):
+        with pytest.raises(ConfigError, match=r"must be a whole number|device"):
+            load(numbers(20), **wrong)

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from .. import __version__
 from ..errors import ConfigError, ShardioError
 from . import bench, convert, demo, info, show, train, verify
 
@@ -14,11 +15,27 @@ INTERRUPTED = 130  # the exit code that shells give a process which SIGINT ended
 app = typer.Typer(
     name="shardio",
     help="An input pipeline for data-parallel deep learning, on standard containers.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"shardio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 for command in (convert.convert, info.info, verify.verify, show.show, bench.bench, train.train, demo.demo):
     app.command()(command)
 
@@ -26,7 +43,7 @@ for command in (convert.convert, info.info, verify.verify, show.show, bench.benc
 def main() -> NoReturn:
     """Runs the command line. Errors are one line on stderr; the exit code is 2 for a bad argument, else 1."""
     try:
-        code = app(prog_name="shardio", standalone_mode=False)
+        code = app(args=sys.argv[1:] or ["--help"], prog_name="shardio", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "shardio"

@@ -72,8 +72,9 @@ def _plain(unit: str) -> Report:
         if done >= total:
             ended.add(what)
         shown[what] = now
-        rate = done / max(now - start, 1e-9)
+        rate = done / (now - start) if now - start > 0.1 else 0
         left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
-        print(f"{what} {done}/{total} {unit} ({rate:,.0f}/s{left})", file=sys.stderr, flush=True)
+        speed = f" ({rate:,.0f}/s{left})" if rate else ""  # of an instant there is no rate
+        print(f"{what} {done}/{total} {unit}{speed}", file=sys.stderr, flush=True)
 
     return report

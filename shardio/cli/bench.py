@@ -25,7 +25,7 @@ def bench(
     floats: Annotated[bool, typer.Option("--floats", help="Deliver float32 NCHW instead of uint8 NHWC.")] = False,
     threads: Annotated[str, typer.Option(help="Per rank; auto shares the processors.")] = "auto",
     step_time: Annotated[float, typer.Option(help="Seconds that a rank computes per step.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the order and the crops.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order and the crops.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure input throughput per rank, and name what limits it.
@@ -43,9 +43,9 @@ def bench(
     )
     with progress("steps") as show:
         result = measure(config, lambda done, total: show("measuring", done, total))
+    print(summary(result))
     if json_file is not None:
         json_file.write_text(json.dumps(result.to_json(), indent=1) + "\n")
-    print(summary(result))
 
 
 def summary(result: "BenchResult") -> str:

@@ -32,15 +32,19 @@ def convert(
     src: Annotated[Path, typer.Argument(help="Where the source is.", metavar="SRC")],
     out: Annotated[Path, typer.Argument(help="The dataset's directory: empty, or not there yet.", metavar="OUT")],
     to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar",
-    shard_size: Annotated[str, typer.Option(help="A shard ends once it holds this much.")] = DEFAULT_SHARD_SIZE,
-    workers: Annotated[int | None, typer.Option(help="Processes; one per core without it.")] = None,
+    shard_size: Annotated[
+        str, typer.Option(help="Size of a shard, with a unit: 64MB, 1GiB. One sample may exceed it.")
+    ] = DEFAULT_SHARD_SIZE,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; without it one per core.")] = None,
     on_bad: Annotated[
-        str, typer.Option(help="raise: end at the first bad sample; skip: leave bad ones out.")
+        str, typer.Option(help="raise: end at the first bad file; skip: leave bad files out and say which.")
     ] = "raise",
     report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None,
     compression: Annotated[str | None, typer.Option(help="hdf5 only: gzip or lzf for arrays of one shape.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, the source's own; may be repeated.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")
+    ] = False,
     list_sources: Annotated[
         bool, typer.Option("--list", help="List the kinds of sources and end.", callback=_list, is_eager=True)
     ] = False,
@@ -53,13 +57,17 @@ def convert(
 
       shardio convert imagefolder photos/ data/photos --to tar --shard-size 256MB
 
-      shardio convert idx fashion-mnist/ data/train --to hdf5 --option split=train
+      shardio convert idx examples/fashion-mnist/train data/train --to hdf5
+
+      shardio convert idx /usr/share/datasets/fashion-mnist data/test --option split=t10k
 
       shardio convert imagefolder photos/ data/photos --on-bad skip --report bad.jsonl
     """
     converter = sources.find(source)
     options = _options(converter, source, option or [])
     made = converter(src, **options)
+    if report is not None:
+        report.write_text("")  # a path that cannot be written to shows now, and not after the work
     policy: OnBad = on_bad  # type: ignore[assignment]  # checked where it is used
     with progress("samples") as show:
         result = run(
@@ -86,7 +94,7 @@ def _options(converter: sources.Converter, source: str, given: list[str]) -> dic
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or name not in known:
-            raise ConfigError(f"--option takes NAME=VALUE, for {source} NAME is {' or '.join(known)}; got {text!r}")
+            raise ConfigError(f"--option takes NAME=VALUE; {source} has the options {', '.join(known)}; got {text!r}")
         options[name] = value
     return options
 

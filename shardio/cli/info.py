@@ -15,7 +15,7 @@ def info(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what a dataset is made of: samples, fields, shards, digest.
+    """Show a dataset's samples, fields, shards and digest.
 
     Examples:
 

@@ -15,14 +15,14 @@ def train(
     epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 128,
     lr: Annotated[float, typer.Option(help="Learning rate at a global batch of 256; it grows with the batch.")] = 0.1,
-    momentum: Annotated[float, typer.Option(help="Of SGD.")] = 0.9,
-    weight_decay: Annotated[float, typer.Option(help="Not on biases and norms.")] = 5e-4,
+    momentum: Annotated[float, typer.Option(help="Momentum of SGD.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay; biases and norms are left out.")] = 5e-4,
     warmup_epochs: Annotated[float, typer.Option(help="Epochs of linear warm-up.")] = 1.0,
     label_smoothing: Annotated[float, typer.Option(help="0 for none.")] = 0.0,
     model: Annotated[str, typer.Option(help="resnet, or module:function for your own.")] = "resnet",
     image_size: Annotated[int | None, typer.Option(help="Pixels square; without it, what suits the images.")] = None,
     threads: Annotated[str, typer.Option(help="Input workers per rank; auto shares the processors.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of weights, order and crops.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and crops.")] = 0,
     resume: Annotated[str | None, typer.Option(help="auto, or a checkpoint to go on from.")] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints; always after an epoch.")

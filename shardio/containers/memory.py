@@ -57,6 +57,11 @@ class MemoryWriter:
         _SHARDS[_key(self._path)] = _Shard(self._count, columns)
 
 
+def forget(path: Path) -> None:
+    """Lets go of the shard at `path`, if there is one."""
+    _SHARDS.pop(_key(path), None)
+
+
 @final
 class MemoryReader:
     """See `base.Reader`; pickled, it carries the shard's data along."""
