@@ -47,7 +47,7 @@ def imported(path: Path) -> set[str]:
             base = package[: len(package) + 1 - node.level] if node.level else ()
             parts = (*base, *(node.module or "").split("."))
             full = [part for part in parts if part]
-            names = [full[1]] if len(full) > 1 else [alias.name for alias in node.names]
+            names = [full[1]] if len(full) > 1 else [a.name for a in node.names if not a.name.startswith("__")]
             found |= set(names) if full[:1] == ["shardio"] else set()
         elif isinstance(node, ast.Import):
             found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("shardio.")}
