@@ -1,5 +1,6 @@
 """The processes of a job: joining and leaving torch.distributed, and the few sums they share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,9 @@ def join(device: str | None) -> Iterator[Job]:
     finally:
         torch.set_num_threads(threads)
         if owner:
+            # DistributedDataParallel is in reference cycles. What it holds of the process group must end here, while
+            # the interpreter is whole: freed at its exit, its threads can bring the process down.
+            gc.collect()
             dist.destroy_process_group()
 
 
