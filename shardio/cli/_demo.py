@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -79,6 +80,7 @@ def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dic
     """Starts `torchrun`, as a person would, and reads what the trainer wrote down."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     job = ["-m", "shardio", "train", str(train), "--val", str(val), "--output", str(output), "--epochs", str(epochs)]
+    shutil.rmtree(output, ignore_errors=True)  # an earlier demo's run, which training would not write over
     print(f"training   torchrun --standalone --nproc-per-node {ranks} {' '.join(job)}", flush=True)
     environ = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun would set it too, with a page of warning
     done = subprocess.run([*launch, *job, "--batch-size", "64"], env=environ, check=False)
