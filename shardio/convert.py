@@ -98,9 +98,6 @@ def convert(
     if on_bad not in get_args(OnBad):
         raise ConfigError(f"on_bad must be 'raise' or 'skip', got {on_bad!r}")
     on_disk(container)
-    sizes = source.sizes()
-    if not len(sizes):
-        raise SourceError("the source holds no samples")
     manifest.check_metadata(source.metadata)
     place = prepare(out, overwrite=overwrite)
     try:
@@ -114,6 +111,8 @@ def _convert(
     settings: _Settings, place: Place, shard_size: int, workers: int, on_bad: OnBad, progress: Progress | None
 ) -> Conversion:
     source, sizes = settings.source, settings.source.sizes()
+    if not len(sizes):
+        raise SourceError("the source holds no samples")
     report = progress or (lambda what, done, total: None)
     skipped: tuple[Skipped, ...] = ()
     chosen = np.arange(len(sizes))
