@@ -150,16 +150,12 @@ class _Task:
         how = job.collator.images[name]
         with job.clock.stage("read"):
             encoded = found.values(name)
-            sizes = found.column(shape_column(name)) if how.recipe.geometry else None
+            sizes = found.column(shape_column(name))
         with job.clock.stage("decode"):
-            steps = (
-                ()
-                if sizes is None
-                else how.recipe.steps(sizes, seed=job.plan.seed, epoch=job.plan.epoch, indices=indices)
-            )
+            steps = how.recipe.steps(sizes, seed=job.plan.seed, epoch=job.plan.epoch, indices=indices)
             out = job.arrays.get(name)
             try:
-                made = how.engine(encoded, steps, None if out is None else out[self._rows])
+                made = how.engine(encoded, sizes, steps, None if out is None else out[self._rows])
             except BadImage as error:
                 place = dataset.where(int(indices[error.place]))
                 raise BadSample(f"{dataset.path / place}, field {name!r}: {error}") from error

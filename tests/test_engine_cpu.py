@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shardio import native
 from shardio.augment import (
     CenterCrop,
     Interpolation,
@@ -21,7 +22,9 @@ from shardio.augment import (
 from shardio.engines.cpu import BadImage, CpuEngine, Decoder
 from shardio.recipe import Recipe
 
-DECODERS = ["nvimgcodec", "opencv"]
+COMPILED = pytest.param("turbo", marks=pytest.mark.skipif(native.library() is None, reason="not compiled here"))
+DECODERS = [COMPILED, "nvimgcodec", "opencv"]
+SIZES = np.full((2, 2), (60, 80), np.int32)
 
 
 def photo(height: int = 60, width: int = 80, channels: int = 3) -> NDArray[np.uint8]:
@@ -46,11 +49,12 @@ def run(
     recipe = Recipe.of(transforms, channels=channels, size=None)
     engine = CpuEngine(recipe, channels=channels, decoder=decoder)
     shapes = [cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_UNCHANGED).shape[:2] for d in data]
-    steps = recipe.steps(np.array(shapes, np.int32), seed=1, epoch=epoch, indices=np.arange(len(data)))
+    sizes = np.array(shapes, np.int32)
+    steps = recipe.steps(sizes, seed=1, epoch=epoch, indices=np.arange(len(data)))
     if recipe.size is None:
-        return engine(data, steps, None) or []
+        return engine(data, sizes, steps, None) or []
     out = np.full((len(data), *engine.out_shape(recipe.size)), 123, engine.out_dtype)
-    engine(data, steps, out)
+    engine(data, sizes, steps, out)
     return list(out)
 
 
@@ -184,10 +188,18 @@ def test_both_decoders_choose_the_same_crops() -> None:
         "cubic",
     ],
 )
-def test_transforms_one_after_the_other(transforms: list[Transform], expected: object) -> None:
-    """A list of transforms does what each does to the result of the one before."""
-    (found,) = run([encode(photo(), ".png")], transforms)
-    wanted = expected(photo())  # type: ignore[operator]
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("decoder", "suffix"), [("opencv", ".png"), pytest.param(*COMPILED.values, ".jpg", marks=COMPILED.marks)]
+)
+def test_transforms_one_after_the_other(
+    transforms: list[Transform], expected: object, decoder: Decoder, suffix: str, channels: int
+) -> None:
+    """A list of transforms does what each does to the result of the one before, compiled or not."""
+    data = encode(photo(), suffix, *(FINE if suffix == ".jpg" else ()))
+    (whole,) = run([data], [], decoder=decoder, channels=channels)
+    (found,) = run([data], transforms, decoder=decoder, channels=channels)
+    wanted = expected(whole).reshape(*expected(whole).shape[:2], channels)  # type: ignore[operator]
     assert found.shape == wanted.shape
     assert np.abs(found.astype(int) - wanted).max() <= 1
 
@@ -223,7 +235,7 @@ def test_bad_images_are_named(decoder: Decoder, data: bytes, message: str, capfd
     good = encode(photo(), ".jpg")
     engine = CpuEngine(Recipe.of([], channels=3, size=(60, 80)), channels=3, decoder=decoder)
     with pytest.raises(BadImage, match=message) as caught:
-        engine([good, data], (), np.empty((2, 60, 80, 3), np.uint8))
+        engine([good, data], SIZES, (), np.empty((2, 60, 80, 3), np.uint8))
     assert caught.value.place == 1
 
 
@@ -231,7 +243,7 @@ def test_an_image_of_another_size_than_the_batch_is_refused() -> None:
     """Where all images are said to have one size, one of another size is a bad image."""
     engine = CpuEngine(Recipe.of([], channels=3, size=(60, 80)), channels=3)
     with pytest.raises(BadImage, match=r"\(30, 40, 3\)"):
-        engine([encode(photo(30, 40), ".png")], (), np.empty((1, 60, 80, 3), np.uint8))
+        engine([encode(photo(30, 40), ".png")], SIZES[:1], (), np.empty((1, 60, 80, 3), np.uint8))
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

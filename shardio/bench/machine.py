@@ -6,16 +6,19 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from .. import native
+
 PACKAGES = ("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless", "nvidia-nvimgcodec-cu12")
 
 
 def describe() -> dict[str, Any]:
-    """Processor, usable cores, memory in bytes, Python, and versions of the packages that matter."""
+    """Processor, usable cores, memory in bytes, Python, whether shardio's C part is there, versions of packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
+        "compiled": native.library() is not None,
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
 

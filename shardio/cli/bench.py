@@ -58,6 +58,7 @@ def summary(result: "BenchResult") -> str:
         f"starved             {result.starved:.0%} of the time",
         f"workers' time       {stages}",
         f"limited by          {result.limit}",
-        f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}",
+        f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "
+        f"{'with' if machine['compiled'] else 'without'} the compiled part",
     )
     return "\n".join(lines)

@@ -1,13 +1,15 @@
 """The CPU engine: decode only the crop, resize straight into the batch's slot.
 
-JPEG goes through nvImageCodec where it is installed, which decodes a region without the rest of the image; all else,
-and JPEG elsewhere, through OpenCV. Orientation tags are not applied, as in torchvision's decoders.
+JPEG goes through libjpeg-turbo in one call of compiled code where that was built (see `native`), else through
+nvImageCodec where it is installed: both decode a region without the rest of the image. All else, and JPEG elsewhere,
+goes through OpenCV. Orientation tags are not applied, as in torchvision's decoders.
 """
 
 import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -16,13 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .. import images
+from .. import images, native
 from .._optional import load
-from ..augment import Crop, Flip, Interpolation, Scale, Step
+from ..augment import Crop, Flip, Interpolation, Scale, Sizes, Step
 from ..errors import BadSample, ConfigError, MissingDependency
+from ..fuse import fuse
 from ..recipe import Recipe
+from .turbo import Turbo
 
-Decoder: TypeAlias = Literal["auto", "nvimgcodec", "opencv"]
+Decoder: TypeAlias = Literal["auto", "turbo", "nvimgcodec", "opencv"]
 Pixels: TypeAlias = NDArray[np.uint8]
 _Box: TypeAlias = list[int]
 
@@ -36,7 +40,8 @@ class CpuEngine:
     Args:
         recipe: the field's transforms.
         channels: 3 for RGB, 1 for grey.
-        decoder: `"nvimgcodec"`, `"opencv"`, or `"auto"` for the faster one that is installed.
+        decoder: `"turbo"` (compiled), `"nvimgcodec"`, `"opencv"`, or `"auto"` for the fastest one that is there. What
+            the first two refuse goes to OpenCV.
     """
 
     def __init__(self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto") -> None:
@@ -44,7 +49,13 @@ class CpuEngine:
         self._channels = channels
         if decoder not in get_args(Decoder):
             raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
-        self._codec = None if decoder == "opencv" else _nvimgcodec(required=decoder == "nvimgcodec")
+        if decoder == "turbo" and native.library() is None:
+            raise MissingDependency("the decoder 'turbo' needs the compiled part of shardio: see docs/install.md")
+        wanted = decoder in ("auto", "turbo") and native.library() is not None
+        self._turbo = Turbo(channels, recipe.affine) if wanted else None
+        self._decoder_name = decoder
+        if decoder == "nvimgcodec":
+            _nvimgcodec(required=True)
         self._local = threading.local()
 
     @property
@@ -57,12 +68,13 @@ class CpuEngine:
         return (*size, self._channels) if self._recipe.affine is None else (self._channels, *size)
 
     def __call__(
-        self, encoded: Sequence[bytes], steps: Sequence[Step], out: NDArray[Any] | None
+        self, encoded: Sequence[bytes], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
     ) -> list[NDArray[Any]] | None:
         """Decodes and transforms some images.
 
         Args:
             encoded: the image files.
+            sizes: their heights and widths in pixels, int32 [n, 2].
             steps: from `Recipe.steps`, with a row for each of them.
             out: `[len(encoded), *out_shape]`, filled; None where sizes differ.
 
@@ -71,11 +83,17 @@ class CpuEngine:
 
         Raises BadImage, which knows the image's place in `encoded`.
         """
+        if out is not None and self._turbo is not None and (fused := fuse(steps, sizes)) is not None:
+            left = self._turbo(encoded, fused, out)
+            if not left:
+                return None
+        else:
+            left = list(range(len(encoded)))
         actions = _actions(steps)
         results = []
-        for place, data in enumerate(encoded):
+        for place in left:
             try:
-                made = self._one(place, data, actions, None if out is None else out[place])
+                made = self._one(place, encoded[place], actions, None if out is None else out[place])
             except (BadSample, cv2.error) as error:
                 raise BadImage(place, str(error)) from error
             if out is None:
@@ -108,8 +126,9 @@ class CpuEngine:
 
     def _decode(self, data: bytes, box: _Box | None) -> Pixels:
         """The pixels in `box`, or all of them; a view that holds until this thread decodes again."""
-        if self._codec is not None and data[:3] == b"\xff\xd8\xff":
-            pixels = self._decode_region(self._codec, data, box)
+        if self._decoder_name in ("auto", "nvimgcodec") and data[:3] == b"\xff\xd8\xff":
+            codec = _nvimgcodec(required=False)  # asked for here: with the compiled part it is hardly ever needed
+            pixels = None if codec is None else self._decode_region(codec, data, box)
             if pixels is not None:
                 return pixels
         whole = self._decode_whole(data)
@@ -171,6 +190,7 @@ class BadImage(BadSample):
         self.place = place
 
 
+@cache
 def _nvimgcodec(*, required: bool) -> ModuleType | None:
     try:
         return load("nvidia.nvimgcodec", purpose="the decoder 'nvimgcodec'", extra="cpu")

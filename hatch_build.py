@@ -1,0 +1,56 @@
+"""Compiles the C part of shardio at installation, if a C compiler and libjpeg-turbo's headers are there.
+
+`SHARDIO_NATIVE=require` makes it an error when they are not, `SHARDIO_NATIVE=off` leaves the C part out. `CC` and
+`CFLAGS` are honoured.
+"""
+
+import os
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FOLDER = Path("shardio", "native")
+SOURCES = ("jpeg.c", "resize.c")
+CHOICES = ("auto", "require", "off")
+
+
+class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
+    """Builds `shardio/native/_native.so` and marks the wheel as one for this platform."""
+
+    PLUGIN_NAME = "native"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling before it packs a wheel, an editable one too."""
+        choice = os.environ.get("SHARDIO_NATIVE", "auto")
+        if choice not in CHOICES:
+            raise ValueError(f"SHARDIO_NATIVE must be one of {', '.join(CHOICES)}, got {choice!r}")
+        folder = Path(self.root) / FOLDER
+        target = folder / "_native.so"
+        target.unlink(missing_ok=True)
+        if choice == "off":
+            return
+        problem = compile_library(folder, target)
+        if problem is None:
+            build_data["artifacts"].append(str(FOLDER / target.name))
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        elif choice == "require":
+            raise RuntimeError(f"the C part of shardio did not build: {problem}")
+        else:
+            self.app.display_warning(f"shardio goes without its C part, JPEG decoding will be slower: {problem}")
+
+
+def compile_library(folder: Path, target: Path) -> str | None:
+    """None once `target` is there, else what went wrong."""
+    compiler, flags = shlex.split(os.environ.get("CC", "cc")), shlex.split(os.environ.get("CFLAGS", ""))
+    sources = [str(folder / name) for name in SOURCES]
+    command = [*compiler, "-std=gnu11", "-O3", *flags, "-shared", "-fPIC", "-o", str(target), *sources, "-ljpeg", "-lm"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    return None if done.returncode == 0 else f"{shlex.join(command)}\n{done.stderr.strip()}"

@@ -1,0 +1,161 @@
+"""The compiled part: the same pixels as OpenCV's, the same on every processor, and no harm from broken files."""
+
+import subprocess
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from shardio import native
+from shardio.engines.turbo import Turbo
+from shardio.fuse import Fused
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
+GUARD = 32
+
+
+def picture(height: int, width: int, seed: int) -> NDArray[np.uint8]:
+    """Soft noise, which every pixel of a wrong crop would show."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
+
+
+def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
+    """As JPEG."""
+    return cv2.imencode(".jpg", pixels, options)[1].tobytes()
+
+
+def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> Fused:
+    """One image's row of each column."""
+    rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
+    return Fused(*rows, np.array([flip]))
+
+
+def make(
+    turbo: Turbo, data: bytes, how: Fused, size: tuple[int, int], channels: int, floats: bool
+) -> NDArray[np.generic]:
+    """What comes out, in the midst of memory that must stay as it is."""
+    shape = (1, channels, *size) if floats else (1, *size, channels)
+    count = int(np.prod(shape))
+    memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
+    out = memory[GUARD:-GUARD].reshape(shape)
+    left = turbo([data], how, out)
+    assert (memory[:GUARD] == 77).all()
+    assert (memory[-GUARD:] == 77).all()
+    return out[:0] if left else out
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
+    """An image's size, a view of it, and the view's size."""
+    height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
+    box = [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
+    size = (draw(st.integers(1, 70)), draw(st.integers(1, 70)))
+    scaled = [length + draw(st.integers(0, 30)) for length in size]
+    window = [draw(st.integers(0, full - length)) for full, length in zip(scaled, size, strict=True)]
+    return (height, width), fused((height, width), box, scaled, window, draw(st.booleans())), size
+
+
+@settings(max_examples=150, deadline=None)
+@given(views(), st.sampled_from([1, 3]), st.booleans())
+def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
+    view: tuple[tuple[int, int], Fused, tuple[int, int]], channels: int, floats: bool
+) -> None:
+    """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
+    image, how, size = view
+    data = encode(picture(*image, seed=1), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+    affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.0]][:channels], np.float32)
+    flags = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+    whole = cv2.imdecode(np.frombuffer(data, np.uint8), flags).reshape(*image, channels)
+    top, left, rows, columns = how.boxes[0]
+    (height, width), (y, x) = how.scaled[0], how.windows[0]
+    wanted = cv2.resize(whole[top : top + rows, left : left + columns], (int(width), int(height)))
+    wanted = wanted.reshape(height, width, channels)[y : y + size[0], x : x + size[1]]
+    wanted = wanted[:, ::-1].astype(int) if how.flips[0] else wanted.astype(int)
+    found = make(Turbo(channels, affine if floats else None), data, how, size, channels, floats)[0]
+    if floats:
+        offsets = affine[:, 1].reshape(-1, 1, 1)
+        assert np.abs((found - offsets) / affine[:, 0].reshape(-1, 1, 1) - wanted.transpose(2, 0, 1)).max() <= 1.001
+    else:
+        assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for newer processors are only faster."""
+    plain = tmp_path / "plain.so"
+    sources = [str(path) for path in native.FILE.parent.glob("*.c")]
+    command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
+    subprocess.run([*command, "-ljpeg", "-lm"], check=True)
+    data = encode(picture(120, 90, seed=2))
+    affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.1]], np.float32)
+    made = []
+    for file in (native.FILE, plain):
+        monkeypatch.setattr(native, "FILE", file)
+        native.library.cache_clear()
+        made += [
+            [
+                make(
+                    Turbo(3, affine if floats else None),
+                    data,
+                    fused((120, 90), box, size, [0, 0], flip),
+                    tuple(size),
+                    3,
+                    floats,
+                )
+                for size in ([64, 64], [33, 47], [224, 224], [1, 1])
+                for box in ([0, 0, 120, 90], [17, 31, 50, 59], [119, 89, 1, 1])
+                for flip in (False, True)
+                for floats in (False, True)
+            ]
+        ]
+    native.library.cache_clear()
+    assert len(made[0]) == 48
+    for wide, narrow in zip(*made, strict=True):
+        assert wide.tobytes() == narrow.tobytes()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        fused((60, 80), [0, 0, 61, 80], [8, 8], [0, 0], False),  # a region that ends below the image
+        fused((60, 80), [-1, 0, 10, 10], [8, 8], [0, 0], False),  # one that begins above it
+        fused((60, 80), [0, 0, 0, 10], [8, 8], [0, 0], False),  # an empty one
+        fused((60, 80), [0, 0, 60, 80], [8, 8], [1, 0], False),  # a window that ends outside of the resized region
+        fused((61, 80), [0, 0, 10, 10], [8, 8], [0, 0], False),  # the image is not as high as was said
+        fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
+    ],
+)
+def test_what_does_not_fit_is_left_to_the_caller(how: Fused) -> None:
+    """A view that is not within the image is refused, not read from beyond it."""
+    assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
+
+
+def test_other_color_spaces_are_left_to_the_caller() -> None:
+    """CMYK has no plain way to RGB; what is no JPEG at all is not looked at either."""
+    how = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
+    cmyk = encode(picture(60, 80, seed=3)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x14\x08")
+    for data in (cmyk, b"", b"\xff\xd8\xff", cv2.imencode(".png", picture(60, 80, seed=3))[1].tobytes()):
+        assert not len(make(Turbo(3, None), data, how, (8, 8), 3, False))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broken_files_do_no_harm(seed: int) -> None:
+    """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing is written beside."""
+    rng = np.random.default_rng(seed)
+    whole = [encode(picture(70, 90, seed), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
+    turbo = Turbo(3, None)
+    refused = 0
+    for attempt in range(150):
+        data = bytearray(whole[attempt % 2])
+        for _ in range(rng.integers(1, 6)):
+            data[rng.integers(min(len(data), 700) if attempt % 3 else len(data))] = rng.integers(256)
+        if attempt % 5 == 0:
+            del data[rng.integers(len(data)) :]
+        how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
+        refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
+    assert 0 < refused < 150
