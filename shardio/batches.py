@@ -1,5 +1,6 @@
 """From sample indices to one batch: the work of a step, cut into tasks of a few samples."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -10,17 +11,21 @@ from numpy.typing import NDArray
 
 from .augment import Transform
 from .buffers import BufferPool
-from .dataset import Dataset, Selection
+from .containers import direct
+from .dataset import Dataset
 from .engines.cpu import BadImage, CpuEngine
 from .errors import BadSample, ConfigError
 from .fields import Field, shape_column
 from .plan import Part, Plan
 from .recipe import Recipe
+from .selection import Selection
 from .timing import StageClock
 from .types import Indices
 
 Batch: TypeAlias = dict[str, Any]
-TASK_SAMPLES = (16, 64)  # fewer, and a task's overhead shows; more, and threads wait for one another
+TASK_COST = (1 << 20, 1 << 22)  # bytes; less, and a task's overhead shows; more, and threads wait for one another
+IMAGE_COST = 1 << 16  # what decoding takes, as bytes that could be copied in a fraction of that time
+VALUE_COST = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,8 @@ class Collator:
         self.dataset = dataset
         self.fields = _chosen(dataset, fields)
         self.images: dict[str, _Images] = {}
-        low, high = TASK_SAMPLES
-        self.task_samples = min(high, max(low, batch_size // (2 * threads)))
+        self.task_samples = task_samples(self.fields, batch_size, threads)
+        self.local = threading.local()
         self._pools: dict[str, BufferPool] = {}
         by_field = _transforms_by_field(dataset, self.fields, transforms)
         for name, field in self.fields.items():
@@ -76,6 +81,15 @@ class Collator:
             elif not field.fixed:
                 continue
             self._pools[name] = BufferPool((batch_size, *shape), dtype, keep=keep, pin=pin)
+
+    @property
+    def memory(self) -> direct.Memory:
+        """This thread's memory for stored values."""
+        try:
+            found: direct.Memory = self.local.memory
+        except AttributeError:
+            found = self.local.memory = direct.Memory()
+        return found
 
     def job(self, plan: Plan, part: Part, pad: bool, clock: StageClock) -> "BatchJob":
         """The work that makes the batch of `part`; with `pad` the batch gets a `valid`."""
@@ -149,7 +163,7 @@ class _Task:
         job, dataset = self._job, self._job.collator.dataset
         how = job.collator.images[name]
         with job.clock.stage("read"):
-            encoded = found.values(name)
+            encoded = found.values(name, job.collator.memory)
             sizes = found.column(shape_column(name))
         with job.clock.stage("decode"):
             steps = how.recipe.steps(sizes, seed=job.plan.seed, epoch=job.plan.epoch, indices=indices)
@@ -161,7 +175,7 @@ class _Task:
                 raise BadSample(f"{dataset.path / place}, field {name!r}: {error}") from error
             if made is not None:
                 job.lists[name][self._rows] = map(torch.from_numpy, made)
-        return sum(map(len, encoded))
+        return int(encoded.sizes.sum()) if isinstance(encoded, direct.Packed) else sum(map(len, encoded))
 
     def _plain(self, name: str, field: Field, found: Selection) -> int:
         job = self._job
@@ -174,6 +188,15 @@ class _Task:
             values = job.collator.dataset.decode(name, stored, job.part.indices[self._rows])
             job.lists[name][self._rows] = map(torch.from_numpy, values) if field.kind == "array" else values
         return sum(map(len, stored))
+
+
+def task_samples(fields: Mapping[str, Field], batch_size: int, threads: int) -> int:
+    """How many samples a task takes: two tasks a thread for each batch, if that makes them neither tiny nor huge."""
+    kinds = {"image": IMAGE_COST}
+    cost = sum(field.row_bytes if field.fixed else kinds.get(field.kind, VALUE_COST) for field in fields.values())
+    low, high = (max(1, limit // max(1, cost)) for limit in TASK_COST)
+    wanted = min(high, max(low, batch_size // (2 * threads)))
+    return -(-batch_size // max(1, round(batch_size / wanted)))  # of equal size
 
 
 def _image_size(field: Field) -> tuple[int, int] | None:

@@ -1,7 +1,6 @@
 """A dataset opened for reading: any samples, in any order, from any thread or process."""
 
 import os
-import resource
 import threading
 import weakref
 from collections import OrderedDict
@@ -11,17 +10,17 @@ from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 
-from . import containers, manifest
+from . import containers, manifest, processes
 from .containers import memory
-from .containers.base import Reader, check_out
+from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import Field, FieldLike, as_fields, infer_fields, with_hidden
-from .types import Indices, Sample
+from .selection import Selection
+from .types import Buffer, Indices, Sample
 from .writer import DatasetWriter, Place
 
-SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
+MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
 
 @final
@@ -93,11 +92,15 @@ class Dataset:
                 result[name] = self.decode(name, selection.values(name), rows)
         return result
 
-    def select(self, indices: Indices) -> "Selection":
+    def select(self, indices: Indices) -> Selection:
         """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
-        return Selection(self, indices)
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
+        shards, rows = self.manifest.shards.locate(indices)
+        return Selection(self.field, self.reader, self._readers.limit // 4, shards, rows)
 
-    def decode(self, name: str, stored: Sequence[bytes], indices: Indices) -> list[Any]:
+    def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
         field, values = self.field(name), []
         for value, index in zip(stored, indices.tolist(), strict=True):
@@ -125,73 +128,12 @@ class Dataset:
         shard, row = (int(found[0]) for found in self.manifest.shards.locate(np.array([index])))
         key = ""
         if self.fields.get("key", Field("json")).kind == "text":
-            key = f", key {self.select(np.array([index])).values('key')[0].decode(errors='backslashreplace')}"
+            key = f", key {bytes(self.select(np.array([index])).values('key')[0]).decode(errors='backslashreplace')}"
         return f"{self.manifest.shards.names[shard]}, row {row} (sample {index}{key})"
 
     def close(self) -> None:
         """Lets go of all files. The dataset stays usable: they are opened again when asked for."""
         self._readers.close()
-
-
-@final
-class Selection:
-    """Some samples of a dataset, found in their shards once, whatever fields of them are then read."""
-
-    def __init__(self, dataset: Dataset, indices: Indices) -> None:
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(dataset)):
-            wrong = indices[(indices < 0) | (indices >= len(dataset))][0]
-            raise IndexError(f"{dataset.path}: index must be in [0, {len(dataset)}), got {wrong}")
-        self._dataset = dataset
-        self._count = len(indices)
-        # By shard: places among the samples, the shard's number, rows in it.
-        self._groups: list[tuple[NDArray[np.int64], int, NDArray[np.int64]]] = []
-        shards, rows = dataset.manifest.shards.locate(indices)
-        if len(indices) and (shards == shards[0]).all():
-            self._groups.append((np.arange(len(indices)), int(shards[0]), rows))
-            return
-        order = np.argsort(shards, kind="stable")
-        ends = np.flatnonzero(np.diff(shards[order], append=-1)) + 1
-        for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-            group = order[start:end]
-            self._groups.append((group, int(shards[group[0]]), rows[group]))
-
-    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """A scalar, or an array of one shape, of all samples, in the order that they were asked for.
-
-        Args:
-            name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
-            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
-
-        Returns:
-            `out`, or an array like it.
-        """
-        field = self._dataset.field(name)
-        if not field.fixed:
-            raise ConfigError(f"{self._dataset.path}: the sizes of field {name!r} differ; read it with values()")
-        array = check_out(out, self._count, field)
-        for group, shard, rows in self._groups:
-            reader = self._dataset.reader(shard)
-            if len(self._groups) == 1:
-                reader.read(rows, name, array)
-            elif field.row_bytes <= SMALL_ROW:
-                array[group] = reader.read(rows, name)
-            else:
-                for row, place in enumerate(group.tolist()):
-                    reader.read(rows[row : row + 1], name, array[place : place + 1])
-        return array
-
-    def values(self, name: str) -> list[bytes]:
-        """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for."""
-        if self._dataset.field(name).fixed:
-            raise ConfigError(f"{self._dataset.path}: field {name!r} has one size throughout; read it with column()")
-        values = [b""] * self._count
-        for group, shard, rows in self._groups:
-            found = self._dataset.reader(shard).read(rows, name)
-            if len(self._groups) == 1:
-                return list(found)
-            for place, value in zip(group.tolist(), found, strict=True):
-                values[place] = value
-        return values
 
 
 def open(path: str | os.PathLike[str]) -> Dataset:
@@ -246,7 +188,8 @@ class _Readers:
         self._samples = described.shards.samples
         self._path = path
         self._fields = fields
-        self._limit = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        # A shard takes up to two descriptors, and reads under way hold on to readers that are no longer listed here.
+        self.limit = max(16, processes.allow_open_files(4 * min(len(self._names), MOST_OPEN) + 256) // 4)
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -265,7 +208,7 @@ class _Readers:
             raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {self._samples[shard]}")
         with self._lock:
             reader = self._open.setdefault(shard, reader)
-            while len(self._open) > self._limit:
+            while len(self._open) > self.limit:
                 # Dropped, not closed: another thread may be reading. Its files close with its last user.
                 self._open.popitem(last=False)
         return reader

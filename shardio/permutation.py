@@ -13,6 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from . import native
+from .native import rows
+
 ROUNDS = 8
 _M1, _M2, _GAMMA = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), 0x9E3779B97F4A7C15
 
@@ -59,7 +62,11 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number at each position; positions must be in [0, n)."""
-        found = self._network(positions.astype(np.uint64))
+        found = positions.astype(np.uint64)
+        if native.library() is not None:
+            rows.permute(found, self.n, self._widths, np.array(self._keys, np.uint64))
+            return found.view(np.int64)
+        found = self._network(found)
         limit = np.uint64(self.n)
         outside = np.flatnonzero(found >= limit)
         while outside.size:

@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,3 +34,18 @@ def deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def allow_open_files(wanted: int) -> int:
+    """Raises this process's soft limit of open files towards `wanted`, as far as the hard limit allows.
+
+    Returns the limit that now holds. A dataset may have thousands of shards, and opening one anew for each read of a
+    shuffled epoch would cost more than the read.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if target > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    return max(soft, target)

@@ -333,7 +333,7 @@ def test_wrong_questions_are_refused(tmp_path: Path, use: Any, error: type[Excep
 def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only some shards are open at a time, and all can be read."""
     ds = write(tmp_path / "d", count=60, shard_size="1KB")
-    monkeypatch.setattr(ds._readers, "_limit", 4)
+    monkeypatch.setattr(ds._readers, "limit", 4)
     assert len(ds.manifest.shards) > 20
     assert ds.read(range(60), ["label"])["label"].tolist() == [n % 7 for n in range(60)]
     assert len(ds._readers._open) <= 4

@@ -26,7 +26,7 @@ LAYERS = [
         "source",
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["shard", "writer", "dataset", "pipeline", "buffers", "engines"],  # L3
+    ["shard", "writer", "selection", "dataset", "pipeline", "buffers", "engines"],  # L3
     ["batches", "transfer", "loader", "convert", "verify", "sheet", "testing"],  # L4
     ["train", "bench"],  # L5
     ["cli", "__main__"],  # L6

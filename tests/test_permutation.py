@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardio import native
 from shardio.permutation import Permutation, derive
 
 
@@ -56,3 +57,13 @@ def test_sizes_out_of_range_are_refused(n: int) -> None:
 def test_keys_depend_on_every_part_and_their_order() -> None:
     """Seed 1 epoch 2 is not seed 2 epoch 1."""
     assert len({derive(1, 2), derive(2, 1), derive(1, 2, 0), derive(1), derive(-1)}) == 5
+
+
+@given(n=st.integers(1, 2**62), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_compiled_and_plain_give_the_same(n: int, key: int, data: st.DataObject) -> None:
+    """The compiled permutation is the one that is written down in Python."""
+    positions = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20)))
+    fast = Permutation(n, key)(positions)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
+        assert np.array_equal(Permutation(n, key)(positions), fast)

@@ -84,11 +84,11 @@ class Environment:
             self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
 
     def transaction(self) -> Any:
-        """This thread's read transaction; its values are copies."""
+        """This thread's read transaction; its values are views of the file's pages."""
         try:
             return self._local.transaction
         except AttributeError:
-            self._local.transaction = self.handle.begin(buffers=False)
+            self._local.transaction = self.handle.begin(buffers=True)
             return self._local.transaction
 
 

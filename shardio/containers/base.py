@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..fields import Field
 from ..types import Column, Rows, Stored
+from .direct import Direct
 
 
 class Writer(Protocol):
@@ -36,6 +37,9 @@ class Reader(Protocol):
         Raises IndexError for a row outside the shard, KeyError for an unknown field, ShardCorrupt if the file ends
         early or is damaged.
         """
+
+    def direct(self, field: str) -> Direct | None:
+        """Where the field's rows are, for reading those of many shards at once; None where only `read` finds them."""
 
     def close(self) -> None:
         """Lets go of files; may be called twice."""

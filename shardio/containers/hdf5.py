@@ -21,6 +21,7 @@ from ._hdf5_library import LibraryFile, library_rows, library_values
 from ._hdf5_writer import Hdf5Writer
 from ._writing import check_options
 from .base import check_out
+from .direct import Direct, rows_of
 from .hdf5_chunks import chunked_rows
 
 _MAPPED_ROW_BYTES = 4096
@@ -60,6 +61,10 @@ class Hdf5Reader:
         if out.size:
             opened.rows[field].read(rows, out)
         return out
+
+    def direct(self, field: str) -> Direct | None:
+        """See `base.Reader`: None for what is chunked, filtered or of another byte order."""
+        return self._handle.get().direct.get(field)
 
     def close(self) -> None:
         """Lets go of files."""
@@ -108,6 +113,14 @@ class _PlainRows:
         if self.swapped:
             out.byteswap(inplace=True)
 
+    def direct(self) -> Direct | None:
+        if self.swapped:
+            return None
+        if self.mapped is not None:
+            return rows_of(self.mapped)
+        size, file = self.field.row_bytes, self.file
+        return Direct("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
+
 
 @dataclass(frozen=True, slots=True)
 class _PlainValues:
@@ -128,12 +141,17 @@ class _PlainValues:
             raise ShardCorrupt(f"{self.file.path}, field {self.name!r}, row {rows[i]}: {found}")
         return self.file.read_values(self.base + starts, ends - starts, rows, self.name)
 
+    def direct(self) -> Direct:
+        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
+        return Direct("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner)
+
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     count: int
     rows: Mapping[str, _Rows]
     values: Mapping[str, _Values]
+    direct: Mapping[str, Direct]
 
 
 def _open(path: Path, fields: Mapping[str, Field]) -> _Open:
@@ -158,7 +176,9 @@ def _open(path: Path, fields: Mapping[str, Field]) -> _Open:
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
-    return _Open(next(iter(counts.values()), 0), rows, values)
+    plain = {**rows, **values}.items()
+    direct = {name: reader.direct() for name, reader in plain if isinstance(reader, (_PlainRows, _PlainValues))}
+    return _Open(next(iter(counts.values()), 0), rows, values, {name: d for name, d in direct.items() if d is not None})
 
 
 def _fixed(

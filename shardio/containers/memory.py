@@ -14,6 +14,7 @@ from ..types import Column, Rows, Stored
 from ._files import check_request
 from ._writing import check_options, check_sample
 from .base import check_out
+from .direct import Direct, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ class MemoryReader:
         out = check_out(out, len(rows), kind)
         out[...] = column[rows]
         return out
+
+    def direct(self, field: str) -> Direct | None:
+        """See `base.Reader`."""
+        column = self._get().columns[field]
+        return None if isinstance(column, list) else rows_of(column)
 
     def close(self) -> None:
         """Lets go of the data."""

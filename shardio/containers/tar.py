@@ -19,6 +19,7 @@ from . import _tar_layout as layout
 from ._files import Handle, RawFile, as_rows, check_request
 from ._writing import OutputFiles, check_options, check_sample, size_of
 from .base import check_out
+from .direct import Direct, rows_of
 
 
 @final
@@ -128,6 +129,17 @@ class TarReader:
         out = check_out(out, len(rows), kind)
         opened.file.read_rows(offsets, as_rows(out, kind), rows, field)
         return out
+
+    def direct(self, field: str) -> Direct | None:
+        """See `base.Reader`."""
+        opened = self._handle.get()
+        index, stride = opened.index, opened.index.dtype.itemsize
+        if field in (index.dtype.names or ()):
+            return rows_of(index[field])
+        places = index[f"{field}.offset"].ctypes.data
+        if index[f"{field}.size"].ctypes.data != places + 8:
+            return None
+        return Direct("places", stride, places, opened.file.fd, limit=opened.file.size, owner=opened)
 
     def close(self) -> None:
         """Lets go of files."""

@@ -24,6 +24,7 @@ from ..augment import Crop, Flip, Interpolation, Scale, Sizes, Step
 from ..errors import BadSample, ConfigError, MissingDependency
 from ..fuse import fuse
 from ..recipe import Recipe
+from ..types import Buffer
 from .turbo import Turbo
 
 Decoder: TypeAlias = Literal["auto", "turbo", "nvimgcodec", "opencv"]
@@ -68,7 +69,7 @@ class CpuEngine:
         return (*size, self._channels) if self._recipe.affine is None else (self._channels, *size)
 
     def __call__(
-        self, encoded: Sequence[bytes], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
+        self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
     ) -> list[NDArray[Any]] | None:
         """Decodes and transforms some images.
 
@@ -93,7 +94,7 @@ class CpuEngine:
         results = []
         for place in left:
             try:
-                made = self._one(place, encoded[place], actions, None if out is None else out[place])
+                made = self._one(place, bytes(encoded[place]), actions, None if out is None else out[place])
             except (BadSample, cv2.error) as error:
                 raise BadImage(place, str(error)) from error
             if out is None:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..containers.direct import Packed
 from ..fuse import Fused
+from ..types import Buffer
 
 
 class _Work(ctypes.Structure):
@@ -56,7 +58,7 @@ class Turbo:
         self._affine = None if affine is None else np.ascontiguousarray(affine, np.float32)
         self._local = threading.local()
 
-    def __call__(self, encoded: Sequence[bytes], fused: Fused, out: NDArray[Any]) -> list[int]:
+    def __call__(self, encoded: Sequence[Buffer], fused: Fused, out: NDArray[Any]) -> list[int]:
         """Fills `out` [n, height, width, channels], or [n, channels, height, width] with `affine`.
 
         Returns the places of the images that have to be made in another way: what they are, or what is wrong with them,
@@ -64,13 +66,12 @@ class Turbo:
         """
         count = len(encoded)
         height, width = out.shape[1:3] if self._affine is None else out.shape[2:4]
-        data = (ctypes.c_char_p * count)(*encoded)
-        sizes = np.fromiter(map(len, encoded), np.int64, count)
+        addresses, sizes, owner = _addresses(encoded)
         columns = [np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.boxes, fused.scaled, fused.windows)]
         flips, failed = np.ascontiguousarray(fused.flips), np.empty(count, np.bool_)
         work = _Work(
             count,
-            ctypes.addressof(data),
+            addresses,
             sizes.ctypes.data,
             *(column.ctypes.data for column in columns),
             flips.ctypes.data,
@@ -83,6 +84,7 @@ class Turbo:
             failed.ctypes.data,
         )
         bad = self._library.shardio_decode(self._decoder(), ctypes.byref(work))
+        del owner
         return np.flatnonzero(failed).tolist() if bad else []
 
     def _decoder(self) -> ctypes.c_void_p:
@@ -91,6 +93,16 @@ class Turbo:
             owner = self._local.owner = _Owner(self._library)
         decoder: ctypes.c_void_p = owner.decoder
         return decoder
+
+
+def _addresses(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
+    """Where the addresses of some values stand, their sizes, and what to hold on to until both have been used."""
+    if isinstance(encoded, Packed):
+        starts = encoded.places + encoded.data.ctypes.data
+        return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)
+    values = [value if isinstance(value, bytes) else bytes(value) for value in encoded]
+    pointers = (ctypes.c_char_p * len(values))(*values)
+    return ctypes.addressof(pointers), np.fromiter(map(len, values), np.int64, len(values)), (pointers, values)
 
 
 class _Owner:

@@ -1,0 +1,155 @@
+"""Where a field's rows are, so that many rows of many shards are read in one call of compiled code."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..native import rows as native
+from ..types import Rows
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """Where the rows of one field of one shard are.
+
+    Attributes:
+        kind: what is found at `address + row * stride`. `"rows"`: the row itself. `"places"`: its offset and size in
+            the file, two int64. `"ends"`: where it begins and ends, two int64, counted from `base` in the file.
+            `"file"`: nothing; the row is at `base + row * stride` in the file.
+        stride: bytes.
+        address: in memory; 0 for `"file"`.
+        file: descriptor of the file; -1 for `"rows"`.
+        base: bytes.
+        limit: the byte of the file that no row reaches.
+        owner: what keeps the memory where it is and the file open.
+    """
+
+    kind: Literal["rows", "places", "ends", "file"]
+    stride: int
+    address: int = 0
+    file: int = -1
+    base: int = 0
+    limit: int = 0
+    owner: Any = None
+
+
+def rows_of(array: NDArray[Any]) -> Direct:
+    """Rows in memory: an array `[n, ...]` whose rows are contiguous each."""
+    return Direct("rows", array.strides[0] if len(array) else 0, array.ctypes.data, owner=array)
+
+
+class Memory:
+    """Memory for the values of one read; the next one reuses it. Not for two threads."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """uint8 [size] with whatever is in it."""
+        if size > len(self._memory):
+            self._memory = np.empty(size + size // 4, np.uint8)
+        return self._memory[:size]
+
+
+@final
+class Packed(Sequence[memoryview]):
+    """Values of different sizes end to end in one array: a sequence of memoryviews.
+
+    Attributes:
+        data: uint8.
+        places, sizes: where each begins in `data`, and its bytes, int64 [n].
+    """
+
+    def __init__(self, data: NDArray[np.uint8], places: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        self.data, self.places, self.sizes = data, places, sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, number: Any) -> Any:
+        start = int(self.places[number])
+        return self.data[start : start + int(self.sizes[number])].data
+
+
+def fill(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
+    """Fills `out` [n, row bytes], C-contiguous, with rows of a fixed field.
+
+    Args:
+        found: of each shard.
+        which: for each row its shard, a place in `found`.
+        rows: the row there, which must be one of the shard's.
+        out: where to put them.
+
+    Returns:
+        False if anything is not as it should be: then `Reader.read` finds the words for it.
+    """
+    count, size = out.shape
+    if found[0].kind == "rows":
+        native.gather(_entries(found, which, rows), size, out)
+        return True
+    if found[0].kind == "file":
+        offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(count, size)
+    else:
+        offsets, sizes = _places(found, which, rows)
+        if (sizes != size).any():
+            return False
+    return _read(found, which, offsets, sizes, np.arange(0, count * size, size), out.reshape(-1))
+
+
+def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory: Memory) -> Packed | None:
+    """The values of a field that is not fixed, in `memory`; see `fill`. None where that returns False."""
+    offsets, sizes = _places(found, which, rows)
+    if not _inside(found, which, offsets, sizes).all():
+        return None
+    ends = np.cumsum(sizes)
+    places = ends - sizes
+    data = memory.take(int(ends[-1]) if len(ends) else 0)
+    return Packed(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
+
+
+def _column(found: Sequence[Direct], name: str, which: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.array([getattr(direct, name) for direct in found], np.int64)[which]
+
+
+def _entries(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+    stride = found[0].stride if len(found) == 1 else _column(found, "stride", which)
+    return _column(found, "address", which) + rows * stride
+
+
+def _places(
+    found: Sequence[Direct], which: NDArray[np.int64], rows: Rows
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offsets in the files, and sizes."""
+    pairs = np.empty((len(rows), 2), np.int64)
+    native.gather(_entries(found, which, rows), pairs.itemsize * 2, pairs)
+    first, second = pairs[:, 0], pairs[:, 1]
+    if found[0].kind == "places":
+        return first, second
+    return first + _column(found, "base", which), second - first
+
+
+def _inside(
+    found: Sequence[Direct], which: NDArray[np.int64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    limits = _column(found, "limit", which)
+    inside: NDArray[np.bool_] = (offsets >= 0) & (sizes >= 0) & (offsets <= limits - sizes)
+    return inside
+
+
+def _read(
+    found: Sequence[Direct],
+    which: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    if not _inside(found, which, offsets, sizes).all():
+        return False
+    files = _column(found, "file", which).astype(np.int32)
+    offsets, sizes, places = (np.ascontiguousarray(column, np.int64) for column in (offsets, sizes, places))
+    return native.read(files, offsets, sizes, places, out)

@@ -1,0 +1,44 @@
+"""Many rows in one call, without the GIL: `rows.c` and `permute.c` as Python functions. Only where `library()` is."""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import library
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+
+@cache
+def _function(name: str, *arguments: Any, result: Any = None) -> Any:
+    found = getattr(library(), name)
+    found.argtypes, found.restype = arguments, result
+    return found
+
+
+def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
+    """Copies `size` bytes from each address, int64 [n], to `out`, C-contiguous of n * size bytes."""
+    call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER)
+    call(len(addresses), addresses.ctypes.data, size, out.ctypes.data)
+
+
+def read(
+    files: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Reads `sizes[i]` bytes at `offsets[i]` of the descriptor `files[i]` to `out[places[i]:]`; False if any failed."""
+    call = _function("shardio_read", _LONG, *[_POINTER] * 5, result=_LONG)
+    columns = (column.ctypes.data for column in (files, offsets, sizes, places))
+    return bool(call(len(files), *columns, out.ctypes.data) == len(files))
+
+
+def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
+    """Replaces positions by what `Permutation` has there, in place."""
+    call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)
+    call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)

@@ -1,0 +1,118 @@
+"""Some samples of a dataset, found in their shards once, whatever fields of them are then read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import native
+from .containers import direct
+from .containers.base import Reader, check_out
+from .errors import ConfigError
+from .fields import Field
+from .types import Buffer, Rows
+
+SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
+
+
+@final
+class Selection:
+    """Samples to be read, in an order that stays. Made by `Dataset.select`.
+
+    Args:
+        field: gives a field by its name, or raises ConfigError.
+        reader: gives a shard's reader by its number.
+        most: readers that may be held at once.
+        shards, rows: where each sample is, int64 [n].
+    """
+
+    def __init__(
+        self,
+        field: Callable[[str], Field],
+        reader: Callable[[int], Reader],
+        most: int,
+        shards: NDArray[np.int64],
+        rows: Rows,
+    ) -> None:
+        self._field = field
+        self._reader = reader
+        self._rows = rows
+        self._numbers, self._which = _distinct(shards)
+        self._readers = [reader(number) for number in self._numbers] if len(self._numbers) <= most else None
+
+    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """A scalar, or an array of one shape, of all samples, in the order that they were asked for.
+
+        Args:
+            name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
+            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
+
+        Returns:
+            `out`, or an array like it.
+        """
+        field = self._field(name)
+        if not field.fixed:
+            raise ConfigError(f"the sizes of field {name!r} differ; read it with values()")
+        array = check_out(out, len(self._rows), field)
+        if not array.size or self._filled(name, array):
+            return array
+        if len(self._numbers) == 1:
+            self._reader(self._numbers[0]).read(self._rows, name, array)
+            return array
+        for reader, places in self._groups():
+            if field.row_bytes <= SMALL_ROW:
+                array[places] = reader.read(self._rows[places], name)
+            else:
+                for place in places.tolist():
+                    reader.read(self._rows[place : place + 1], name, array[place : place + 1])
+        return array
+
+    def values(self, name: str, memory: direct.Memory | None = None) -> Sequence[Buffer]:
+        """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
+
+        With `memory` they may stand in it, and hold until it is used again: then they are `direct.Packed`.
+        """
+        if self._field(name).fixed:
+            raise ConfigError(f"field {name!r} has one size throughout; read it with column()")
+        if memory is not None and (found := self._direct(name)):
+            packed = direct.values(found, self._which, self._rows, memory)
+            if packed is not None:
+                return packed
+        if len(self._numbers) == 1:
+            return list(self._reader(self._numbers[0]).read(self._rows, name))
+        values = [b""] * len(self._rows)
+        for reader, places in self._groups():
+            for place, value in zip(places.tolist(), reader.read(self._rows[places], name), strict=True):
+                values[place] = value
+        return values
+
+    def _filled(self, name: str, array: NDArray[Any]) -> bool:
+        """Whether all rows could be read in one call."""
+        found = self._direct(name)
+        if not found:
+            return False
+        return direct.fill(found, self._which, self._rows, array.reshape(-1).view(np.uint8).reshape(len(array), -1))
+
+    def _direct(self, name: str) -> list[direct.Direct] | None:
+        """Where the field is in each shard; None if it has to be asked for shard by shard."""
+        if native.library() is None or self._readers is None:
+            return None
+        found = [place for reader in self._readers if (place := reader.direct(name)) is not None]
+        alike = len(found) == len(self._readers) and len({place.kind for place in found}) == 1
+        return found if alike else None
+
+    def _groups(self) -> Iterator[tuple[Reader, NDArray[np.int64]]]:
+        """Each shard's reader, and which of the samples are in it."""
+        order = np.argsort(self._which, kind="stable")
+        ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
+        for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
+            yield self._reader(number), order[start:end]
+
+
+def _distinct(shards: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:
+    """The different shards, and for each sample the place of its shard among them."""
+    if len(shards) and (shards == shards[0]).all():
+        return [int(shards[0])], np.zeros(len(shards), np.int64)
+    numbers, which = np.unique(shards, return_inverse=True)
+    return numbers.tolist(), which.astype(np.int64, copy=False)
