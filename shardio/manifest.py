@@ -1,12 +1,12 @@
 """The manifest: `shardio.json`, which says what a dataset is made of.
 
-It is written last and by rename, so a directory that has one is whole. Shards stand as columns (names, samples, bytes,
-checksums), so that a million of them are four arrays and not a million objects.
+It is written last and by rename, so a directory that has one is whole. The columns of very many shards stand in a file
+beside it, `shardio.shards.npy`, which is memory-mapped: the processes of a node share its pages.
 """
 
+import io
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,56 +14,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+import xxhash
 
 from . import durable
 from .errors import ConfigError, ManifestError, NotADataset
 from .fields import Field, as_fields
-from .types import Indices
+from .shards import Shards, TextColumn
 
 FILE_NAME = "shardio.json"
+TABLE_NAME = "shardio.shards.npy"
 VERSION = 1
-_SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """A dataset's shards, as columns of one length.
-
-    Attributes:
-        names: file names, all in the dataset's directory.
-        samples: samples in each, int64.
-        bytes: size of each shard's files together, int64.
-        checksums: XXH3-128 over each shard's files, 32 hexadecimal digits.
-        starts: the index of each shard's first sample, and N last, int64 [shards + 1]; computed.
-    """
-
-    names: tuple[str, ...]
-    samples: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    checksums: tuple[str, ...]
-    starts: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        if not len(self.names) == len(self.samples) == len(self.bytes) == len(self.checksums):
-            raise ManifestError("shards: names, samples, bytes and checksums must be equally many")
-        if len(self.samples) and (self.samples.min() < 0 or self.bytes.min() < 0):
-            raise ManifestError("shards: samples and bytes must not be negative")
-        if len(set(self.names)) != len(self.names):
-            raise ManifestError("shards: a name stands twice")
-        for name in self.names:
-            # A name comes from a file and ends in a path, so it must be one plain name and nothing else.
-            if not _SHARD_NAME.fullmatch(name):
-                raise ManifestError(f"shards: not the name of a file in the dataset's directory: {name!r}")
-        object.__setattr__(self, "starts", np.concatenate(([0], np.cumsum(self.samples))).astype(np.int64))
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def locate(self, indices: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shard number and the row within it of each sample, int64 [n] each."""
-        shard = np.searchsorted(self.starts, indices, side="right") - 1
-        return shard, indices - self.starts[shard]
+MOST_INLINE = 10_000
+"""Shards that the manifest lists itself: that many are read faster than a second file is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +51,8 @@ class Manifest:
         """Samples in the dataset: N."""
         return int(self.shards.starts[-1])
 
-    def to_json(self) -> bytes:
-        """The manifest as it is written."""
+    def to_json(self, table: bytes | None = None) -> bytes:
+        """The manifest as it is written; with `table`, the content of `shardio.shards.npy`, it refers to that."""
         fields = {
             name: {k: v for k in ("kind", "dtype", "shape", "channels") if (v := getattr(f, k)) is not None}
             for name, f in self.fields.items()
@@ -103,18 +65,23 @@ class Manifest:
             "samples": self.samples,
             "fields": fields,
             "metadata": dict(self.metadata),
-            "shards": {
-                "names": self.shards.names,
-                "samples": self.shards.samples.tolist(),
-                "bytes": self.shards.bytes.tolist(),
-                "checksums": self.shards.checksums,
-            },
+            "shards": self._listed() if table is None else {"count": len(self.shards), "checksum": _checksum(table)},
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
 
+    def _listed(self) -> dict[str, Any]:
+        shards = self.shards
+        return {
+            "names": list(shards.names),
+            "samples": shards.samples.tolist(),
+            "bytes": shards.bytes.tolist(),
+            "checksums": list(shards.checksums),
+        }
+
     @classmethod
-    def from_json(cls, data: bytes, place: str = FILE_NAME) -> "Manifest":
-        """Reads what `to_json` wrote; ManifestError, naming `place`, if it is anything else."""
+    def from_json(cls, data: bytes, place: str = FILE_NAME, table: Path | None = None) -> "Manifest":
+        """Reads what `to_json` wrote, and the file `table` if it refers to one; ManifestError, naming `place`, if it is
+        anything else."""
         try:
             head = msgspec.json.decode(data, type=_Head)
             if head.format != "shardio":
@@ -122,12 +89,7 @@ class Manifest:
             if head.version != VERSION:
                 raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
             value = msgspec.json.decode(data, type=_File)
-            shards = Shards(
-                tuple(value.shards.names),
-                np.array(value.shards.samples, np.int64),
-                np.array(value.shards.bytes, np.int64),
-                tuple(value.shards.checksums),
-            )
+            shards = _listed(value.shards) if value.shards.count is None else _mapped(value.shards, table)
             manifest = cls(value.container, as_fields(value.fields), shards, value.digest, value.metadata)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
@@ -151,11 +113,15 @@ class _Head(msgspec.Struct):
     version: int = 0
 
 
-class _ShardColumns(msgspec.Struct):
-    names: list[str]
-    samples: list[int]
-    bytes: list[int]
-    checksums: list[str]
+class _Shards(msgspec.Struct):
+    """Either the columns, or how many there are in the file beside and its checksum."""
+
+    names: list[str] = []
+    samples: list[int] = []
+    bytes: list[int] = []
+    checksums: list[str] = []
+    count: int | None = None
+    checksum: str = ""
 
 
 class _File(msgspec.Struct):
@@ -163,8 +129,32 @@ class _File(msgspec.Struct):
     digest: str
     samples: int
     fields: dict[str, dict[str, Any]]
-    shards: _ShardColumns
+    shards: _Shards
     metadata: dict[str, Any] = {}
+
+
+def _listed(value: _Shards) -> Shards:
+    samples, sizes = (np.array(column, np.int64) for column in (value.samples, value.bytes))
+    return Shards(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
+
+
+def _mapped(value: _Shards, table: Path | None) -> Shards:
+    if table is None or not table.is_file():
+        raise ManifestError(f"it refers to {TABLE_NAME}, which is missing")
+    try:
+        mapped = np.load(table, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ManifestError(f"{TABLE_NAME} is cut short or damaged: {error}") from error
+    actual = _checksum(mapped.base)
+    if actual != value.checksum:
+        raise ManifestError(f"{TABLE_NAME}: checksum {actual} is not {value.checksum}")
+    if len(mapped) != value.count:
+        raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
+    return Shards.from_table(mapped)
+
+
+def _checksum(data: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 def load(path: str | os.PathLike[str]) -> Manifest:
@@ -178,9 +168,15 @@ def load(path: str | os.PathLike[str]) -> Manifest:
         raise NotADataset(f"{given}: no {FILE_NAME} in this directory; a conversion may have been cut off")
     if not place.is_file():
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
-    return Manifest.from_json(place.read_bytes(), str(place))
+    return Manifest.from_json(place.read_bytes(), str(place), place.with_name(TABLE_NAME))
 
 
 def save(manifest: Manifest, directory: Path) -> None:
     """Writes `shardio.json` into `directory`: a temporary file, fsync, rename, fsync of the directory."""
-    durable.write(directory / FILE_NAME, manifest.to_json())
+    table: bytes | None = None
+    if len(manifest.shards) > MOST_INLINE:
+        stream = io.BytesIO()
+        np.save(stream, manifest.shards.to_table(), allow_pickle=False)
+        table = stream.getvalue()
+        durable.write(directory / TABLE_NAME, table)
+    durable.write(directory / FILE_NAME, manifest.to_json(table))

@@ -19,6 +19,7 @@ from . import checksums, containers, durable, manifest
 from .errors import BadSample, ConfigError, ShardioError
 from .fields import Field, FieldLike, as_fields, infer_fields
 from .shard import WORKPLACE, ShardBuilder, WrittenShard
+from .shards import Shards, TextColumn
 from .types import Sample
 from .units import parse_size
 
@@ -217,7 +218,8 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
 
 
 _SHARD_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)+")
-_HIDDEN = re.compile(rf"{re.escape(WORKPLACE)}\d+-(\d+|new)|\.{re.escape(manifest.FILE_NAME)}\.\d+\.tmp")
+_MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
+_HIDDEN = re.compile(rf"{re.escape(WORKPLACE)}\d+-(\d+|new)|\.({'|'.join(map(re.escape, _MANIFEST_FILES))})\.\d+\.tmp")
 
 
 def _ours(directory: Path) -> list[Path]:
@@ -228,7 +230,7 @@ def _ours(directory: Path) -> list[Path]:
             for path in directory.iterdir()
             if not path.is_symlink()
             and (
-                (path.is_file() and (path.name == manifest.FILE_NAME or _SHARD_FILE.fullmatch(path.name)))
+                (path.is_file() and (path.name in _MANIFEST_FILES or _SHARD_FILE.fullmatch(path.name)))
                 or _HIDDEN.fullmatch(path.name)
             )
         ),
@@ -256,11 +258,11 @@ def assemble(
     made = manifest.Manifest(
         container,
         described,
-        manifest.Shards(
-            tuple(shard.name for shard in shards),
+        Shards(
+            TextColumn([shard.name for shard in shards]),
             np.array([shard.samples for shard in shards], np.int64),
             np.array([shard.bytes for shard in shards], np.int64),
-            tuple(shard.checksum for shard in shards),
+            TextColumn([shard.checksum for shard in shards]),
         ),
         digest.text(),
         metadata,

@@ -22,6 +22,7 @@ LAYERS = [
         "recipe",
         "fuse",
         "checksums",
+        "shards",
         "manifest",
         "source",
     ],  # L1 decide
