@@ -46,7 +46,6 @@ class Collator:
         batch_size: samples in each batch.
         fields: the fields to deliver; None is all.
         threads: workers that share the tasks.
-        keep: batches' memory to keep for the next use.
         pin: page-lock that memory.
     """
 
@@ -58,7 +57,6 @@ class Collator:
         *,
         fields: Sequence[str] | None,
         threads: int,
-        keep: int,
         pin: bool,
     ) -> None:
         self.dataset = dataset
@@ -80,7 +78,13 @@ class Collator:
                 shape, dtype = engine.out_shape(recipe.size), engine.out_dtype
             elif not field.fixed:
                 continue
-            self._pools[name] = BufferPool((batch_size, *shape), dtype, keep=keep, pin=pin)
+            self._pools[name] = BufferPool((batch_size, *shape), dtype, pin=pin)
+        self.batch_bytes = sum(pool.size for pool in self._pools.values())
+
+    def keep(self, batches: int) -> None:
+        """Keeps the memory of so many batches for the next use."""
+        for pool in self._pools.values():
+            pool.keep(batches)
 
     @property
     def memory(self) -> direct.Memory:

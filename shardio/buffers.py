@@ -5,7 +5,6 @@ or view made of it. So a consumer may keep batches as long as it likes, and a lo
 """
 
 import weakref
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,26 @@ class BufferPool:
     Args:
         shape: of each array.
         dtype: NumPy dtype.
-        keep: how many arrays to keep for the next use.
         pin: page-lock the memory, for copies to a GPU.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int, pin: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
         self._shape, self._dtype, self._pin = shape, dtype, pin
-        self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
+        self.size = int(np.prod(shape)) * dtype.itemsize
+        self._free: list[NDArray[np.uint8]] = []
+        self._keep = 2
+
+    def keep(self, count: int) -> None:
+        """How many arrays to keep for the next use."""
+        self._keep = count
+        del self._free[count:]
 
     def lend(self) -> NDArray[Any]:
         """An array with whatever its last user left in it."""
         try:
             owner = self._free.pop()
         except IndexError:
-            size = int(np.prod(self._shape)) * self._dtype.itemsize
+            size = self.size
             owner = (
                 torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy() if self._pin else np.empty(size, np.uint8)
             )
@@ -41,5 +46,9 @@ class BufferPool:
         if not len(owner):
             return np.empty(self._shape, self._dtype)
         loan = np.frombuffer(owner.data, self._dtype)
-        weakref.finalize(loan, self._free.append, owner).atexit = False
+        weakref.finalize(loan, self._take_back, owner).atexit = False
         return loan.reshape(self._shape)
+
+    def _take_back(self, owner: NDArray[np.uint8]) -> None:
+        if len(self._free) < self._keep:
+            self._free.append(owner)

@@ -10,6 +10,7 @@ from typing import Any, Literal, final
 
 import torch
 
+from . import cpus
 from .augment import Transform
 from .batches import Batch, Collator
 from .dataset import Dataset
@@ -19,9 +20,12 @@ from .pipeline import Pipeline
 from .plan import Plan, Schedule, Shuffle, Tail
 from .timing import StageClock
 from .transfer import Transfer
+from .tuning import Setting, Tuner, Window
 from .world import World
 
 STATE_VERSION = 1
+MOST_PREFETCH = 32  # batches
+PREFETCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,10 @@ class Loader:
         world: this process's place in the job; None asks `World.detect()`.
         tail: what becomes of an epoch's last samples that fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
-        threads: workers; `"auto"` is this rank's share of the processors.
-        prefetch: batches made ahead of the consumer; `"auto"` is two, or more where threads are many.
+        threads: workers. `"auto"` begins with this rank's share of the processors that its affinity and control group
+            allow, and lets fewer work where that is faster.
+        prefetch: batches made ahead of the consumer. `"auto"` begins with two, and makes more where workers would
+            wait for room while the consumer waits for them, up to 1 GiB. Neither changes samples or their order.
         device: where batches are to be, as torch names it; None leaves them in host memory.
         fields: the fields to deliver; None is all.
         timeout: seconds to wait for a batch before PipelineStalled.
@@ -104,8 +110,8 @@ class Loader:
         batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
         self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
         self._plan = Plan(len(self.dataset), seed, 0, shuffle)
-        self._threads = _count(threads, "threads") or max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
-        self._depth = 1 + (_count(prefetch, "prefetch") or max(2, -(-self._threads * 16 // batch_size)))
+        self._threads = _count(threads, "threads") or cpus.share(self.world.local_size)
+        ahead = _count(prefetch, "prefetch")
         self._device = _device(device)
         self._timeout = timeout
         self._collator = Collator(
@@ -114,8 +120,13 @@ class Loader:
             batch_size,
             fields=fields,
             threads=self._threads,
-            keep=self._depth + 2,
             pin=self._device.type == "cuda",
+        )
+        self._tuner = Tuner(
+            Setting(self._threads, ahead or max(2, -(-self._threads * self._collator.task_samples // batch_size))),
+            most_prefetch=max(2, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, self._collator.batch_bytes))),
+            threads=threads == "auto",
+            prefetch=prefetch == "auto",
         )
         self._position = 0
         self._midway = False
@@ -139,8 +150,13 @@ class Loader:
 
     @property
     def threads(self) -> int:
-        """Workers of this rank."""
+        """Workers of this rank; with `"auto"` the most that may work at once."""
         return self._threads
+
+    @property
+    def setting(self) -> Setting:
+        """How many threads work and how many batches are made ahead at present."""
+        return self._tuner.setting
 
     @property
     def epoch(self) -> int:
@@ -257,16 +273,18 @@ class _Epoch(Iterator[Batch]):
         self._loader = loader
         self._schedule = schedule
         self._step = 0
+        self._noted = (time.monotonic(), 0.0, 0.0)
         self._transfer = Transfer(loader._device)
         pad = schedule.tail == "pad"
         clock, collator = self.meter.clock, loader._collator
         self._pipeline: Pipeline[tuple[Batch, int]] = Pipeline(
             (collator.job(plan, schedule.part(plan, step), pad, clock) for step in range(len(schedule))),
             threads=loader._threads,
-            depth=loader._depth,
+            depth=1 + loader.setting.prefetch,
             timeout=loader._timeout,
             name=f"shardio rank {loader.world.rank}",
         )
+        self._apply(loader.setting)
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
@@ -283,7 +301,22 @@ class _Epoch(Iterator[Batch]):
         self.meter.bytes += size
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
+        self._tune()
         return self._transfer(batch)
+
+    def _tune(self) -> None:
+        """Tells the tuner what this step took, and does as it says. The first step is a start, and measures nothing."""
+        now, tuner = (time.monotonic(), self._pipeline.waited, self._pipeline.idle), self._loader._tuner
+        if self._step > 1:
+            seconds, waited, idle = (new - old for new, old in zip(now, self._noted, strict=True))
+            before = tuner.setting
+            if tuner.note(Window(seconds, 1, waited, idle)) != before:
+                self._apply(tuner.setting)
+        self._noted = now
+
+    def _apply(self, setting: Setting) -> None:
+        self._loader._collator.keep(setting.prefetch + 3)
+        self._pipeline.resize(setting.threads, 1 + setting.prefetch)
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""

@@ -66,7 +66,7 @@ class Pipeline(Generic[T]):
 
     Args:
         jobs: made one at a time, by whichever worker is free.
-        threads: workers.
+        threads: workers; `resize` may let fewer of them work.
         depth: jobs that may be open at once, the one that the consumer waits for included.
         timeout: seconds that the consumer waits for a result before PipelineStalled.
         name: of the threads, and in messages.
@@ -82,11 +82,16 @@ class Pipeline(Generic[T]):
         self._name = name
         self._line: deque[_Open[T]] = deque()
         self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._work_there = threading.Condition(lock)  # for workers: room for a job, tasks, or the end
+        self._called = threading.Condition(lock)  # for workers that are not to work now
+        self._head_ready = threading.Condition(lock)  # for the consumer
         self._opening = False
         self._exhausted = False
         self._closed = False
         self.waited = 0.0
+        self._active = threads
+        self._idle = [0.0] * threads
         self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
@@ -104,15 +109,15 @@ class Pipeline(Generic[T]):
         begun = time.monotonic()
         if os.getpid() != self._pid:
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
-        with self._changed:
-            ready = self._changed.wait_for(self._settled, self._timeout)
+        with self._head_ready:
+            ready = self._head_ready.wait_for(self._settled, self._timeout)
             self.waited += time.monotonic() - begun
             if self._closed:  # by another thread: what stands in the line may not be finished
                 raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
             if not ready:
                 raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
             head = self._line.popleft() if self._line else None
-            self._changed.notify_all()
+            self._work_there.notify()
         if head is None:
             self.close()
             raise StopIteration
@@ -121,14 +126,28 @@ class Pipeline(Generic[T]):
             raise head.error or PipelineClosed(self._name)
         return head.job.result()
 
+    @property
+    def idle(self) -> float:
+        """Seconds that workers which may work have waited for room or for tasks, added up."""
+        return sum(self._idle)
+
+    def resize(self, threads: int, depth: int) -> None:
+        """From now on `threads` of the workers work, at most `depth` jobs are open."""
+        with self._work_there:
+            self._active, self._depth = min(threads, len(self._threads)), depth
+            self._work_there.notify_all()
+            self._called.notify_all()
+
     def close(self) -> None:
         """Stops the workers, each after the task it is in, and waits for them, 10 s at most. May be called twice."""
         if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
             return
-        with self._changed:
+        with self._work_there:
             self._closed = True
             self._tasks.clear()
-            self._changed.notify_all()
+            self._work_there.notify_all()
+            self._called.notify_all()
+            self._head_ready.notify_all()
         deadline = time.monotonic() + JOIN_LIMIT
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -154,26 +173,23 @@ class Pipeline(Generic[T]):
                 task()
             except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
                 error = caught
-            with self._changed:
+            with self._head_ready:
                 opened.left -= 1
                 opened.error = opened.error or error
-                if opened.left == 0:
-                    self._changed.notify_all()
+                if opened.left == 0 and self._line and self._line[0] is opened:
+                    self._head_ready.notify()
             del turn, opened, task  # a worker that waits must not keep a delivered batch's memory
 
     def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
         """The next task, opening a job if there is none; waits until there is. None when all is done."""
         while True:
-            with self._changed:
-                self._doing[number] = ("waiting", time.monotonic())
-                self._changed.wait_for(
-                    lambda: (
-                        self._closed
-                        or self._tasks
-                        or self._exhausted
-                        or (not self._opening and len(self._line) < self._depth)
-                    )
-                )
+            with self._work_there:
+                if not self._has_work(number):
+                    begun = time.monotonic()
+                    self._doing[number] = ("waiting", begun)
+                    while not self._has_work(number):
+                        (self._work_there if number < self._active else self._called).wait()
+                    self._idle[number] += time.monotonic() - begun if number < self._active else 0.0
                 if self._closed:
                     return None
                 if self._tasks:
@@ -183,6 +199,12 @@ class Pipeline(Generic[T]):
                 self._opening = True
                 self._doing[number] = ("opening the next batch", time.monotonic())
             self._open()
+
+    def _has_work(self, number: int) -> bool:
+        if self._closed or self._exhausted:
+            return True
+        room = not self._opening and len(self._line) < self._depth
+        return number < self._active and (bool(self._tasks) or room)
 
     def _open(self) -> None:
         """Makes the next job, outside of the lock: it may take as long as a task."""
@@ -196,10 +218,15 @@ class Pipeline(Generic[T]):
             opened = None
         except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
             opened = _Open(None, error=caught)
-        with self._changed:
+        with self._work_there:
             self._opening = False
             self._exhausted = opened is None or opened.job is None
             if opened is not None:
                 self._line.append(opened)
                 self._tasks.extend((opened, task) for task in tasks)
-            self._changed.notify_all()
+            if self._exhausted or not tasks:
+                self._work_there.notify_all()
+                self._called.notify_all()
+                self._head_ready.notify()
+            else:  # this worker takes the first task; another takes the next, or makes the next job
+                self._work_there.notify(len(tasks))

@@ -10,7 +10,7 @@ from shardio.buffers import BufferPool
 
 def pool() -> BufferPool:
     """Arrays of 4 x 3 float32, two kept."""
-    return BufferPool((4, 3), np.dtype(np.float32), keep=2)
+    return BufferPool((4, 3), np.dtype(np.float32))
 
 
 def test_dropped_memory_is_used_again() -> None:
@@ -51,4 +51,4 @@ def test_views_of_a_loan_keep_it() -> None:
 
 def test_nothing_to_lend() -> None:
     """A shape with a 0 in it is an array all the same."""
-    assert BufferPool((4, 0), np.dtype(np.int64), keep=1).lend().shape == (4, 0)
+    assert BufferPool((4, 0), np.dtype(np.int64)).lend().shape == (4, 0)

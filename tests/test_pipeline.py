@@ -172,3 +172,46 @@ next(batches)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == code
     assert done.stderr == "" or "RuntimeError: mine" in done.stderr
+
+
+@pytest.mark.parametrize("order", [(4, 1, 3), (1, 4), (2, 1, 1, 4)])
+def test_workers_can_be_fewer_and_more_again(order: tuple[int, ...]) -> None:
+    """After `resize` no more than that many tasks run at once, the order stays, and nothing is left waiting."""
+    busy, most = 0, 0
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.001)
+        with lock:
+            busy -= 1
+
+    pipeline = Pipeline(jobs(len(order) * 20, work), threads=4, depth=3, timeout=20, name="resized")
+    delivered = []
+    for threads in order:
+        pipeline.resize(threads, 3)
+        delivered += [next(pipeline) for _ in range(6)]  # what was begun before may still run
+        with lock:
+            most = 0
+        delivered += [next(pipeline) for _ in range(14)]
+        assert most <= threads
+    assert delivered == list(range(len(order) * 20))
+    with pytest.raises(StopIteration):
+        next(pipeline)
+    assert threads_of("resized") == []
+
+
+def test_idle_workers_are_measured() -> None:
+    """Workers that wait for room are idle; workers that have tasks are not."""
+    fed = Pipeline(jobs(6), threads=2, depth=2, name="idle")
+    for _ in range(3):
+        next(fed)
+        time.sleep(0.05)
+    assert fed.idle > 0.1
+    fed.close()
+    starved = Pipeline(jobs(10, lambda number: time.sleep(0.003)), threads=1, depth=3, name="busy")
+    list(starved)
+    assert starved.idle < 0.05
