@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from . import containers, manifest, processes
-from .containers import memory
+from . import containers, manifest, native, processes
+from .containers import direct, memory
 from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import Field, FieldLike, as_fields, infer_fields, with_hidden
@@ -99,6 +99,18 @@ class Dataset:
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
         shards, rows = self.manifest.shards.locate(indices)
         return Selection(self.field, self.reader, self._readers.limit // 4, shards, rows)
+
+    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+        """Asks the system to bring samples first..first+count-1 into memory, and does not wait for it."""
+        if native.library() is None:
+            return
+        (low, high), rows = self.manifest.shards.locate(np.array([first, first + count - 1]))
+        for shard in range(int(low), int(high) + 1):
+            start = int(rows[0]) if shard == low else 0
+            stop = int(rows[1]) + 1 if shard == high else int(self.manifest.shards.samples[shard])
+            for name in fields:
+                if stop > start and (found := self.reader(shard).direct(name)) is not None:
+                    direct.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""

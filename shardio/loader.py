@@ -12,7 +12,7 @@ import torch
 
 from . import cpus
 from .augment import Transform
-from .batches import Batch, Collator
+from .batches import Batch, BatchJob, Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError, StateMismatch
@@ -73,7 +73,9 @@ class Loader:
         dataset: a path or a Dataset.
         batch_size: samples per rank and step.
         transforms: a list for the one image field, or {field: list}. See `shardio.augment`.
-        shuffle: `"global"`, or None for the stored order.
+        shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
+            want long reads (see docs/order.md); or None for the stored order.
+        block, window: for `"block"`: samples that stay together, and how many such blocks are mixed.
         seed: with the epoch it decides the order and all random choices. The same on all ranks.
         world: this process's place in the job; None asks `World.detect()`.
         tail: what becomes of an epoch's last samples that fill no global batch. `"drop"` leaves them out; `"pad"`
@@ -96,6 +98,8 @@ class Loader:
         *,
         transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None = None,
         shuffle: Shuffle = "global",
+        block: int = 64,
+        window: int = 16,
         seed: int = 0,
         world: World | None = None,
         tail: Tail = "drop",
@@ -109,7 +113,7 @@ class Loader:
         self.world = World.detect() if world is None else world
         batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
         self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
-        self._plan = Plan(len(self.dataset), seed, 0, shuffle)
+        self._plan = Plan(len(self.dataset), seed, 0, shuffle, block, window)
         self._threads = _count(threads, "threads") or cpus.share(self.world.local_size)
         ahead = _count(prefetch, "prefetch")
         self._device = _device(device)
@@ -204,7 +208,7 @@ class Loader:
             "digest": self.dataset.digest,
             "samples": len(self.dataset),
             "seed": self._plan.seed,
-            "shuffle": self._plan.shuffle,
+            "order": self._plan.order,
             "epoch": self._plan.epoch,
             "position": self._position,
         }
@@ -216,7 +220,7 @@ class Loader:
         to another dataset, seed, order or version.
         """
         mine = self.state_dict()
-        for name in ("version", "digest", "samples", "seed", "shuffle"):
+        for name in ("version", "digest", "samples", "seed", "order"):
             if name not in state:
                 raise StateMismatch(f"not a loader's state: it has no {name!r}")
             if state[name] != mine[name]:
@@ -275,10 +279,8 @@ class _Epoch(Iterator[Batch]):
         self._step = 0
         self._noted = (time.monotonic(), 0.0, 0.0)
         self._transfer = Transfer(loader._device)
-        pad = schedule.tail == "pad"
-        clock, collator = self.meter.clock, loader._collator
         self._pipeline: Pipeline[tuple[Batch, int]] = Pipeline(
-            (collator.job(plan, schedule.part(plan, step), pad, clock) for step in range(len(schedule))),
+            _jobs(loader._collator, plan, schedule, self.meter.clock),
             threads=loader._threads,
             depth=1 + loader.setting.prefetch,
             timeout=loader._timeout,
@@ -327,6 +329,19 @@ class _Epoch(Iterator[Batch]):
     def __del__(self) -> None:
         if hasattr(self, "_pipeline"):  # not where __init__ failed
             self.close()
+
+
+def _jobs(collator: Collator, plan: Plan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
+    """The work of each step. Knows nothing of the epoch's iterator, which must end when nobody else holds it."""
+    asked = -1  # the last window that storage was asked for
+    for step in range(len(schedule)):
+        first, last = plan.windows(*schedule.positions(step))
+        if last > asked:
+            # One window more than is needed now, so that storage works on it in the meantime.
+            for run in plan.runs(max(first, asked + 1), last + 2):
+                collator.dataset.read_ahead(*run, collator.fields)
+            asked = last + 1
+        yield collator.job(plan, schedule.part(plan, step), schedule.tail == "pad", clock)
 
 
 def _device(device: torch.device | str | None) -> torch.device:

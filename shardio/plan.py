@@ -11,12 +11,13 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import BlockOrder
 from .errors import ConfigError
 from .permutation import Permutation, derive
 from .types import Indices
 from .world import World
 
-Shuffle: TypeAlias = Literal["global"] | None
+Shuffle: TypeAlias = Literal["global", "block"] | None
 Tail: TypeAlias = Literal["drop", "pad"]
 
 
@@ -28,24 +29,42 @@ class Plan:
         n: samples in the dataset.
         seed: any whole number.
         epoch: 0, 1, ...
-        shuffle: `"global"` for a permutation of all samples, None for the stored order.
+        shuffle: `"global"` for a permutation of all samples, `"block"` for one of blocks, mixed within windows (see
+            `blocks`), None for the stored order.
+        block: samples in a block, for `"block"`.
+        window: blocks that are mixed with one another, for `"block"`.
     """
 
     n: int
     seed: int = 0
     epoch: int = 0
     shuffle: Shuffle = "global"
-    _permutation: Permutation | None = field(init=False, repr=False)
+    block: int = 64
+    window: int = 16
+    _order: Permutation | BlockOrder | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"a plan needs at least one sample, got n = {self.n}")
         if self.epoch < 0:
             raise ConfigError(f"epoch must be 0 or more, got {self.epoch}")
-        if self.shuffle not in ("global", None):
-            raise ConfigError(f"shuffle must be 'global' or None, got {self.shuffle!r}")
-        permutation = Permutation(self.n, derive(self.seed, self.epoch)) if self.shuffle == "global" else None
-        object.__setattr__(self, "_permutation", permutation)
+        object.__setattr__(self, "_order", self._make_order())
+
+    def _make_order(self) -> Permutation | BlockOrder | None:
+        match self.shuffle:
+            case "global":
+                return Permutation(self.n, derive(self.seed, self.epoch))
+            case "block":
+                return BlockOrder(self.n, derive(self.seed, self.epoch), self.block, self.window)
+            case None:
+                return None
+        raise ConfigError(f"shuffle must be 'global', 'block' or None, got {self.shuffle!r}")
+
+    @property
+    def order(self) -> str:
+        """What the order depends on besides n, seed and epoch: `global`, `stored`, or `block of 64, window of 16`."""
+        blocks = f"block of {self.block}, window of {self.window}"
+        return blocks if self.shuffle == "block" else (self.shuffle or "stored")
 
     def indices(self, start: int, stop: int) -> Indices:
         """The sample indices, int64 [stop - start], at positions start..stop-1; ConfigError outside [0, n]."""
@@ -55,7 +74,16 @@ class Plan:
 
     def at(self, positions: NDArray[np.int64]) -> Indices:
         """The sample index at each position; positions must be in [0, n)."""
-        return positions if self._permutation is None else self._permutation(positions)
+        return positions if self._order is None else self._order(positions)
+
+    def windows(self, start: int, stop: int) -> tuple[int, int]:
+        """The windows, first to last, that positions start..stop-1 are in; (0, -1) unless shuffled by blocks."""
+        span = self.block * self.window
+        return (start // span, (stop - 1) // span) if isinstance(self._order, BlockOrder) else (0, -1)
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What windows start..stop-1 hold: runs of neighbouring samples, (first, count)."""
+        return self._order.runs(start, stop) if isinstance(self._order, BlockOrder) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +133,17 @@ class Schedule:
 
     def part(self, plan: Plan, step: int) -> Part:
         """What this rank takes at `step`."""
-        first = self.start + step * self.global_batch + self.world.rank * self.batch_size
+        first = self._first(step)
         positions = np.arange(first, first + self.batch_size, dtype=np.int64)
         return Part(plan.at(positions % self.n), positions < self.n)
+
+    def positions(self, step: int) -> tuple[int, int]:
+        """The positions, first to one behind the last, that this rank takes at `step`; at most n."""
+        first = min(self.n - 1, self._first(step))
+        return first, min(self.n, first + self.batch_size)
+
+    def _first(self, step: int) -> int:
+        return self.start + step * self.global_batch + self.world.rank * self.batch_size
 
     def position_after(self, step: int) -> int:
         """The position that is next once `step` has been delivered on all ranks; at most n."""

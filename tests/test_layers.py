@@ -17,6 +17,7 @@ LAYERS = [
         "fields",
         "world",
         "permutation",
+        "blocks",
         "plan",
         "augment",
         "recipe",

@@ -243,7 +243,7 @@ def test_leaving_early_ends_the_threads() -> None:
         ({"digest": "xxh3:0"}, "the state's digest is 'xxh3:0', this loader's is 'xxh3:"),
         ({"seed": 9}, "the state's seed is 9, this loader's is 0"),
         ({"version": 99}, "the state's version is 99, this loader's is 1"),
-        ({"shuffle": None}, "the state's shuffle is None, this loader's is 'global'"),
+        ({"order": "stored"}, "the state's order is 'stored', this loader's is 'global'"),
         ({"position": 13}, "not a place in an epoch of 12: epoch 0, position 13"),
         ({"epoch": -1}, "not a place in an epoch"),
     ],
@@ -279,7 +279,7 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 1000}, "60 samples fill no global batch of 1000"),
         ({"tail": "keep"}, "tail must be 'drop' or 'pad', got 'keep'"),
-        ({"shuffle": "all"}, "shuffle must be 'global' or None, got 'all'"),
+        ({"shuffle": "all"}, "shuffle must be 'global', 'block' or None, got 'all'"),
         ({"threads": 0}, "threads must be 'auto' or a whole number of at least 1, got 0"),
         ({"prefetch": -1}, "prefetch must be"),
         ({"fields": ["nope"]}, "no field 'nope'"),
@@ -351,3 +351,28 @@ def test_numpy_numbers_are_numbers() -> None:
     for wrong in ({"seed": 1.5}, {"batch_size": "4"}, {"device": "foo"}):
         with pytest.raises(ConfigError, match=r"must be a whole number|device"):
             load(numbers(20), **wrong)
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_block_shuffle_asks_storage_for_what_comes(
+    tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are asked for before their samples are read, each once in an epoch, and the samples are the plan's."""
+    with shardio.create(tmp_path / "d", container=container, fields={"x": "bytes"}, shard_size=900) as writer:
+        for number in range(100):
+            writer.append({"x": bytes([number]) * 50})
+    asked: list[int] = []
+    real = shardio.Dataset.read_ahead
+
+    def read_ahead(self: shardio.Dataset, first: int, count: int, fields: Any) -> None:
+        asked.extend(range(first, first + count))
+        real(self, first, count, fields)
+
+    monkeypatch.setattr(shardio.Dataset, "read_ahead", read_ahead)
+    loader = load(shardio.open(tmp_path / "d"), 10, shuffle="block", block=8, window=3, threads=1)
+    delivered = [
+        (index, value) for batch in loader for index, value in zip(batch["index"].tolist(), batch["x"], strict=True)
+    ]
+    assert [index for index, _ in delivered] == shardio.Plan(100, 0, 0, "block", 8, 3).indices(0, 100).tolist()
+    assert all(value == bytes([index]) * 50 for index, value in delivered)
+    assert sorted(asked) == list(range(100))

@@ -15,7 +15,7 @@ BATCHES = st.integers(1, 40)
 SEEDS = st.integers(0, 2**63)
 EPOCHS = st.integers(0, 1000)
 TAILS = st.sampled_from(["drop", "pad"])
-ORDERS = st.sampled_from(["global", None])
+ORDERS = st.sampled_from(["global", "block", None])
 
 
 def deliver(plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, steps: int | None = None) -> list[int]:
@@ -109,3 +109,48 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
     """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
+
+
+BLOCK_SIZES, WINDOWS = st.integers(1, 30), st.integers(1, 9)
+
+
+@given(n=SIZES, block=BLOCK_SIZES, window=WINDOWS, seed=SEEDS, epoch=EPOCHS)
+def test_block_order_is_a_permutation_of_blocks(n: int, block: int, window: int, seed: int, epoch: int) -> None:
+    """Each sample comes once, and a window's positions hold whole runs of neighbours: as many as blocks fit in it."""
+    order = Plan(n, seed, epoch, "block", block, window).indices(0, n)
+    assert sorted(order.tolist()) == list(range(n))
+    span = block * window
+    for start in range(0, n, span):
+        inside = np.zeros(n, np.bool_)
+        inside[order[start : start + span]] = True
+        runs = int((inside & ~np.roll(inside, 1)).sum())  # the first sample is the last one's neighbour
+        assert runs <= window
+
+
+@given(n=SIZES, block=BLOCK_SIZES, window=WINDOWS, seed=SEEDS, ends=st.tuples(st.integers(0, 399), st.integers(1, 400)))
+def test_windows_hold_what_their_positions_deliver(
+    n: int, block: int, window: int, seed: int, ends: tuple[int, int]
+) -> None:
+    """The runs of the windows that some positions are in hold those positions' samples, and no window more."""
+    plan = Plan(n, seed, 0, "block", block, window)
+    start, stop = min(ends[0], n - 1), min(max(ends[1], ends[0] + 1), n)
+    stop = max(stop, start + 1)
+    first, last = plan.windows(start, stop)
+    told = [sample for begin, count in plan.runs(first, last + 1) for sample in range(begin, begin + count)]
+    span = block * window
+    assert sorted(told) == sorted(plan.indices(first * span, min(n, (last + 1) * span)).tolist())
+    assert set(plan.indices(start, stop).tolist()) <= set(told)
+    assert Plan(n, seed).runs(*Plan(n, seed).windows(0, n)) == []
+
+
+def test_the_last_block_moves() -> None:
+    """With a tail that is dropped, it is not always the same samples that are left out."""
+    dropped = [set(Plan(103, 0, epoch, "block", 10, 3).indices(100, 103).tolist()) for epoch in range(30)]
+    assert len(set.union(*dropped)) > 40
+
+
+@pytest.mark.parametrize("wrong", [{"block": 0}, {"window": 0}, {"block": 1.5}])
+def test_blocks_that_are_none_are_refused(wrong: dict[str, int]) -> None:
+    """Block and window are counts."""
+    with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
+        Plan(10, shuffle="block", **wrong)

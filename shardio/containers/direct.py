@@ -1,5 +1,6 @@
 """Where a field's rows are, so that many rows of many shards are read in one call of compiled code."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -109,6 +110,19 @@ def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory
     places = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
     return Packed(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
+
+
+def read_ahead(found: Direct, start: int, stop: int) -> None:
+    """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
+    if found.kind == "rows":
+        return
+    which, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
+    if found.kind == "file":
+        offsets, sizes = found.base + rows * found.stride, np.full(2, found.stride)
+    else:
+        offsets, sizes = _places([found], which, rows)
+    if _inside([found], which, offsets, sizes).all() and offsets[0] <= offsets[1]:
+        os.posix_fadvise(found.file, int(offsets[0]), int(offsets[1] + sizes[1] - offsets[0]), os.POSIX_FADV_WILLNEED)
 
 
 def _column(found: Sequence[Direct], name: str, which: NDArray[np.int64]) -> NDArray[np.int64]:
