@@ -14,18 +14,19 @@ from .dataset import from_samples as from_samples
 from .dataset import open as open
 from .errors import BadSample as BadSample
 from .errors import ConfigError as ConfigError
+from .errors import MapError as MapError
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import StateMismatch as StateMismatch
 from .fields import Field as Field
 from .manifest import Manifest as Manifest
 from .plan import Plan as Plan
+from .stats import LoaderStats as LoaderStats
 from .world import World as World
 from .writer import create as create
 
 if TYPE_CHECKING:
     from .loader import Loader as Loader
-    from .loader import LoaderStats as LoaderStats
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "Loader",
     "LoaderStats",
     "Manifest",
+    "MapError",
     "Normalize",
     "Plan",
     "RandomHorizontalFlip",
@@ -57,10 +59,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The loader imports torch, which takes a second or two; converting, looking and verifying need none of it.
-    if name in ("Loader", "LoaderStats"):
-        from . import loader
+    if name == "Loader":
+        from .loader import Loader
 
-        return getattr(loader, name)
+        return Loader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

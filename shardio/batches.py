@@ -16,6 +16,7 @@ from .dataset import Dataset
 from .engines.cpu import BadImage, CpuEngine
 from .errors import BadSample, ConfigError
 from .fields import Field, shape_column
+from .mapping import Mapped, collate
 from .plan import Part, Plan
 from .recipe import Recipe
 from .selection import Selection
@@ -47,6 +48,7 @@ class Collator:
         fields: the fields to deliver; None is all.
         threads: workers that share the tasks.
         pin: page-lock that memory.
+        mapping: the user's own function.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Collator:
         fields: Sequence[str] | None,
         threads: int,
         pin: bool,
+        mapping: Mapped | None = None,
     ) -> None:
         self.dataset = dataset
         self.fields = _chosen(dataset, fields)
         self.images: dict[str, _Images] = {}
         self.task_samples = task_samples(self.fields, batch_size, threads)
         self.local = threading.local()
+        self.mapping = mapping
         self._pools: dict[str, BufferPool] = {}
         by_field = _transforms_by_field(dataset, self.fields, transforms)
         for name, field in self.fields.items():
@@ -95,9 +99,23 @@ class Collator:
             found = self.local.memory = direct.Memory()
         return found
 
-    def job(self, plan: Plan, part: Part, pad: bool, clock: StageClock) -> "BatchJob":
-        """The work that makes the batch of `part`; with `pad` the batch gets a `valid`."""
-        return BatchJob(self, plan, part, pad, clock, {name: pool.lend() for name, pool in self._pools.items()})
+    @property
+    def slots(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each array that a batch is made in."""
+        return {name: (pool.shape, pool.dtype) for name, pool in self._pools.items()}
+
+    def job(
+        self,
+        plan: Plan,
+        part: Part,
+        pad: bool,
+        clock: StageClock,
+        arrays: dict[str, NDArray[Any]] | None = None,
+    ) -> "BatchJob":
+        """The work that makes the batch of `part`; with `pad` the batch gets a `valid`. It is made in `arrays`, which
+        are as `slots` has them, or in this collator's own memory."""
+        own = {name: pool.lend() for name, pool in self._pools.items()} if arrays is None else arrays
+        return BatchJob(self, plan, part, pad, clock, own)
 
 
 @final
@@ -122,6 +140,10 @@ class BatchJob:
         count = len(part.indices)
         self.lists: dict[str, list[Any]] = {name: [None] * count for name in collator.fields if name not in arrays}
         self.sizes = [0] * -(-count // collator.task_samples)
+        self.samples: list[Any] = [None] * count  # what the user's function made of each
+        self._left = len(self.sizes)
+        self._lock = threading.Lock()
+        self._batch: Batch | None = None
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
@@ -131,14 +153,49 @@ class BatchJob:
 
     def result(self) -> tuple[Batch, int]:
         """The batch, and how many stored bytes were read for it."""
+        return self._assemble() if self._batch is None else self._batch, sum(self.sizes)
+
+    def ended(self, rows: slice) -> None:
+        """Called when a task has made its rows: the user's function comes last, still on the worker's thread."""
+        mapping = self.collator.mapping
+        if mapping is None:
+            return
+        if mapping.by == "sample":
+            with self.clock.stage("map"):
+                for row in range(*rows.indices(len(self.samples))):
+                    self.samples[row] = mapping.sample(self._sample(row), str(self.part.indices[row]))
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        with self.clock.stage("map"):
+            if mapping.by == "sample":
+                self._batch = collate(self.samples) | self._own()
+            else:
+                self._batch = mapping.batch(self._assemble(), str(self.part.indices.tolist())) | self._own()
+
+    def _assemble(self) -> Batch:
         batch: Batch = {}
         for name in self.collator.fields:
             array = self.arrays.get(name)
             batch[name] = self.lists[name] if array is None else torch.from_numpy(array)
-        batch["index"] = torch.from_numpy(self.part.indices)
-        if self._pad:
-            batch["valid"] = torch.from_numpy(self.part.valid)
-        return batch, sum(self.sizes)
+        return batch | self._own()
+
+    def _own(self) -> Batch:
+        """What the loader itself adds to a batch."""
+        own = {"index": torch.from_numpy(self.part.indices)}
+        return own | ({"valid": torch.from_numpy(self.part.valid)} if self._pad else {})
+
+    def _sample(self, row: int) -> dict[str, Any]:
+        sample: dict[str, Any] = {}
+        for name, field in self.collator.fields.items():
+            array = self.arrays.get(name)
+            value = self.lists[name][row] if array is None else array[row]
+            scalar = field.kind == "scalar" or array is None
+            sample[name] = (
+                value.item() if isinstance(value, np.generic) else value if scalar else torch.from_numpy(value)
+            )
+        return sample | {"index": int(self.part.indices[row])}
 
 
 class _Task:
@@ -162,6 +219,7 @@ class _Task:
             self._image(name, indices, found) if field.kind == "image" else self._plain(name, field, found)
             for name, field in self._job.collator.fields.items()
         )
+        self._job.ended(self._rows)
 
     def _image(self, name: str, indices: Indices, found: Selection) -> int:
         job, dataset = self._job, self._job.collator.dataset

@@ -22,7 +22,7 @@ class BufferPool:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
-        self._shape, self._dtype, self._pin = shape, dtype, pin
+        self.shape, self.dtype, self._pin = shape, dtype, pin
         self.size = int(np.prod(shape)) * dtype.itemsize
         self._free: list[NDArray[np.uint8]] = []
         self._keep = 2
@@ -44,10 +44,10 @@ class BufferPool:
         # NumPy shortens chains of views to the array that owns the memory. Behind a memoryview it can't, so that every
         # view of the loan, and every tensor, keeps `loan` itself alive; when it goes, the memory is free.
         if not len(owner):
-            return np.empty(self._shape, self._dtype)
-        loan = np.frombuffer(owner.data, self._dtype)
+            return np.empty(self.shape, self.dtype)
+        loan = np.frombuffer(owner.data, self.dtype)
         weakref.finalize(loan, self._take_back, owner).atexit = False
-        return loan.reshape(self._shape)
+        return loan.reshape(self.shape)
 
     def _take_back(self, owner: NDArray[np.uint8]) -> None:
         if len(self._free) < self._keep:

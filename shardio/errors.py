@@ -8,9 +8,11 @@ ShardioError
 │   ├── ManifestError               a manifest that cannot be trusted
 │   ├── ShardCorrupt                a shard is not what the manifest says
 │   └── BadSample                   one sample cannot be stored or decoded
+├── MapError (RuntimeError)         the user's own map function failed
 ├── SourceError                     what a converter was pointed at cannot be converted
 ├── StateMismatch (ValueError)      a loader's state belongs to something else
 ├── PipelineStalled (TimeoutError)  no batch came within the time limit
+├── ProducerDied (RuntimeError)     a process that makes batches ended by itself
 └── PipelineClosed (RuntimeError)   an iterator was used after it was closed
 
 A message names the rule, the value and the place.
@@ -49,6 +51,10 @@ class BadSample(DatasetError):
     """One sample cannot be stored or decoded; the message names it and says why."""
 
 
+class MapError(ShardioError, RuntimeError):
+    """The user's own map function failed; the message names it and the sample, the cause is what it raised."""
+
+
 class SourceError(ShardioError):
     """What a converter was pointed at is missing, unreadable or inconsistent."""
 
@@ -59,6 +65,10 @@ class StateMismatch(ShardioError, ValueError):
 
 class PipelineStalled(ShardioError, TimeoutError):
     """No batch came within the time limit; the message says what each worker is doing."""
+
+
+class ProducerDied(ShardioError, RuntimeError):
+    """A process that makes batches ended by itself or was killed; the message names it and its exit code."""
 
 
 class PipelineClosed(ShardioError, RuntimeError):

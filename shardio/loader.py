@@ -2,59 +2,29 @@
 
 import operator
 import os
-import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
 
 from . import cpus
 from .augment import Transform
-from .batches import Batch, BatchJob, Collator
+from .batches import Batch, Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError, StateMismatch
-from .pipeline import Pipeline
+from .mapping import By, Function, Mapped
 from .plan import Plan, Schedule, Shuffle, Tail
-from .timing import StageClock
+from .stats import LoaderStats, Meter
 from .transfer import Transfer
-from .tuning import Setting, Tuner, Window
+from .tuning import Setting
+from .workers import Watch, Workers
 from .world import World
 
 STATE_VERSION = 1
-MOST_PREFETCH = 32  # batches
-PREFETCH_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStats:
-    """What one epoch of one rank has cost so far.
-
-    Attributes:
-        samples: samples delivered.
-        bytes: stored bytes read for them.
-        seconds: wall time since the epoch was begun.
-        wait_seconds: of that, how long the consumer waited for batches.
-        stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
-    """
-
-    samples: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    wait_seconds: float = 0.0
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def starved(self) -> float:
-        """The share of wall time that the consumer waited for input, 0 to 1."""
-        return self.wait_seconds / self.seconds if self.seconds else 0.0
-
-    @property
-    def samples_per_second(self) -> float:
-        """Samples delivered per second of wall time, on this rank."""
-        return self.samples / self.seconds if self.seconds else 0.0
 
 
 @final
@@ -86,6 +56,11 @@ class Loader:
             wait for room while the consumer waits for them, up to 1 GiB. Neither changes samples or their order.
         device: where batches are to be, as torch names it; None leaves them in host memory.
         fields: the fields to deliver; None is all.
+        map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
+            `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
+            Draw random numbers from a generator seeded with `index` and the epoch, and no worker changes them.
+        isolate: work in `threads` processes instead of threads, for a `map` that holds the GIL. What they work with is
+            pickled, and a script needs its `if __name__ == "__main__":`.
         timeout: seconds to wait for a batch before PipelineStalled.
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
@@ -107,6 +82,9 @@ class Loader:
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
         fields: Sequence[str] | None = None,
+        map: Function | None = None,
+        map_by: By = "batch",
+        isolate: bool = False,
         timeout: float = 300.0,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
@@ -114,29 +92,24 @@ class Loader:
         batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
         self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
         self._plan = Plan(len(self.dataset), seed, 0, shuffle, block, window)
-        self._threads = _count(threads, "threads") or cpus.share(self.world.local_size)
-        ahead = _count(prefetch, "prefetch")
         self._device = _device(device)
-        self._timeout = timeout
-        self._collator = Collator(
-            self.dataset,
-            transforms,
+        mapping = None if map is None else Mapped(map, map_by)
+        self._workers = Workers(
+            partial(Collator, self.dataset, transforms, batch_size, fields=fields, mapping=mapping),
             batch_size,
-            fields=fields,
-            threads=self._threads,
+            threads=_count(threads, "threads") or cpus.share(self.world.local_size),
+            prefetch=_count(prefetch, "prefetch"),
+            settle=threads == "auto",
+            isolate=isolate,
             pin=self._device.type == "cuda",
-        )
-        self._tuner = Tuner(
-            Setting(self._threads, ahead or max(2, -(-self._threads * self._collator.task_samples // batch_size))),
-            most_prefetch=max(2, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, self._collator.batch_bytes))),
-            threads=threads == "auto",
-            prefetch=prefetch == "auto",
+            timeout=timeout,
+            name=f"shardio rank {self.world.rank}",
         )
         self._position = 0
         self._midway = False
         self._running: weakref.ref[_Epoch] | None = None
         self._counting: weakref.ref[_Epoch] | None = None  # the running one, while the state follows it
-        self._meter: _Meter | None = None
+        self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
                 f"{len(self.dataset)} samples fill no global batch of {self._schedule.global_batch} "
@@ -155,12 +128,12 @@ class Loader:
     @property
     def threads(self) -> int:
         """Workers of this rank; with `"auto"` the most that may work at once."""
-        return self._threads
+        return self._workers.threads
 
     @property
     def setting(self) -> Setting:
         """How many threads work and how many batches are made ahead at present."""
-        return self._tuner.setting
+        return self._workers.setting
 
     @property
     def epoch(self) -> int:
@@ -253,95 +226,44 @@ class Loader:
             self._midway = True
 
 
-class _Meter:
-    """What an epoch has cost so far. Outlives the epoch's threads and buffers."""
-
-    def __init__(self) -> None:
-        self.clock = StageClock()
-        self.begun = time.monotonic()
-        self.ended: float | None = None
-        self.samples = self.bytes = 0
-        self.waited = 0.0
-
-    def read(self) -> LoaderStats:
-        end = time.monotonic() if self.ended is None else self.ended
-        return LoaderStats(self.samples, self.bytes, end - self.begun, self.waited, self.clock.seconds())
-
-
 @final
 class _Epoch(Iterator[Batch]):
     """What is left of one epoch. Closing it, or dropping it, ends its threads."""
 
     def __init__(self, loader: Loader, plan: Plan, schedule: Schedule) -> None:
-        self.meter = _Meter()
+        self.meter = Meter()
         self._loader = loader
         self._schedule = schedule
         self._step = 0
-        self._noted = (time.monotonic(), 0.0, 0.0)
         self._transfer = Transfer(loader._device)
-        self._pipeline: Pipeline[tuple[Batch, int]] = Pipeline(
-            _jobs(loader._collator, plan, schedule, self.meter.clock),
-            threads=loader._threads,
-            depth=1 + loader.setting.prefetch,
-            timeout=loader._timeout,
-            name=f"shardio rank {loader.world.rank}",
-        )
-        self._apply(loader.setting)
+        self._steps = loader._workers.begin(plan, schedule, self.meter.clock)
+        self._watch = Watch(loader._workers, self._steps)
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
         try:
-            batch, size = next(self._pipeline)
+            batch, size = next(self._steps)
         except BaseException:
             self.close()
             raise
         finally:
-            self.meter.waited = self._pipeline.waited
-        self.meter.samples += len(batch["index"])
-        self.meter.bytes += size
+            self.meter.waited = self._steps.waited
+        self.meter.count(len(batch["index"]), size)
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
-        self._tune()
+        self._watch.step()
         return self._transfer(batch)
-
-    def _tune(self) -> None:
-        """Tells the tuner what this step took, and does as it says. The first step is a start, and measures nothing."""
-        now, tuner = (time.monotonic(), self._pipeline.waited, self._pipeline.idle), self._loader._tuner
-        if self._step > 1:
-            seconds, waited, idle = (new - old for new, old in zip(now, self._noted, strict=True))
-            before = tuner.setting
-            if tuner.note(Window(seconds, 1, waited, idle)) != before:
-                self._apply(tuner.setting)
-        self._noted = now
-
-    def _apply(self, setting: Setting) -> None:
-        self._loader._collator.keep(setting.prefetch + 3)
-        self._pipeline.resize(setting.threads, 1 + setting.prefetch)
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""
-        if self.meter.ended is None:
-            self.meter.ended = time.monotonic()
-        self._pipeline.close()
+        self.meter.end()
+        self._steps.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_pipeline"):  # not where __init__ failed
+        if hasattr(self, "_steps"):  # not where __init__ failed
             self.close()
-
-
-def _jobs(collator: Collator, plan: Plan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
-    """The work of each step. Knows nothing of the epoch's iterator, which must end when nobody else holds it."""
-    asked = -1  # the last window that storage was asked for
-    for step in range(len(schedule)):
-        first, last = plan.windows(*schedule.positions(step))
-        if last > asked:
-            # One window more than is needed now, so that storage works on it in the meantime.
-            for run in plan.runs(max(first, asked + 1), last + 2):
-                collator.dataset.read_ahead(*run, collator.fields)
-            asked = last + 1
-        yield collator.job(plan, schedule.part(plan, step), schedule.tail == "pad", clock)
 
 
 def _device(device: torch.device | str | None) -> torch.device:
@@ -361,10 +283,10 @@ def _whole(value: int, name: str) -> int:
         raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
 
 
-def _count(value: int | Literal["auto"], name: str) -> int:
-    """0 for "auto", else a checked count."""
+def _count(value: int | Literal["auto"], name: str) -> int | None:
+    """None for "auto", else a checked count."""
     if value == "auto":
-        return 0
+        return None
     if not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
     return value

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -20,8 +20,12 @@ class StageClock:
         try:
             yield
         finally:
-            spent = time.perf_counter() - begun
-            with self._lock:
+            self.add({name: time.perf_counter() - begun})
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Adds what another clock has measured."""
+        with self._lock:
+            for name, spent in seconds.items():
                 self._seconds[name] = self._seconds.get(name, 0.0) + spent
 
     def seconds(self) -> dict[str, float]:

@@ -30,7 +30,19 @@ LAYERS = [
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
     ["shard", "writer", "selection", "dataset", "pipeline", "buffers", "engines"],  # L3
-    ["batches", "transfer", "loader", "convert", "verify", "sheet", "testing"],  # L4
+    [
+        "mapping",
+        "batches",
+        "isolation",
+        "workers",
+        "stats",
+        "transfer",
+        "loader",
+        "convert",
+        "verify",
+        "sheet",
+        "testing",
+    ],  # L4
     ["train", "bench"],  # L5
     ["cli", "__main__"],  # L6
 ]

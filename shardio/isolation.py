@@ -1,0 +1,322 @@
+"""Producers: processes that make whole batches, in anonymous shared memory, for work that holds the GIL.
+
+    parent                                        producer p of P, for steps p, p + P, ...
+      ("epoch", number, plan, schedule)   -->     makes the steps' batches in its slots, one after the other
+      ("slot", number)                    -->     that slot's memory may be written again
+                                          <--     ("batch", epoch, slot, where each tensor is, the rest, bytes, seconds)
+                                          <--     ("error", epoch, the error)
+
+A slot is a memfd: no name, so nothing stays behind whatever is killed. A producer dies with its parent. What is pickled
+here comes from this job's own processes, never from data.
+"""
+
+import mmap
+import os
+import pickle
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from . import processes
+from .batches import Batch, Collator
+from .errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
+from .plan import Plan, Schedule
+from .timing import StageClock
+
+_ALIGN = 4096
+_JOIN_SECONDS = 5.0
+
+
+class Slot:
+    """Shared memory of one batch, on either side."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.memory = np.empty(0, np.uint8)
+        weakref.finalize(self, os.close, handle)
+
+    def reach(self, size: int) -> NDArray[np.uint8]:
+        """The memory, mapped to `size` bytes at least; the file grows if it has to."""
+        if size > len(self.memory):
+            if os.fstat(self.handle).st_size < size:
+                os.ftruncate(self.handle, -(-size // _ALIGN) * _ALIGN)
+            self.memory = np.frombuffer(mmap.mmap(self.handle, os.fstat(self.handle).st_size), np.uint8)
+        return self.memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor is in a slot."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def end(self) -> int:
+        return self.start + int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def view(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        return memory[self.start : self.end].view(self.dtype).reshape(self.shape)
+
+
+@final
+class Producers:
+    """Producer processes of one loader; they outlive its epochs.
+
+    Args:
+        make: gives each producer its collator; pickled, so a module's function or a partial of one.
+        count: processes.
+        slots: batches that each may have made ahead.
+        timeout: seconds to wait for a batch before PipelineStalled.
+        name: in messages.
+    """
+
+    def __init__(
+        self, make: Callable[[], Collator], *, count: int, slots: int, timeout: float, name: str = "shardio"
+    ) -> None:
+        try:
+            pickle.dumps(make)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"isolate=True starts processes, and what they work with must be picklable (a function of a module, "
+                f"no lambda): {error}"
+            ) from error
+        self._name, self._timeout = name, timeout
+        self._pid = os.getpid()
+        self.epoch = 0
+        self.members = [_Producer(make, slots, f"{name} producer {number}") for number in range(count)]
+        weakref.finalize(self, _end, self.members, self._pid)
+
+    def begin(self, plan: Plan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
+        """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
+        if os.getpid() != self._pid:
+            raise PipelineClosed(f"{self._name}: begun before this process was forked")
+        self.epoch += 1
+        for number, producer in enumerate(self.members):
+            producer.send(("epoch", self.epoch, plan, schedule, number, len(self.members)))
+        return IsolatedSteps(self, self.epoch, len(schedule), clock, self._timeout)
+
+
+@final
+class IsolatedSteps(Iterator[tuple[Batch, int]]):
+    """One epoch's batches and their stored bytes, in order: what `Pipeline` is for threads."""
+
+    def __init__(self, producers: Producers, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
+        self.waited = 0.0
+        self.idle = 0.0
+        self._producers, self._epoch, self._steps = producers, epoch, steps
+        self._clock, self._timeout = clock, timeout
+        self._step = 0
+        self._closed = False
+
+    def __next__(self) -> tuple[Batch, int]:
+        """The next batch. Raises what a producer raised, ProducerDied, PipelineStalled, or PipelineClosed."""
+        if self._closed or self._producers.epoch != self._epoch:
+            raise PipelineClosed("closed, or a newer loop over the same loader has begun")
+        if self._step == self._steps:
+            raise StopIteration
+        members = self._producers.members
+        for member in members:
+            member.give_back()
+        producer = members[self._step % len(members)]
+        begun = time.monotonic()
+        try:
+            message = producer.receive(self._epoch, self._timeout)
+        finally:
+            self.waited += time.monotonic() - begun
+        if message[0] == "error":
+            raise message[2]
+        _, _, number, places, rest, size, seconds = message
+        self._clock.add(seconds)
+        self._step += 1
+        return producer.batch(number, places, rest), size
+
+    def resize(self, threads: int, depth: int) -> None:
+        """Processes stay as many as they are."""
+
+    def close(self) -> None:
+        """Delivers nothing more. The producers stay for the next epoch."""
+        self._closed = True
+
+
+@final
+class _Producer:
+    """The parent's end of one producer."""
+
+    def __init__(self, make: Callable[[], Collator], slots: int, name: str) -> None:
+        self.name = name
+        self._slots = [Slot(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC)) for _ in range(slots)]
+        self._pipe, theirs = processes.CONTEXT.Pipe()
+        handles = [DupFd(slot.handle) for slot in self._slots]
+        self.process = processes.CONTEXT.Process(target=_produce, args=(make, theirs, handles), name=name, daemon=True)
+        with processes.deaf_children():
+            self.process.start()
+        theirs.close()
+        self._lent = 0
+        # Slots come back when the garbage collector says so, in whatever thread: they wait here for the next send.
+        self._back: deque[int] = deque()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self, epoch: int, timeout: float) -> tuple[Any, ...]:
+        """The next message of this epoch; what is left of older ones gives its slot back."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self.give_back()
+            if not self._pipe.poll(max(0.0, min(0.1, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise PipelineStalled(f"{self.name} (process {self.process.pid}): no batch for {timeout:.0f} s")
+                continue
+            try:
+                message: tuple[Any, ...] = self._pipe.recv()
+            except (EOFError, OSError) as error:
+                raise self._died() from error
+            if message[1] == epoch:
+                return message
+            if message[0] == "batch":
+                self._back.append(message[2])
+                self._lent += 1
+
+    def batch(self, number: int, places: dict[str, _Place], rest: dict[str, Any]) -> Batch:
+        """The batch in a slot. Its memory goes back when nobody refers to the batch any more."""
+        size = max((place.end for place in places.values()), default=0)
+        memory = self._slots[number].reach(size)
+        self._lent += 1
+        if self._lent == len(
+            self._slots
+        ):  # the consumer keeps batches: it gets a copy, or the producer would wait for ever
+            memory = memory[:size].copy()
+            self._back.append(number)
+            self.give_back()
+        else:
+            # Behind a memoryview every view keeps `loan` itself alive, see `buffers`.
+            memory = np.frombuffer(memory.data, np.uint8)
+            weakref.finalize(memory, self._back.append, number).atexit = False
+        tensors = {name: torch.from_numpy(place.view(memory)) for name, place in places.items()}
+        return {name: tensors.get(name, rest.get(name)) for name in [*rest.pop("", ())]}
+
+    def give_back(self) -> None:
+        """Tells the producer which slots nobody refers to any more."""
+        while self._back:
+            self._lent -= 1
+            self.send(("slot", self._back.popleft()))
+
+    def _died(self) -> ProducerDied:
+        self.process.join(_JOIN_SECONDS)
+        return ProducerDied(f"{self.name} (process {self.process.pid}) died: exit code {self.process.exitcode}")
+
+    def end(self) -> None:
+        self._pipe.close()
+        self.process.terminate()
+        self.process.join(_JOIN_SECONDS)
+
+
+def _end(members: list[_Producer], pid: int) -> None:
+    if os.getpid() == pid:
+        for producer in members:
+            producer.end()
+
+
+@dataclass
+class _Task:
+    """What a producer works on."""
+
+    epoch: int
+    plan: Plan
+    schedule: Schedule
+    steps: Iterator[int] = field(default_factory=lambda: iter(()))
+
+
+def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", handles: list[Any]) -> None:
+    """A producer: makes batches while it has an epoch and a free slot, and listens in between."""
+    processes.die_with_parent()
+    torch.set_num_threads(1)
+    slots = [Slot(handle.detach()) for handle in handles]
+    free = deque(range(len(slots)))
+    collator: Collator | None = None
+    task: _Task | None = None
+    while True:
+        step = next(task.steps, None) if task is not None and free else None
+        while step is None or pipe.poll():
+            try:
+                message = pipe.recv()
+            except EOFError:
+                return
+            if message[0] == "slot":
+                free.append(message[1])
+            else:
+                _, epoch, plan, schedule, first, every = message
+                task, step = _Task(epoch, plan, schedule, iter(range(first, len(schedule), every))), None
+            if step is None and task is not None and free:
+                step = next(task.steps, None)
+        if task is None:
+            continue
+        number = free.popleft()
+        try:
+            collator = collator or make()
+            clock = StageClock()
+            places, rest, size = _make(collator, task, step, slots[number], clock)
+            pipe.send(("batch", task.epoch, number, places, rest, size, clock.seconds()))
+        except BaseException as error:  # noqa: BLE001  # raised again in the consumer
+            pipe.send(("error", task.epoch, _portable(error)))
+            task = None
+            free.append(number)
+
+
+def _make(
+    collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock
+) -> tuple[dict[str, _Place], dict[str, Any], int]:
+    """Makes a batch in a slot: where its tensors are, what is no tensor (under "" all names in order), its bytes."""
+    starts, end = {}, 0
+    for name, (shape, dtype) in collator.slots.items():
+        starts[name] = _Place(end, shape, dtype.str)
+        end = -(-starts[name].end // 64) * 64
+    memory = slot.reach(end)
+    arrays = {name: place.view(memory) for name, place in starts.items()}
+    job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, arrays)
+    for run in job.tasks:
+        run()
+    batch, size = job.result()
+    places: dict[str, _Place] = {}
+    rest: dict[str, Any] = {"": list(batch)}
+    loose: dict[str, NDArray[Any]] = {}
+    for name, value in batch.items():
+        if not isinstance(value, torch.Tensor):
+            rest[name] = value
+            continue
+        array = np.ascontiguousarray(value.numpy())
+        start = array.ctypes.data - memory.ctypes.data
+        if start >= 0 and start + array.nbytes <= len(memory):
+            places[name] = _Place(start, array.shape, array.dtype.str)
+        else:
+            loose[name] = array
+    for name, array in loose.items():
+        places[name] = _Place(end, array.shape, array.dtype.str)
+        end = -(-places[name].end // 64) * 64
+    memory = slot.reach(end)
+    for name, array in loose.items():
+        places[name].view(memory)[...] = array
+    return places, rest, size
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error itself if it can be sent, else its words."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own, and only to see whether it survives
+    except Exception:  # noqa: BLE001  # whatever pickle meets
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

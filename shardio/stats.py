@@ -1,0 +1,64 @@
+"""What an epoch has cost: counted while it runs, read as a value."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from .timing import StageClock
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What one epoch of one rank has cost so far.
+
+    Attributes:
+        samples: samples delivered.
+        bytes: stored bytes read for them.
+        seconds: wall time since the epoch was begun.
+        wait_seconds: of that, how long the consumer waited for batches.
+        stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
+    """
+
+    samples: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def starved(self) -> float:
+        """The share of wall time that the consumer waited for input, 0 to 1."""
+        return self.wait_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples delivered per second of wall time, on this rank."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+@final
+class Meter:
+    """Counts what an epoch costs. Outlives the epoch's threads and buffers."""
+
+    def __init__(self) -> None:
+        self.clock = StageClock()
+        self.waited = 0.0
+        self._begun = time.monotonic()
+        self._ended: float | None = None
+        self._samples = self._bytes = 0
+
+    def count(self, samples: int, size: int) -> None:
+        """Adds a batch that was delivered: its samples and stored bytes."""
+        self._samples += samples
+        self._bytes += size
+
+    def end(self) -> None:
+        """Stops the wall clock; may be called twice."""
+        if self._ended is None:
+            self._ended = time.monotonic()
+
+    def read(self) -> LoaderStats:
+        """The figures so far."""
+        end = time.monotonic() if self._ended is None else self._ended
+        return LoaderStats(self._samples, self._bytes, end - self._begun, self.waited, self.clock.seconds())

@@ -1,0 +1,276 @@
+"""The user's own function, on threads and in processes: the same batches, and clear words when it fails."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+
+import shardio
+from shardio import World
+from shardio.errors import ConfigError, MapError, PipelineClosed, PipelineStalled, ProducerDied, ShardCorrupt
+
+COUNT = 40
+
+
+def photos() -> shardio.Dataset:
+    """Photos of several sizes, and fields that come as lists."""
+    return shardio.from_samples(
+        [
+            {
+                "image": jpeg(30 + n % 3, 40, seed=n),
+                "label": n,
+                "key": f"k{n}",
+                "points": np.arange(n % 3, dtype=np.float32),
+            }
+            for n in range(COUNT)
+        ],
+        {"image": "image", "label": "int64", "key": "text", "points": shardio.Field("array", dtype="float32")},
+    )
+
+
+def load(dataset: shardio.Dataset, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    given = {"batch_size": 6, "threads": 2, "world": World(), "seed": 3, "tail": "pad", "timeout": 30.0}
+    image = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
+    transforms = image if "image" in dataset.fields else None
+    return shardio.Loader(dataset, transforms=transforms, **(given | options))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two batches, or parts of them, hold the same."""
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(torch.equal(a, b)) if isinstance(a, torch.Tensor) else a == b
+
+
+def brighter(batch: dict[str, Any]) -> dict[str, Any]:
+    """Makes floats of the images, larger than what came in, and drops a field."""
+    return {"image": batch["image"].float() * 2, "label": batch["label"] + 1, "key": batch["key"]}
+
+
+def one(sample: dict[str, Any]) -> dict[str, Any]:
+    """Looks at one sample: a tensor, a number, a text, and arrays that differ in size."""
+    assert isinstance(sample["label"], int)
+    assert sample["image"].shape == (16, 16, 3)
+    mean = sample["image"].float().mean((0, 1))
+    return {"mean": mean, "twice": 2 * sample["label"], "key": sample["key"] * 2, "some": np.ones(sample["index"] % 3)}
+
+
+def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
+    """Fails for one sample."""
+    if 7 in batch["index"].tolist():
+        raise KeyError("seven")
+    return batch
+
+
+def deadly(batch: dict[str, Any]) -> dict[str, Any]:
+    """Ends its process."""
+    os._exit(5)
+
+
+def endless(batch: dict[str, Any]) -> dict[str, Any]:
+    """Never comes back."""
+    time.sleep(1000)
+    return batch
+
+
+def nothing(batch: dict[str, Any]) -> Any:
+    """Forgets to return."""
+
+
+def process_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """Says where it ran."""
+    return {"process": os.getpid(), "thread": threading.current_thread().name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": one, "map_by": "sample"}])
+def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None:
+    """Two epochs, with and without a function: same batches, order, padding and lists; later epochs too."""
+    dataset = photos()
+    threads, isolated = load(dataset, **options), load(dataset, isolate=True, **options)
+    for _ in range(2):
+        kept = []
+        for a, b in zip(threads, isolated, strict=True):
+            assert same(a, b)
+            kept.append((a, b))
+        assert len(kept) == 7
+        assert all(same(a, b) for a, b in kept)  # batches that are kept stay what they are
+    assert threads.state_dict() == isolated.state_dict()
+    assert isolated.stats().samples == 42
+    assert isolated.stats().bytes == threads.stats().bytes
+    assert isolated.stats().stage_seconds.keys() == threads.stats().stage_seconds.keys()
+
+
+def test_map_of_batches_and_of_samples() -> None:
+    """What the function returns is the batch; index and valid stay; numbers and equal shapes become tensors."""
+    for batch in load(photos(), map=brighter):
+        assert batch.keys() == {"image", "label", "key", "index", "valid"}
+        assert batch["image"].dtype == torch.float32
+        assert torch.equal(batch["label"], batch["index"] + 1)
+    for batch in load(photos(), map=one, map_by="sample"):
+        assert batch.keys() == {"mean", "twice", "key", "some", "index", "valid"}
+        assert batch["mean"].shape == (6, 3)
+        assert torch.equal(batch["twice"], batch["index"] * 2)
+        assert batch["key"] == [f"k{n}k{n}" for n in batch["index"].tolist()]
+        assert [len(array) for array in batch["some"]] == [n % 3 for n in batch["index"].tolist()]
+
+
+def test_map_runs_on_workers() -> None:
+    """The function does not run in the consumer's thread."""
+    for batch in load(photos(), map=process_of):
+        assert batch["process"] == os.getpid()
+        assert batch["thread"].startswith("shardio rank 0-")
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (unlucky, r"map function unlucky, the batch of samples \[.*7.*\]: KeyError: 'seven'"),
+        (nothing, r"map function nothing, .*: it must return a dict, got NoneType"),
+    ],
+)
+def test_a_function_that_fails_is_named(function: Callable[..., Any], message: str, isolate: bool) -> None:
+    """The error says which function, which samples, and what it raised, where the batch was due."""
+    loader = load(photos(), map=function, isolate=isolate)
+    with pytest.raises(MapError, match=message):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"map": 3}, "map must be a function, got 3"),
+        ({"map": one, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Before anything runs."""
+    with pytest.raises(ConfigError, match=message):
+        load(photos(), **options)
+
+
+def test_samples_of_different_names_are_refused() -> None:
+    """A function must name the same things for all samples of a batch."""
+    loader = load(photos(), map=lambda sample: {str(sample["index"] % 2): 1}, map_by="sample", shuffle=None)
+    with pytest.raises(MapError, match="number 1 of the batch has"):
+        next(iter(loader))
+
+
+def test_what_cannot_be_sent_is_refused_in_words() -> None:
+    """A lambda cannot reach another process."""
+    with pytest.raises(ConfigError, match="must be picklable"):
+        next(iter(load(photos(), map=lambda batch: batch, isolate=True)))
+
+
+@pytest.mark.slow
+def test_leaving_a_loop_and_beginning_another() -> None:
+    """What producers still had of the older loop is not delivered in the newer one, and the older one says so."""
+    loader, wanted = load(photos(), isolate=True), load(photos())
+    older = iter(loader)
+    next(older), next(older)
+    wanted.set_epoch(1)
+    assert all(same(a, b) for a, b in zip(wanted, loader, strict=True))
+    with pytest.raises(PipelineClosed):
+        next(older)
+
+
+@pytest.mark.slow
+def test_an_error_in_a_producer_names_the_shard(tmp_path: Path) -> None:
+    """A truncated shard is the same error as on threads."""
+    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
+        for _ in range(30):
+            writer.append({"x": np.zeros(5000, np.uint8)})
+    dataset = shardio.open(tmp_path / "d")
+    loader = load(dataset, isolate=True, shuffle=None)
+    assert len(list(loader)) == 5
+    (shard,) = (tmp_path / "d").glob("*.tar")
+    os.truncate(shard, 60_000)
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, field 'x', row \d+"):
+        list(loader)
+
+
+@pytest.mark.slow
+def test_a_producer_that_dies_is_named() -> None:
+    """Its exit code, or the signal that killed it; the loop ends at once."""
+    with pytest.raises(ProducerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
+        list(load(photos(), isolate=True, map=deadly))
+    loader = load(photos(), isolate=True)
+    epoch = iter(loader)
+    next(epoch)
+    assert loader._workers._producers is not None
+    victim = loader._workers._producers.members[1].process.pid
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(ProducerDied, match="exit code -9"):
+        list(epoch)
+
+
+@pytest.mark.slow
+def test_a_producer_that_hangs_is_named() -> None:
+    """After the time limit, with its process."""
+    with pytest.raises(PipelineStalled, match=r"producer 0 \(process \d+\): no batch for 4 s"):
+        list(load(photos(), isolate=True, map=endless, timeout=4.0))
+
+
+@pytest.mark.slow
+def test_dropping_the_loader_ends_its_producers() -> None:
+    """No process is left."""
+    loader = load(photos(), isolate=True)
+    next(iter(loader))
+    assert loader._workers._producers is not None
+    members = [member.process for member in loader._workers._producers.members]
+    assert all(process.is_alive() for process in members)
+    del loader
+    gc.collect()
+    assert not any(process.is_alive() for process in members)
+
+
+@pytest.mark.slow
+def test_kill_takes_the_producers_along(tmp_path: Path) -> None:
+    """kill -9 of the main process: its producers are gone, and nothing is left in /dev/shm."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import shardio, time\n"
+        "if __name__ == '__main__':\n"
+        "    ds = shardio.from_samples([{'x': n} for n in range(100)])\n"
+        "    loader = shardio.Loader(ds, 4, isolate=True, threads=2)\n"
+        "    next(iter(loader))\n"
+        "    print(*[m.process.pid for m in loader._workers._producers.members], flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    before = set(os.listdir("/dev/shm"))
+    main = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert main.stdout is not None
+    producers = [int(pid) for pid in main.stdout.readline().split()]
+    assert len(producers) == 2
+    main.kill()
+    main.wait()
+    deadline = time.monotonic() + 2
+    while any(running(pid) for pid in producers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(running(pid) for pid in producers)
+    main.stdout.close()
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
