@@ -13,7 +13,8 @@ from ..augment import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transfor
 from ..dataset import Dataset
 from ..dataset import open as open_dataset
 from ..errors import ConfigError, PipelineStalled, ShardioError
-from ..loader import Loader, LoaderStats
+from ..loader import Loader
+from ..stats import LoaderStats
 from ..world import World
 from .machine import describe
 

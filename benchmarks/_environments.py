@@ -1,0 +1,77 @@
+"""A virtual environment for each peer, made once and kept until what it is made of changes."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks._peers import HERE, Module, load
+
+ROOT = HERE.parent
+TAIL = 1500  # characters of an installation's output that go into an error
+
+
+class NotInstalled(Exception):
+    """A peer's environment could not be made; the message says why."""
+
+
+def environment(library: str, work: Path) -> Path:
+    """The interpreter of the peer's environment below `work`, made if it is not there.
+
+    Raises NotInstalled with the end of pip's output, or with the Debian packages that are missing.
+    """
+    module = load(library)
+    missing = [name for name in module.DEBIAN if not _has_debian(name)]
+    if missing:
+        raise NotInstalled(f"Debian packages are missing: apt-get install {' '.join(missing)}")
+    folder = (work / "envs" / library).absolute()
+    python, stamp = folder / "bin" / "python", folder / "stamp"
+    made_of = _made_of(module)
+    if stamp.is_file() and stamp.read_text() == made_of:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _run([sys.executable, "-m", "venv", str(folder)])
+    for step in _steps(module):
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *step])
+    stamp.write_text(made_of)
+    return python
+
+
+def _steps(module: Module) -> list[list[str]]:
+    """Arguments of pip, in order. torch comes first and alone, so that no dependency chooses another build of it."""
+    wanted = list(module.REQUIREMENTS)
+    torch = [item for item in wanted if item.startswith("torch==")]
+    own = [part for item in wanted for part in item.split(" ", 1)]
+    steps = [torch] if torch else []
+    # Only shardio's own dependencies are held to its tested versions: peers name theirs themselves.
+    steps.append([*own, "-c", "constraints.txt"] if "-e" in own else own)
+    if module.WITHOUT_DEPENDENCIES:
+        steps.append(["--no-deps", *module.WITHOUT_DEPENDENCIES])
+    return steps
+
+
+def _made_of(module: Module) -> str:
+    parts = [sys.version, *module.REQUIREMENTS, "--no-deps", *module.WITHOUT_DEPENDENCIES]
+    if any(item.startswith("-e") for item in module.REQUIREMENTS):
+        compiled = [
+            path for path in (ROOT / "hatch_build.py", *sorted((ROOT / "shardio").rglob("*.c"))) if path.is_file()
+        ]
+        parts += [path.read_text() for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", *compiled)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _has_debian(name: str) -> bool:
+    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", name]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True).stdout == "installed"
+    except FileNotFoundError:
+        return True  # no Debian: its packages go by other names here, and pip's error will tell
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise NotInstalled(f"{' '.join(command[1:])} failed: ...{done.stdout.strip()[-TAIL:]}")

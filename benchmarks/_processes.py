@@ -1,0 +1,81 @@
+"""Runs one peer's work in a fresh process of its own environment, and the programs that measure limits."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks._peers import HERE, load
+from benchmarks._workloads import Workload
+
+TIME_LIMIT = 1200.0  # seconds for one process
+TAIL = 1200  # characters of a failed process's output that go into the error
+
+
+class PeerFailed(Exception):
+    """A peer's process failed; the message holds the end of what it printed."""
+
+
+def run_peer(python: Path, library: str, workload: Workload, order: Mapping[str, Any], work: Path) -> dict[str, Any]:
+    """Has `_run_peer.py` carry out `order` with that interpreter; returns its result. Raises PeerFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        request, result = Path(folder, "order.json"), Path(folder, "result.json")
+        request.write_text(json.dumps({"library": library, "workload": asdict(workload)} | dict(order)))
+        command = [str(python), "-m", "benchmarks._run_peer", str(request), str(result)]
+        run(command, _environ(library, work))
+        if not result.is_file():
+            raise PeerFailed("the process ended without a result")
+        made: dict[str, Any] = json.loads(result.read_text())
+        return made
+
+
+def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
+    """Runs a command in a process group of its own; returns what it printed. Raises PeerFailed."""
+    process = subprocess.Popen(
+        command,
+        cwd=HERE.parent,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=TIME_LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        printed, _ = process.communicate()
+        raise PeerFailed(f"no end after {TIME_LIMIT:.0f} s: ...{printed.strip()[-TAIL:]}") from None
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if process.returncode:
+        raise PeerFailed(f"exit status {process.returncode}: ...{printed.strip()[-TAIL:]}")
+    return printed
+
+
+def _environ(library: str, work: Path) -> dict[str, str]:
+    """The variables of a peer's process: no GPU, caches below `work`, stand-ins on the module path."""
+    module = load(library)
+    paths = [str(HERE / "stand_ins" / name) for name in module.STAND_INS]
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    own = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths), "XDG_CACHE_HOME": str(work / "cache")}
+    return inherited | own | {"HF_HOME": str(work / "cache" / "huggingface")} | dict(module.ENVIRONMENT)
+
+
+def chill(folder: Path) -> None:
+    """Drops the files below `folder` (or one file) from the page cache; what is dirty is written first."""
+    files = [folder] if folder.is_file() else [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)

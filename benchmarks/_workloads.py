@@ -1,0 +1,120 @@
+"""What is compared: three workloads, and the common source data that every peer packs into its own format.
+
+    photos    JPEG tiles of about 500x375: random resized crop to 224 and flip, uint8      batch 256
+    tensors   uint16 arrays [16, 256, 256], 2 MiB each, as they are                        batch 16
+    records   3,072 bytes each, as they are                                                batch 512
+
+All in random order. The first four bytes of an array are its number, so that a run can be checked for what it
+delivered. This module and the peers' own (`bench_*.py`) run in each peer's environment: at the top they import NumPy
+and nothing else.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Batch: TypeAlias = tuple[Any, Any]
+"""What a peer's `epoch` yields: `[B, ...]`, and the labels `[B]` of photos (None for the others)."""
+
+PASSES = 64
+"""Over the data in one go, for peers that can be told to. The epochs here are short, and to begin one costs some of
+them more than it would with a large data set; so they go on where the last epoch ended."""
+
+IMAGE_SIZE = 224
+SEED = 0
+CHUNK = 64 << 20  # bytes of random numbers drawn at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workload as one peer runs it.
+
+    Attributes:
+        name: `photos`, `tensors` or `records`.
+        count: samples.
+        batch_size: samples per batch.
+        shape: of one delivered sample; photos may also come as (channels, height, width).
+        dtype: of what is delivered.
+        threads: threads or worker processes.
+        variant: which of the peer's own ways; "" where it has one only.
+    """
+
+    name: str
+    count: int
+    batch_size: int
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+    threads: int = 2
+    variant: str = ""
+
+    @property
+    def sample_bytes(self) -> int:
+        """The size of one delivered sample."""
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+WORKLOADS = {
+    "photos": Workload("photos", 4000, 256, (IMAGE_SIZE, IMAGE_SIZE, 3)),
+    "tensors": Workload("tensors", 512, 16, (16, 256, 256), "uint16"),
+    "records": Workload("records", 200_000, 512, (3072,)),
+}
+
+
+def photos(source: Path, count: int) -> list[tuple[Path, int]]:
+    """`count` JPEG files below `source`, spread over all of its folders, with the folder's number as the label.
+
+    In a fixed random order: formats that are read front to back are to be written shuffled, as their manuals say.
+    """
+    found = sorted(source.rglob("*.jpg"))
+    if len(found) < count:
+        raise FileNotFoundError(
+            f"{source}: {count} photos are needed, {len(found)} are there; see benchmarks/photos.py"
+        )
+    chosen = [found[i * len(found) // count] for i in range(count)]
+    folders = {folder: number for number, folder in enumerate(sorted({path.parent for path in found}))}
+    random.Random(SEED).shuffle(chosen)
+    return [(path, folders[path.parent]) for path in chosen]
+
+
+def encoded(source: Path, count: int) -> Iterator[tuple[bytes, int]]:
+    """The files of `photos` as bytes, with their labels."""
+    return ((path.read_bytes(), label) for path, label in photos(source, count))
+
+
+def arrays(workload: Workload, source: Path) -> NDArray[Any]:
+    """The samples of `tensors` or `records`, `[count, *shape]`, memory-mapped from the file `make_arrays` wrote."""
+    stored: NDArray[Any] = np.load(source, mmap_mode="r")
+    return stored[: workload.count]
+
+
+def make_arrays(workload: Workload, path: Path) -> None:
+    """Writes the samples of `tensors` or `records` to `path`, if it is not there; the same bytes every time."""
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    target = np.lib.format.open_memmap(
+        part, mode="w+", dtype=np.dtype(workload.dtype), shape=(workload.count, *workload.shape)
+    )
+    generator = np.random.default_rng(SEED)
+    step = max(1, CHUNK // workload.sample_bytes)
+    for start in range(0, workload.count, step):
+        rows = np.arange(start, min(start + step, workload.count), dtype="<u4")
+        noise = (
+            np.frombuffer(generator.bytes(len(rows) * workload.sample_bytes), np.uint8).reshape(len(rows), -1).copy()
+        )
+        noise[:, :4] = rows.view(np.uint8).reshape(-1, 4)
+        target[rows[0] : rows[-1] + 1] = noise.view(workload.dtype).reshape(len(rows), *workload.shape)
+    target.flush()
+    part.rename(path)
+
+
+def numbers(batch: NDArray[Any]) -> NDArray[np.uint32]:
+    """The numbers that stand in the first four bytes of each array of a batch."""
+    flat = np.ascontiguousarray(batch.reshape(len(batch), -1)[:, : 4 // batch.itemsize])
+    return flat.view("<u4")[:, 0]

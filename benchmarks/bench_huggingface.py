@@ -1,0 +1,100 @@
+"""Peer: Hugging Face datasets on its Arrow files, read by PyTorch's DataLoader."""
+
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._crops import DECODER_NOTES, crop_image, opencv
+from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
+
+WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+REQUIREMENTS = (
+    "torch==2.13.0",
+    "numpy==2.4.6",
+    "datasets==5.2.0",
+    "pillow==13.0.0",
+    "opencv-python-headless==5.0.0.93",
+)
+VERSIONS = ("datasets", "pyarrow", "torch", "pillow", "opencv-python-headless")
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+
+
+def label(workload: Workload) -> str:
+    """What is run."""
+    order = "map style, DataLoader with worker processes, batched __getitems__"
+    return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.name == "photos" else order
+
+
+def prepare(workload: Workload, source: Path, out: Path) -> None:
+    """Arrow files: photos as its Image feature with the files' bytes inside, else binary."""
+    import datasets
+
+    if workload.name == "photos":
+        features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
+    else:
+        features = datasets.Features({"array": datasets.Value("large_binary")})
+    made = datasets.Dataset.from_generator(
+        partial(_samples, workload, source), features=features, cache_dir=str(out / "made"), writer_batch_size=64
+    )
+    made.save_to_disk(str(out / "data"))
+
+
+def _samples(workload: Workload, source: Path) -> Iterator[dict[str, Any]]:
+    if workload.name == "photos":
+        for data, of_class in encoded(source, workload.count):
+            yield {"image": {"bytes": data, "path": None}, "label": of_class}
+    else:
+        for array in arrays(workload, source):
+            yield {"array": array.tobytes()}
+
+
+def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
+    """The next batches of one loop over many passes."""
+    for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
+        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+
+
+@cache
+def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
+    import datasets
+    from torch.utils.data import DataLoader, RandomSampler
+
+    data = datasets.load_from_disk(str(prepared / "data"))
+    if workload.name == "photos" and workload.variant == "pillow":
+        data = data.cast_column("image", datasets.Image())
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=workload.batch_size,
+        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each pass
+        num_workers=workload.threads,
+        drop_last=True,
+        persistent_workers=True,
+        prefetch_factor=2,
+        collate_fn=_Collate(workload),
+    )
+    return chain.from_iterable(repeat(loader))
+
+
+class _Collate:
+    """Rows as a batch that is stacked straight into shared memory."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        from torch.utils.data import default_collate
+
+        return default_collate([self._sample(row) for row in rows])
+
+    def _sample(self, row: dict[str, Any]) -> Any:
+        import torch
+
+        if self._workload.name != "photos":
+            flat = np.frombuffer(row["array"], self._workload.dtype)
+            return torch.from_numpy(flat.reshape(self._workload.shape))
+        image = crop_image(row["image"]) if self._workload.variant == "pillow" else opencv(row["image"]["bytes"])
+        return torch.from_numpy(image), row["label"]

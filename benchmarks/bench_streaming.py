@@ -1,0 +1,90 @@
+"""Peer: MosaicML Streaming on MDS shards that are local."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._crops import DECODER_NOTES, crop_image, opencv
+from benchmarks._workloads import Batch, Workload, arrays, photos
+
+WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+REQUIREMENTS = (
+    "torch==2.13.0",
+    "numpy==2.1.3",
+    "transformers<5",
+    "xxhash<4",
+    "zstd",
+    "Brotli",
+    "python-snappy<1",
+    "boto3",
+    "catalogue<3",
+    "matplotlib<4",
+    "pillow==13.0.0",
+    "opencv-python-headless==5.0.0.93",
+)
+WITHOUT_DEPENDENCIES = ("mosaicml-streaming==0.13.0",)  # it asks for clients of every cloud, and for torchvision
+STAND_INS = ("torchvision",)
+VERSIONS = ("mosaicml-streaming", "torch", "pillow", "opencv-python-headless")
+
+
+def label(workload: Workload) -> str:
+    """What is run."""
+    order = "worker processes, shuffle py1e"
+    if workload.name == "photos":
+        return f"MDS, {order}; {DECODER_NOTES[workload.variant]}"
+    return f"MDS, {order}"
+
+
+def prepare(workload: Workload, source: Path, out: Path) -> None:
+    """MDS shards; photos as its own `jpeg`, or as `bytes` for OpenCV."""
+    from PIL import Image
+    from streaming import MDSWriter
+
+    if workload.name != "photos":
+        shape = ",".join(map(str, workload.shape))
+        with MDSWriter(out=str(out), columns={"array": f"ndarray:{workload.dtype}:{shape}"}) as writer:
+            for array in arrays(workload, source):
+                writer.write({"array": np.array(array)})
+        return
+    kind = "jpeg" if workload.variant == "pillow" else "bytes"
+    with MDSWriter(out=str(out), columns={"image": kind, "label": "int"}) as writer:
+        for path, of_class in photos(source, workload.count):
+            image = Image.open(path) if kind == "jpeg" else path.read_bytes()
+            writer.write({"image": image, "label": of_class})
+
+
+def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
+    """One loop over the StreamingDataLoader."""
+    for batch in _loader(workload, prepared):
+        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+
+
+@cache
+def _loader(workload: Workload, prepared: Path) -> Any:
+    import torch
+    from streaming import StreamingDataLoader, StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    class Samples(StreamingDataset):  # type: ignore[misc]
+        """Samples as tensors."""
+
+        def __getitem__(self, at: int) -> Any:
+            sample = super().__getitem__(at)
+            if workload.name != "photos":
+                return torch.from_numpy(sample["array"])
+            decode = crop_image if workload.variant == "pillow" else opencv
+            return torch.from_numpy(decode(sample["image"])), sample["label"]
+
+    clean_stale_shared_memory()
+    data = Samples(local=str(prepared), shuffle=True, batch_size=workload.batch_size)
+    return StreamingDataLoader(
+        data,
+        batch_size=workload.batch_size,
+        num_workers=workload.threads,
+        drop_last=True,
+        persistent_workers=True,
+        prefetch_factor=2,
+    )

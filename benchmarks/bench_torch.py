@@ -1,0 +1,99 @@
+"""Peer: PyTorch's own DataLoader, over image files or over an HDF5 file."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+from benchmarks._crops import DECODER_NOTES, DECODERS
+from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
+
+WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("h5py",), "records": ("h5py",)}
+REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "pillow==13.0.0", "opencv-python-headless==5.0.0.93", "h5py==3.16.0")
+VERSIONS = ("torch", "pillow", "opencv-python-headless", "h5py")
+
+
+def label(workload: Workload) -> str:
+    """What is run."""
+    if workload.name == "photos":
+        return f"DataLoader, worker processes, one file per image; {DECODER_NOTES[workload.variant]}"
+    return "DataLoader, worker processes, h5py one sample at a time"
+
+
+def prepare(workload: Workload, source: Path, out: Path) -> None:
+    """A folder of files per class for photos, else one contiguous HDF5 dataset."""
+    out.mkdir(parents=True)
+    if workload.name == "photos":
+        for number, (data, of_class) in enumerate(encoded(source, workload.count)):
+            folder = out / f"{of_class:05d}"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{number:08d}.jpg").write_bytes(data)
+        return
+    import h5py
+
+    with h5py.File(out / "data.h5", "w") as file:
+        file.create_dataset("array", data=arrays(workload, source))
+
+
+def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
+    """The next batches of one loop over many passes."""
+    for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
+        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+
+
+@cache
+def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
+    from torch.utils.data import DataLoader, RandomSampler
+
+    if workload.name == "photos":
+        data: Any = _Folder(prepared, DECODERS[workload.variant])
+    else:
+        data = _Rows(prepared / "data.h5", workload.count)
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=workload.batch_size,
+        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each pass
+        num_workers=workload.threads,
+        drop_last=True,
+        persistent_workers=True,
+        prefetch_factor=2,
+    )
+    return chain.from_iterable(repeat(loader))
+
+
+class _Folder:
+    """A map-style dataset of image files, as torchvision's ImageFolder."""
+
+    def __init__(self, root: Path, decode: Callable[[bytes], Any]) -> None:
+        self._files = [(path, int(path.parent.name)) for path in sorted(root.rglob("*.jpg"))]
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
+        path, label = self._files[index]
+        return torch.from_numpy(self._decode(path.read_bytes())), label
+
+
+class _Rows:
+    """A map-style dataset over the rows of an HDF5 dataset; each worker opens the file for itself."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path = path
+        self._count = count
+        self._rows: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        import h5py
+        import torch
+
+        if self._rows is None:
+            self._rows = h5py.File(self._path, "r")["array"]
+        return torch.from_numpy(self._rows[index])

@@ -1,0 +1,157 @@
+"""How fast other loaders deliver the same samples on this machine: an honest side-by-side comparison.
+
+    python benchmarks/photos.py /tmp/photos
+    python benchmarks/compare.py --workload photos --photos /tmp/photos --json photos.json --plot photos.png
+    python benchmarks/compare.py --workload tensors --peers shardio,ffcv,dali --rounds 3
+    python benchmarks/compare.py --workload records --peers shardio-hdf5,torch --count 20000 --rounds 1
+    python benchmarks/compare.py --workload photos --list
+
+Each peer runs in an environment of its own, which is made below --work and kept, as is its copy of the data. The first
+run takes about 15 GB and ten minutes of installing for all peers. In every round each peer has one turn in a fresh
+process: an epoch to warm up, in which what it delivers is checked, then timed epochs. See benchmarks/README.md.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import _report
+from benchmarks._peers import Peer, libraries, load, peers, reference
+from benchmarks._rounds import Plan, compare
+from benchmarks._summary import summarise
+from benchmarks._workloads import WORKLOADS, Workload, make_arrays
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; 0, or 1 if a peer failed."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    try:
+        chosen = peers(args.workload, args.peers)
+    except ValueError as error:
+        parser.error(str(error))
+    workload = _workload(args)
+    if args.list:
+        print(listing(workload, chosen))
+        return 0
+    if args.plot is not None:
+        _check_plot(parser)
+    plan = Plan(
+        workload,
+        _source(parser, args, workload),
+        args.work.absolute(),
+        rounds=args.rounds,
+        seconds=args.seconds,
+        cold=args.cold,
+        pythons={name: Path(path).absolute() for name, path in args.python_of},
+    )
+    base = reference(workload.name)
+    rows = summarise(compare(plan, chosen, _sayer()), base)
+    if args.json is not None:
+        _report.write_json(args.json, _report.as_json(plan, rows, base, unsupported(workload.name)))
+    if args.plot is not None:
+        _report.plot(args.plot, rows, f"{workload.name}: batch {workload.batch_size}, {workload.threads} threads")
+    print(_report.table(rows, workload.sample_bytes))
+    return 1 if any(row.failure for row in rows) else 0
+
+
+def listing(workload: Workload, chosen: list[Peer]) -> str:
+    """What each of the chosen peers runs, and which libraries do not support the workload."""
+    lines = [f"{peer.name:22} {load(peer.library).label(replace(workload, variant=peer.variant))}" for peer in chosen]
+    return "\n".join([*lines, *(f"{name:22} {why}" for name, why in unsupported(workload.name).items())])
+
+
+def unsupported(workload: str) -> dict[str, str]:
+    """The libraries that do not run a workload."""
+    return {name: f"does not run {workload}" for name in libraries() if workload not in load(name).WORKLOADS}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", required=True, choices=sorted(WORKLOADS))
+    parser.add_argument("--peers", default="all", help="all, or names separated by commas: a library or one variant")
+    parser.add_argument("--rounds", type=_positive, default=5)
+    parser.add_argument("--threads", type=_positive, default=2, help="threads, or worker processes, of each peer")
+    parser.add_argument("--count", type=_positive, help="samples; the default is the workload's own")
+    parser.add_argument("--batch-size", type=_positive, help="the default is the workload's own")
+    parser.add_argument("--seconds", type=float, default=1.5, help="timed epochs go on for at least this long")
+    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="environments and data; kept")
+    parser.add_argument("--cold", action="store_true", help="drop the peer's files from the page cache before its turn")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png")
+    parser.add_argument("--list", action="store_true", help="say what would run, and end")
+    parser.add_argument(
+        "--python-of",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="LIBRARY=PATH",
+        help="an interpreter to use for a library, instead of an environment made for it",
+    )
+    return parser
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    own = WORKLOADS[args.workload]
+    return replace(
+        own, count=args.count or own.count, batch_size=args.batch_size or own.batch_size, threads=args.threads
+    )
+
+
+def _source(parser: argparse.ArgumentParser, args: argparse.Namespace, workload: Workload) -> Path:
+    """The folder of photos, or the file of arrays, made if need be."""
+    if workload.count < workload.batch_size:
+        parser.error(f"--count must be at least one batch of {workload.batch_size}, got {workload.count}")
+    if workload.name != "photos":
+        path: Path = args.work.absolute() / "source" / f"{workload.name}-{workload.count}.npy"
+        make_arrays(workload, path)
+        return path
+    found = sum(1 for _ in args.photos.rglob("*.jpg"))
+    if found < workload.count:
+        parser.error(
+            f"--photos {args.photos}: {workload.count} are needed, {found} are there; see benchmarks/photos.py"
+        )
+    folder: Path = args.photos.absolute()
+    return folder
+
+
+def _check_plot(parser: argparse.ArgumentParser) -> None:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    del matplotlib
+
+
+def _sayer() -> Callable[[str], None]:
+    """Status lines on stderr, with the time since the start."""
+    console, begun = Console(stderr=True, highlight=False), time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[{time.monotonic() - begun:5.0f} s] {text}", markup=False, soft_wrap=True)
+
+    return say
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, sign, path = text.partition("=")
+    if not sign or name not in libraries() or not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"must be LIBRARY=PATH to an interpreter, got {text!r}")
+    return name, path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The comparison with other loaders: its peers are complete, its figures are fair, and no peer's failure ends it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import _environments, _limits, _rounds, _run_peer, _store
+from benchmarks._peers import Peer, libraries, load, peers, reference
+from benchmarks._processes import PeerFailed
+from benchmarks._report import as_json, table
+from benchmarks._rounds import Outcome, Plan, compare, turns
+from benchmarks._run_peer import Tally, WrongDelivery
+from benchmarks._summary import median_ratio, summarise
+from benchmarks._workloads import WORKLOADS, Workload, arrays, make_arrays, numbers, photos
+from benchmarks.compare import main
+
+RECORDS = replace(WORKLOADS["records"], count=64, batch_size=8)
+
+
+def outcome(*rates: float | None, failure: str = "") -> Outcome:
+    """Rounds of these rates, at one processor second per 1,000 samples."""
+    rounds = [None if rate is None else {"samples_per_s": rate, "cpu_s_per_1000": 1.0} for rate in rates]
+    return Outcome([None if r is None else dict(r) for r in rounds], failure, "what is run")
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_every_peer_is_complete(library: str) -> None:
+    """Each module has the three functions and its constants, and says for every workload and variant what it runs."""
+    module = load(library)
+    assert callable(module.prepare)
+    assert callable(module.epoch)
+    assert module.REQUIREMENTS
+    assert module.VERSIONS
+    assert set(module.WORKLOADS) <= set(WORKLOADS)
+    for name, variants in module.WORKLOADS.items():
+        assert len(set(variants)) == len(variants) > 0
+        for variant in variants:
+            assert module.label(replace(WORKLOADS[name], variant=variant))
+
+
+def test_torch_is_never_left_to_a_dependency() -> None:
+    """Every module that needs torch names the one build that is installed first and alone."""
+    for library in libraries():
+        steps = _environments._steps(load(library))
+        if any(item.startswith("torch") for item in load(library).REQUIREMENTS):
+            assert steps[0] == ["torch==2.13.0"]
+
+
+def test_peers_are_found_by_library_and_by_variant() -> None:
+    """A library's name stands for all of its variants; an unknown name is refused with those that are known."""
+    assert peers("records", "shardio-lmdb,ffcv") == [Peer("shardio", "lmdb"), Peer("ffcv")]
+    assert [peer.name for peer in peers("tensors", "shardio")] == ["shardio-hdf5", "shardio-tar", "shardio-lmdb"]
+    assert peers("photos")[0].name == reference("photos") == "shardio-tar"
+    assert "spdl" not in {peer.library for peer in peers("records")}
+    for wanted in ("spdl", "nothing"):
+        with pytest.raises(ValueError, match=f"no peer {wanted!r} runs 'records'; those that do: shardio-hdf5"):
+            peers("records", wanted)
+
+
+def test_ratios_are_taken_within_each_round() -> None:
+    """The machine is four times as slow in the second round; a peer at half the limit stays at half the limit."""
+    assert median_ratio((50.0, 12.5, 60.0), (100.0, 25.0, 100.0)) == pytest.approx(0.5)
+    assert median_ratio((50.0, None, 60.0), (100.0, 25.0, None)) == pytest.approx(0.5)  # the one round that has both
+    assert median_ratio((None,), (100.0,)) is None
+
+
+def test_rows_hold_medians_and_stand_in_order() -> None:
+    """The fastest first, what failed last with its reason; ratios to the limit and to shardio."""
+    outcomes = {
+        "limit": outcome(100.0, 50.0, 100.0),
+        "shardio-tar": outcome(50.0, 30.0, 60.0),
+        "broken": outcome(None, None, None, failure="install: no wheel\nERROR: for this Python"),
+        "other": outcome(25.0, 15.0, 24.0),
+    }
+    rows = summarise(outcomes, "shardio-tar")
+    assert [row.name for row in rows] == ["limit", "shardio-tar", "other", "broken"]
+    assert (rows[2].samples_per_s, rows[2].cpu_s_per_1000) == (24.0, 1.0)
+    assert rows[2].of_limit == pytest.approx(0.25)  # of 0.25, 0.3 and 0.24
+    assert rows[2].of_reference == pytest.approx(0.5)  # of 0.5, 0.5 and 0.4
+    text = table(rows, 1000)
+    assert text.splitlines()[-1].endswith("FAILED: ERROR: for this Python")
+    assert text.splitlines()[0].startswith("peer")
+
+
+def test_each_round_another_peer_begins() -> None:
+    """The order is rotated, and nobody is left out."""
+    assert [turns(["a", "b", "c"], number) for number in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert turns([], 1) == []
+
+
+def test_a_failing_peer_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One peer cannot be installed, one fails in the second round: both are reported, the third has all its rounds."""
+    calls: list[str] = []
+
+    def ready(plan: Plan, peer: Peer, say: Callable[[str], None]) -> _rounds.Ready:
+        if peer.library == "ffcv":
+            raise _environments.NotInstalled("Debian packages are missing: apt-get install libopencv-dev")
+        return _rounds.Ready(peer.library, plan.workload, Path(), Path(), Path())
+
+    def measure(plan: Plan, item: _rounds.Ready | _limits.Limit) -> dict[str, float]:
+        name = item.library if isinstance(item, _rounds.Ready) else "limit"
+        calls.append(name)
+        if name == "torch" and calls.count("torch") == 2:
+            raise PeerFailed("exit status 1: ...MemoryError")
+        return {"samples_per_s": 10.0, "cpu_s_per_1000": 1.0}
+
+    monkeypatch.setattr(_rounds, "make_ready", ready)
+    monkeypatch.setattr(_rounds, "measure", measure)
+    said: list[str] = []
+    chosen = [Peer("ffcv"), Peer("torch", "h5py"), Peer("tfdata")]
+    outcomes = compare(Plan(RECORDS, tmp_path, tmp_path, rounds=3), chosen, said.append)
+    assert outcomes["ffcv"].failure == "install: Debian packages are missing: apt-get install libopencv-dev"
+    assert outcomes["torch-h5py"].failure == "round 2/3: exit status 1: ...MemoryError"
+    assert [result is None for result in outcomes["torch-h5py"].rounds] == [False, True, True]
+    assert calls.count("tfdata") == calls.count("limit") == 3
+    assert any("torch-h5py failed" in line for line in said)
+    assert all(len(one.rounds) == 3 for one in outcomes.values())
+
+
+def test_what_is_delivered_is_checked(tmp_path: Path) -> None:
+    """The numbers in the arrays are counted; a short epoch, another shape or dtype and empty samples are refused."""
+    make_arrays(RECORDS, tmp_path / "records.npy")
+    data = arrays(RECORDS, tmp_path / "records.npy")
+    assert numbers(data[5:8]).tolist() == [5, 6, 7]
+    tally = Tally(RECORDS)
+    for start in range(0, 64, 8):
+        tally.add((data[start : start + 8], None))
+    assert tally.end() == {
+        "samples": 64,
+        "distinct": 64,
+        "shape": (8, 3072),
+        "dtype": "uint8",
+        "mean": tally.end()["mean"],
+    }
+    short = Tally(RECORDS)
+    short.add((data[:8], None))
+    with pytest.raises(WrongDelivery, match="an epoch of 64 samples delivered 8"):
+        short.end()
+    for wrong, message in (
+        (data[:8, :100], r"samples are uint8 \(100,\), not uint8 \(3072,\)"),
+        (data[:8].astype("float32"), "samples are float32"),
+        (data[:3], "the first batch has 3 samples, not 8"),
+        (np.zeros((8, 3072), "uint8"), "the first sample is 0 all over"),
+    ):
+        with pytest.raises(WrongDelivery, match=message):
+            Tally(RECORDS).add((wrong, None))
+
+
+def test_photos_are_spread_over_the_folders_in_one_order(tmp_path: Path) -> None:
+    """Half of the photos come from both folders, labelled by folder, and always the same ones; too few are refused."""
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        for number in range(4):
+            (tmp_path / folder / f"{number}.jpg").write_bytes(b"")
+    chosen = photos(tmp_path, 4)
+    assert chosen == photos(tmp_path, 4)
+    assert sorted((path.parent.name, label) for path, label in chosen) == [("a", 0), ("a", 0), ("b", 1), ("b", 1)]
+    with pytest.raises(FileNotFoundError, match="9 photos are needed, 8 are there"):
+        photos(tmp_path, 9)
+
+
+def test_processor_time_counts_children() -> None:
+    """A child that only computes shows up while it runs, and after it was waited for."""
+    before = _run_peer.cpu_seconds(_run_peer.os.getpid())
+    subprocess.run([sys.executable, "-c", "sum(i * i for i in range(3_000_000))"], check=True)
+    assert _run_peer.cpu_seconds(_run_peer.os.getpid()) > before
+
+
+def test_prepared_data_is_kept_until_its_stamp_changes(tmp_path: Path) -> None:
+    """Made once per stamp; what fails halfway leaves nothing behind."""
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        made.append(folder)
+
+    for stamp in ("one", "one", "two"):
+        _store.kept(tmp_path / "data", stamp, make)
+    assert len(made) == 2
+
+    def fail(folder: Path) -> None:
+        folder.mkdir()
+        raise PeerFailed("no space")
+
+    with pytest.raises(PeerFailed, match="no space"):
+        _store.kept(tmp_path / "data", "three", fail)
+    assert not (tmp_path / "data").exists()
+    assert _store.storage(tmp_path)["file_system"]
+
+
+@pytest.mark.slow
+def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rounds of shardio against the limit with this very interpreter; the result says what ran on what."""
+    size = ["--count", "256", "--batch-size", "32", "--rounds", "2", "--seconds", "0.01"]
+    place = ["--work", str(tmp_path / "work"), "--json", str(tmp_path / "result.json")]
+    own = ["--python-of", f"shardio={sys.executable}"]
+    assert main(["--workload", "records", "--peers", "shardio-hdf5", *size, *place, *own]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    mine = result["peers"]["shardio-hdf5"]
+    assert mine["delivered"] | {"mean": 0} == {
+        "samples": 256,
+        "distinct": 256,
+        "shape": [32, 3072],
+        "dtype": "uint8",
+        "mean": 0,
+    }
+    assert len(mine["rates"]) == len(result["peers"]["limit"]["rates"]) == 2
+    assert mine["of_reference"] == 1.0
+    assert mine["of_limit"] > 0
+    assert result["workload"]["threads"] == 2
+    assert result["machine"]["cores"] > 0
+    assert result["unsupported"] == {"spdl": "does not run records"}
+    assert "shardio-hdf5" in capsys.readouterr().out
+
+
+def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Too few photos, an unknown peer, less than a batch: an error that names the rule, and nothing is installed."""
+    work = ["--work", str(tmp_path)]
+    for arguments, message in (
+        (["--workload", "photos", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),
+        (["--workload", "photos", "--peers", "nobody"], "no peer 'nobody' runs 'photos'"),
+        (["--workload", "records", "--count", "10", *work], "--count must be at least one batch of 512, got 10"),
+        (["--workload", "records", "--python-of", "torch=/nowhere"], "must be LIBRARY=PATH"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
+    assert main(["--workload", "tensors", "--list"]) == 0
+    assert "ffcv" in capsys.readouterr().out
+
+
+def test_a_result_is_plain_json(tmp_path: Path) -> None:
+    """Failures, missing rounds and the machine go through JSON."""
+    rows = summarise({"limit": outcome(2.0), "torch": outcome(None, failure="install: no")}, "shardio-tar")
+    workload: Workload = replace(RECORDS, variant="x")
+    result = json.loads(json.dumps(as_json(Plan(workload, tmp_path, tmp_path), rows, "shardio-tar", {})))
+    assert result["peers"]["torch"]["failure"] == "install: no"
+    assert result["peers"]["torch"]["samples_per_s"] is None
+    assert "variant" not in result["workload"]
