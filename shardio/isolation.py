@@ -27,8 +27,9 @@ import torch
 from numpy.typing import NDArray
 
 from . import processes
-from .batches import Batch, Collator
+from .batches import Collator
 from .errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
+from .job import Batch, Made
 from .plan import Plan, Schedule
 from .timing import StageClock
 
@@ -108,7 +109,7 @@ class Producers:
 
 
 @final
-class IsolatedSteps(Iterator[tuple[Batch, int]]):
+class IsolatedSteps(Iterator[list[Made]]):
     """One epoch's batches and their stored bytes, in order: what `Pipeline` is for threads."""
 
     def __init__(self, producers: Producers, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
@@ -119,8 +120,8 @@ class IsolatedSteps(Iterator[tuple[Batch, int]]):
         self._step = 0
         self._closed = False
 
-    def __next__(self) -> tuple[Batch, int]:
-        """The next batch. Raises what a producer raised, ProducerDied, PipelineStalled, or PipelineClosed."""
+    def __next__(self) -> list[Made]:
+        """The next batch, alone in a list; ProducerDied, PipelineStalled, PipelineClosed, or what a producer raised."""
         if self._closed or self._producers.epoch != self._epoch:
             raise PipelineClosed("closed, or a newer loop over the same loader has begun")
         if self._step == self._steps:
@@ -139,7 +140,7 @@ class IsolatedSteps(Iterator[tuple[Batch, int]]):
         _, _, number, places, rest, size, seconds = message
         self._clock.add(seconds)
         self._step += 1
-        return producer.batch(number, places, rest), size
+        return [(producer.batch(number, places, rest), size)]
 
     def resize(self, threads: int, depth: int) -> None:
         """Processes stay as many as they are."""
@@ -290,7 +291,10 @@ def _make(
     job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, arrays)
     for run in job.tasks:
         run()
-    batch, size = job.result()
+    (made,) = job.result()
+    if isinstance(made, Exception):
+        raise made
+    batch, size = made
     places: dict[str, _Place] = {}
     rest: dict[str, Any] = {"": list(batch)}
     loose: dict[str, NDArray[Any]] = {}

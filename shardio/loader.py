@@ -3,6 +3,7 @@
 import operator
 import os
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,10 +13,11 @@ import torch
 
 from . import cpus
 from .augment import Transform
-from .batches import Batch, Collator
+from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError, StateMismatch
+from .job import Batch, Made
 from .mapping import By, Function, Mapped
 from .plan import Plan, Schedule, Shuffle, Tail
 from .stats import LoaderStats, Meter
@@ -235,6 +237,7 @@ class _Epoch(Iterator[Batch]):
         self._loader = loader
         self._schedule = schedule
         self._step = 0
+        self._made: deque[Made] = deque()
         self._transfer = Transfer(loader._device)
         self._steps = loader._workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(loader._workers, self._steps)
@@ -243,13 +246,19 @@ class _Epoch(Iterator[Batch]):
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
-        try:
-            batch, size = next(self._steps)
-        except BaseException:
+        if not self._made:
+            try:
+                self._made.extend(next(self._steps))
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self.meter.waited = self._steps.waited
+        made = self._made.popleft()
+        if isinstance(made, Exception):
             self.close()
-            raise
-        finally:
-            self.meter.waited = self._steps.waited
+            raise made
+        batch, size = made
         self.meter.count(len(batch["index"]), size)
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
@@ -259,6 +268,7 @@ class _Epoch(Iterator[Batch]):
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""
         self.meter.end()
+        self._made.clear()
         self._steps.close()
 
     def __del__(self) -> None:

@@ -131,16 +131,18 @@ class Schedule:
         left = self.n - self.start
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
-    def part(self, plan: Plan, step: int) -> Part:
-        """What this rank takes at `step`."""
-        first = self._first(step)
-        positions = np.arange(first, first + self.batch_size, dtype=np.int64)
+    def part(self, plan: Plan, step: int, steps: int = 1) -> Part:
+        """What this rank takes at `step`, or at the `steps` that begin with it, one after the other."""
+        firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
+        positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
+        if self.tail == "drop":
+            return Part(plan.at(positions), np.ones(len(positions), np.bool_))
         return Part(plan.at(positions % self.n), positions < self.n)
 
-    def positions(self, step: int) -> tuple[int, int]:
-        """The positions, first to one behind the last, that this rank takes at `step`; at most n."""
-        first = min(self.n - 1, self._first(step))
-        return first, min(self.n, first + self.batch_size)
+    def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
+        """The positions, first to one behind the last, that this rank takes in `steps` from `step` on; at most n."""
+        first, last = self._first(step), self._first(step + steps - 1) + self.batch_size
+        return min(self.n - 1, first), min(self.n, last)
 
     def _first(self, step: int) -> int:
         return self.start + step * self.global_batch + self.world.rank * self.batch_size

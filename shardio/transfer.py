@@ -5,7 +5,7 @@ from typing import Any, final
 
 import torch
 
-from .batches import Batch
+from .job import Batch
 
 
 @final

@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias, final
 
-from .batches import Batch, BatchJob, Collator
+from .batches import Collator
 from .isolation import IsolatedSteps, Producers
+from .job import BatchJob, Made
 from .pipeline import Pipeline
 from .plan import Plan, Schedule
 from .timing import StageClock
 from .tuning import Setting, Tuner, Window
 
-Steps: TypeAlias = Pipeline[tuple[Batch, int]] | IsolatedSteps
-"""Batches and their stored bytes, in order."""
+Steps: TypeAlias = Pipeline[list[Made]] | IsolatedSteps
+"""Batches in order, some at a time."""
 
 MOST_PREFETCH = 32  # batches
 PREFETCH_BYTES = 1 << 30
@@ -50,14 +51,15 @@ class Workers:
     ) -> None:
         self.threads = threads
         self._collator = make(threads=threads, pin=pin)
-        self._make = partial(make, threads=1, pin=False)
+        self._make = partial(make, threads=1, pin=False, single=True)
         self._timeout, self._name = timeout, name
         self._isolate = isolate
         self._producers: Producers | None = None
-        ahead = prefetch or max(2, -(-threads * self._collator.task_samples // batch_size))
+        most = PREFETCH_BYTES * self._collator.steps // max(1, self._collator.job_bytes)
+        ahead = prefetch or max(2, -(-threads * self._collator.making.task_samples // batch_size), self._collator.steps)
         self._tuner = Tuner(
             Setting(threads, ahead),
-            most_prefetch=max(2, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, self._collator.batch_bytes))),
+            most_prefetch=max(ahead, min(MOST_PREFETCH * self._collator.steps, most)),
             threads=settle and not isolate,
             prefetch=prefetch is None and not isolate,
         )
@@ -78,8 +80,7 @@ class Workers:
                 )
             return self._producers.begin(plan, schedule, clock)
         jobs = _jobs(self._collator, plan, schedule, clock)
-        depth = 1 + setting.prefetch
-        steps = Pipeline(jobs, threads=self.threads, depth=depth, timeout=self._timeout, name=self._name)
+        steps = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
         self._apply(steps)
         return steps
 
@@ -90,8 +91,13 @@ class Workers:
             self._apply(steps)
 
     def _apply(self, steps: Steps) -> None:
-        self._collator.keep(self.setting.prefetch + 3)
-        steps.resize(self.setting.threads, 1 + self.setting.prefetch)
+        self._collator.keep(self._depth + 2)
+        steps.resize(self.setting.threads, self._depth)
+
+    @property
+    def _depth(self) -> int:
+        """Jobs that may be open at once."""
+        return 1 + -(-self.setting.prefetch // self._collator.steps)
 
 
 @final
@@ -113,11 +119,12 @@ class Watch:
 
 def _jobs(collator: Collator, plan: Plan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
     asked = -1  # the last window that storage was asked for
-    for step in range(len(schedule)):
-        first, last = plan.windows(*schedule.positions(step))
+    for step in range(0, len(schedule), collator.steps):
+        steps = min(collator.steps, len(schedule) - step)
+        first, last = plan.windows(*schedule.positions(step, steps))
         if last > asked:
             # One window more than is needed now, so that storage works on it in the meantime.
             for run in plan.runs(max(first, asked + 1), last + 2):
-                collator.dataset.read_ahead(*run, collator.fields)
+                collator.making.dataset.read_ahead(*run, collator.making.fields)
             asked = last + 1
-        yield collator.job(plan, schedule.part(plan, step), schedule.tail == "pad", clock)
+        yield collator.job(plan, schedule.part(plan, step, steps), schedule.tail == "pad", clock)

@@ -32,6 +32,7 @@ LAYERS = [
     ["shard", "writer", "selection", "dataset", "pipeline", "buffers", "engines"],  # L3
     [
         "mapping",
+        "job",
         "batches",
         "isolation",
         "workers",

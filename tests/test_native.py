@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import cv2
+import lmdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from shardio import native
 from shardio.engines.turbo import Turbo
 from shardio.fuse import Fused
+from shardio.native import rows
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
 GUARD = 32
@@ -159,3 +161,64 @@ def test_broken_files_do_no_harm(seed: int) -> None:
         how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
         refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
     assert 0 < refused < 150
+
+
+P = [0.1, 0.2, 0.4, 0.1, 0.1, 0.08, 0.02]
+
+
+@pytest.fixture(scope="module")
+def lmdb_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
+    """An LMDB file of several levels, with values in leaves, in the last bytes of pages, and on overflow pages."""
+    path = tmp_path_factory.mktemp("lmdb") / "x.lmdb"
+    rng = np.random.default_rng(0)
+    entries = {
+        number.to_bytes(8, "big") + name: rng.bytes(int(rng.choice([0, 1, 50, 1900, 2100, 5000, 40_000], p=P)))
+        for number in range(3000)
+        for name in (b"a", b"bcd")
+    }
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 28) as environment:
+        for _ in range(2):  # the second time pages of the first are used again, out of order
+            with environment.begin(write=True) as transaction:
+                for key in rng.permutation(sorted(entries)).tolist():
+                    transaction.put(key, entries[key])
+    return path, entries
+
+
+def look_up(data: NDArray[np.uint8], keys: list[bytes]) -> list[bytes] | None:
+    """The values of keys of one length."""
+    places = np.empty((len(keys), 2), np.int64)
+    maps, sizes = np.full(len(keys), data.ctypes.data), np.full(len(keys), len(data))
+    wanted = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
+    if not rows.find(maps, sizes, wanted, places):
+        return None
+    assert ((places >= 0) & (places.sum(axis=1, keepdims=True) <= len(data))).all()
+    return [data[start : start + size].tobytes() for start, size in places.tolist()]
+
+
+def test_lmdb_keys_are_found(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
+    """Every key of a file that LMDB wrote has the value that LMDB has; other keys have none."""
+    path, entries = lmdb_file
+    data = np.fromfile(path, np.uint8)
+    for length in (9, 11):
+        keys = [key for key in entries if len(key) == length]
+        assert look_up(data, keys) == [entries[key] for key in keys]
+    for missing in (b"", b"\0" * 9, b"\xff" * 9, (5).to_bytes(8, "big") + b"aa", (5).to_bytes(8, "big") + b"b"):
+        assert look_up(data, [missing]) is None if missing else True
+
+
+def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
+    """Changed bytes anywhere in headers, pointers and nodes: a value within the file, or none; never a read beyond."""
+    path, entries = lmdb_file
+    whole = np.fromfile(path, np.uint8)
+    rng = np.random.default_rng(1)
+    keys = [key for key in entries if len(key) == 9][:200]
+    for attempt in range(300):
+        data = whole.copy()
+        pages = np.arange(0, len(data), 4096)[rng.integers(0, len(data) // 4096, 40 if attempt % 3 else 1)]
+        for page in [0, 4096, *pages.tolist()]:
+            if rng.random() < 0.7:
+                data[page + int(rng.integers(8, 200))] = rng.integers(256)
+        if attempt % 10 == 0:
+            data = data[: int(rng.integers(len(data)))]
+        for key in keys[attempt % 20 :: 20]:
+            look_up(data, [key])

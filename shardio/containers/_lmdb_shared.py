@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+from .direct import Direct
+
 _FORK_WAIT_SECONDS = 10.0
 
 
@@ -96,12 +98,13 @@ class Environment:
 class Lease:
     """A reader's share in an environment, given back when the reader and its last running read have let go."""
 
-    __slots__ = ("__weakref__", "count", "environment", "first")
+    __slots__ = ("__weakref__", "count", "direct", "environment", "first")
 
     def __init__(self, environment: Environment) -> None:
         environment.leases += 1
         self.environment = environment
         self.first = self.count = 0
+        self.direct: dict[str, Direct] = {}
         # At exit the system closes the file: doing so here could take it from a thread that is still reading.
         weakref.finalize(self, _release, environment).atexit = False
 

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ..native import rows as native
 from ..types import Rows
 
+MAPPED_ROW = 4096
+"""Rows up to this size are copied from a memory map; for larger ones a system call costs less than the page faults."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class Direct:
     Attributes:
         kind: what is found at `address + row * stride`. `"rows"`: the row itself. `"places"`: its offset and size in
             the file, two int64. `"ends"`: where it begins and ends, two int64, counted from `base` in the file.
-            `"file"`: nothing; the row is at `base + row * stride` in the file.
+            `"file"`: nothing; the row is at `base + row * stride` in the file. `"keys"`: `address` is an LMDB file in
+            memory, and the row's key `base + row`, big-endian uint64, and `key`.
         stride: bytes.
         address: in memory; 0 for `"file"`.
         file: descriptor of the file; -1 for `"rows"`.
@@ -29,12 +33,13 @@ class Direct:
         owner: what keeps the memory where it is and the file open.
     """
 
-    kind: Literal["rows", "places", "ends", "file"]
+    kind: Literal["rows", "places", "ends", "file", "keys"]
     stride: int
     address: int = 0
     file: int = -1
     base: int = 0
     limit: int = 0
+    key: bytes = b""
     owner: Any = None
 
 
@@ -95,17 +100,22 @@ def fill(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, out: NDA
     if found[0].kind == "file":
         offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(count, size)
     else:
-        offsets, sizes = _places(found, which, rows)
-        if (sizes != size).any():
+        located = _places(found, which, rows)
+        if located is None or (located[1] != size).any():
             return False
+        offsets, sizes = located
+        if found[0].kind == "keys" and size <= MAPPED_ROW:
+            native.gather(_column(found, "address", which) + offsets, size, out)
+            return True
     return _read(found, which, offsets, sizes, np.arange(0, count * size, size), out.reshape(-1))
 
 
 def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory: Memory) -> Packed | None:
     """The values of a field that is not fixed, in `memory`; see `fill`. None where that returns False."""
-    offsets, sizes = _places(found, which, rows)
-    if not _inside(found, which, offsets, sizes).all():
+    located = _places(found, which, rows)
+    if located is None or not _inside(found, which, *located).all():
         return None
+    offsets, sizes = located
     ends = np.cumsum(sizes)
     places = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
@@ -120,7 +130,10 @@ def read_ahead(found: Direct, start: int, stop: int) -> None:
     if found.kind == "file":
         offsets, sizes = found.base + rows * found.stride, np.full(2, found.stride)
     else:
-        offsets, sizes = _places([found], which, rows)
+        located = _places([found], which, rows)
+        if located is None:
+            return
+        offsets, sizes = located
     if _inside([found], which, offsets, sizes).all() and offsets[0] <= offsets[1]:
         os.posix_fadvise(found.file, int(offsets[0]), int(offsets[1] + sizes[1] - offsets[0]), os.POSIX_FADV_WILLNEED)
 
@@ -136,9 +149,15 @@ def _entries(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows) -> N
 
 def _places(
     found: Sequence[Direct], which: NDArray[np.int64], rows: Rows
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Offsets in the files, and sizes."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Offsets in the files, and sizes; None if they are not to be found."""
     pairs = np.empty((len(rows), 2), np.int64)
+    if found[0].kind == "keys":
+        keys = np.empty((len(rows), 8 + len(found[0].key)), np.uint8)
+        keys[:, :8] = (_column(found, "base", which) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
+        keys[:, 8:] = np.frombuffer(found[0].key, np.uint8)
+        maps, sizes = _column(found, "address", which), _column(found, "limit", which)
+        return (pairs[:, 0], pairs[:, 1]) if native.find(maps, sizes, keys, pairs) else None
     native.gather(_entries(found, which, rows), pairs.itemsize * 2, pairs)
     first, second = pairs[:, 0], pairs[:, 1]
     if found[0].kind == "places":

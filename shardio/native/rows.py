@@ -1,4 +1,4 @@
-"""Many rows in one call, without the GIL: `rows.c` and `permute.c` as Python functions. Only where `library()` is."""
+"""Many rows in one call, without the GIL: `rows.c`, `lmdb.c` and `permute.c`. Only where `library()` is."""
 
 import ctypes
 from functools import cache
@@ -36,6 +36,14 @@ def read(
     call = _function("shardio_read", _LONG, *[_POINTER] * 5, result=_LONG)
     columns = (column.ctypes.data for column in (files, offsets, sizes, places))
     return bool(call(len(files), *columns, out.ctypes.data) == len(files))
+
+
+def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]) -> bool:
+    """Looks up keys, uint8 [n, key bytes], in LMDB files mapped at the addresses `maps`, of `sizes` bytes; fills
+    `places`, int64 [n, 2], with offsets and sizes in the files. False if any is not there."""
+    call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
+    columns = maps.ctypes.data, sizes.ctypes.data, keys.ctypes.data
+    return bool(call(len(keys), *columns, keys.shape[1], places.ctypes.data) == len(keys))
 
 
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:

@@ -69,6 +69,11 @@ def test_grows_over_many_transactions(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "a.lmdb").stat().st_size < 1.5 * 4096 * len(values)
 
 
+def environments_of(path: Path) -> list[tuple[int, int, int]]:
+    """The keys under which the file is open in this process."""
+    return [key for key in _lmdb_shared._ENVIRONMENTS if key[1:] == (path.stat().st_dev, path.stat().st_ino)]
+
+
 def test_one_environment_for_all_readers(path: Path) -> None:
     """Readers of one file share it, whatever path leads there, and the last to close closes it."""
     other = path.with_name("other.lmdb")
@@ -76,10 +81,10 @@ def test_one_environment_for_all_readers(path: Path) -> None:
     readers = [LMDB.reader(place, with_hidden(FIELDS)) for place in (path, path, other)]
     readers.append(pickle.loads(pickle.dumps(readers[0])))  # noqa: S301
     assert [reader.read(np.array([6]), "label")[0] for reader in readers] == [1] * 4
-    assert len(_lmdb_shared._ENVIRONMENTS) == 1
+    assert len(environments_of(path)) == 1
     for reader in readers:
         reader.close()
-    assert _lmdb_shared._ENVIRONMENTS == {}
+    assert not environments_of(path)
 
 
 def test_dropped_reader_lets_go(path: Path) -> None:
@@ -87,7 +92,7 @@ def test_dropped_reader_lets_go(path: Path) -> None:
     reader = LMDB.reader(path, with_hidden(FIELDS))
     reader.read(np.array([0]), "label")
     del reader
-    assert _lmdb_shared._ENVIRONMENTS == {}
+    assert not environments_of(path)
 
 
 def test_replaced_file(path: Path, tmp_path: Path) -> None:
