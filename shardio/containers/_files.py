@@ -42,6 +42,18 @@ class RawFile:
         """All bytes of the file, read-only, as uint8 [size]."""
         return np.frombuffer(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ), np.uint8)
 
+    def map_within_budget(self) -> NDArray[np.uint8] | None:
+        """As `map`, for large rows, whose pages then count as this process's memory; None once that is a quarter of the
+        machine's."""
+        global _mapped
+        budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        if _mapped + self.size > budget:
+            return None
+        whole = self.map()
+        _mapped += self.size
+        weakref.finalize(whole, _forget_mapped, self.size)
+        return whole
+
     def read_values(self, offsets: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows, field: str) -> list[bytes]:
         """The `sizes[i]` bytes at `offsets[i]`, for each i; `rows` and `field` name the value in an error."""
         wrong = np.flatnonzero((sizes < 0) | (offsets < 0) | (offsets > self.size - sizes))
@@ -82,6 +94,14 @@ class RawFile:
         return ShardCorrupt(
             f"{self.path}, field {field!r}, row {row}: {size} bytes at {offset} are not within the file's {now} bytes"
         )
+
+
+_mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once
+
+
+def _forget_mapped(size: int) -> None:
+    global _mapped
+    _mapped -= size
 
 
 @final

@@ -9,12 +9,12 @@ from typing import IO, Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingDependency
 from ..fields import Field
 from ..types import Stored
 from ._writing import OutputFiles, check_sample, size_of
 
-Compression: TypeAlias = Literal["gzip", "lzf"] | None
+Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
 _CHUNK_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
@@ -27,8 +27,10 @@ class Hdf5Writer:
     """See `base.Writer`. The shard's file does not exist before `close`; memory stays bounded."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
-        if compression not in (None, "gzip", "lzf"):
-            raise ConfigError(f"compression must be None, 'gzip' or 'lzf', got {compression!r}")
+        if compression not in (None, "gzip", "lzf", "zstd"):
+            raise ConfigError(f"compression must be None, 'gzip', 'lzf' or 'zstd', got {compression!r}")
+        if compression == "zstd":
+            _zstd()  # before anything is written
         self._path, self._fields, self._first = path, dict(fields), first
         self._compression = compression
         self._count = 0
@@ -91,8 +93,18 @@ class Hdf5Writer:
         if not self._count or not field.row_bytes:
             return {}  # HDF5 has no chunks without elements
         rows = min(self._count, max(1, _CHUNK_BYTES // field.row_bytes))
-        options = {"chunks": (rows, *field.row_shape), "compression": self._compression}
-        return {**options, "shuffle": True} if self._compression == "gzip" else options
+        chunks = {"chunks": (rows, *field.row_shape)}
+        if self._compression == "lzf":
+            return {**chunks, "compression": "lzf"}
+        filters = _zstd() if self._compression == "zstd" else {"compression": "gzip"}
+        return {**chunks, **filters, "shuffle": True}
+
+
+def _zstd() -> dict[str, Any]:
+    try:
+        return dict(importlib.import_module("hdf5plugin").Zstd())
+    except ImportError as error:
+        raise MissingDependency("compression='zstd' needs hdf5plugin: pip install hdf5plugin") from error
 
 
 def _copy(spool: IO[bytes], dataset: Any) -> None:

@@ -23,13 +23,15 @@ class Direct:
     Attributes:
         kind: what is found at `address + row * stride`. `"rows"`: the row itself. `"places"`: its offset and size in
             the file, two int64. `"ends"`: where it begins and ends, two int64, counted from `base` in the file.
-            `"file"`: nothing; the row is at `base + row * stride` in the file. `"keys"`: `address` is an LMDB file in
-            memory, and the row's key `base + row`, big-endian uint64, and `key`.
+            `"file"`: the row itself, which is large, and at `base + row * stride` in the file. `"keys"`: `address` is
+            an LMDB file in memory, and the row's key `base + row`, big-endian uint64, and `key`.
         stride: bytes.
-        address: in memory; 0 for `"file"`.
+        address: in memory; 0 for `"file"` where the file is not mapped.
         file: descriptor of the file; -1 for `"rows"`.
         base: bytes.
         limit: the byte of the file that no row reaches.
+        seen: address of a byte for each row of a mapped `"file"`, 1 once its pages are mapped.
+        key: for `"keys"`.
         owner: what keeps the memory where it is and the file open.
     """
 
@@ -39,6 +41,7 @@ class Direct:
     file: int = -1
     base: int = 0
     limit: int = 0
+    seen: int = 0
     key: bytes = b""
     owner: Any = None
 
@@ -99,6 +102,10 @@ def fill(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, out: NDA
         return True
     if found[0].kind == "file":
         offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(count, size)
+        if all(place.address for place in found):
+            files, seen = _column(found, "file", which).astype(np.int32), _column(found, "seen", which) + rows
+            if native.copy(_entries(found, which, rows), seen, files, offsets + sizes, size, out):
+                return True
     else:
         located = _places(found, which, rows)
         if located is None or (located[1] != size).any():

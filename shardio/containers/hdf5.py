@@ -21,11 +21,8 @@ from ._hdf5_library import LibraryFile, library_rows, library_values
 from ._hdf5_writer import Hdf5Writer
 from ._writing import check_options
 from .base import check_out
-from .direct import Direct, rows_of
+from .direct import MAPPED_ROW, Direct, rows_of
 from .hdf5_chunks import chunked_rows
-
-_MAPPED_ROW_BYTES = 4096
-"""Rows up to this size are copied from a memory map; for larger ones a system call costs less than the page faults."""
 
 
 class _Rows(Protocol):
@@ -73,7 +70,7 @@ class Hdf5Reader:
 
 @final
 class Hdf5Container:
-    """HDF5 files; the writer takes `compression=None | "gzip" | "lzf"`, which applies to fixed arrays."""
+    """HDF5 files; the writer takes `compression=None | "gzip" | "lzf" | "zstd"`, which applies to fixed arrays."""
 
     name = "hdf5"
     suffix = ".h5"
@@ -114,12 +111,17 @@ class _PlainRows:
             out.byteswap(inplace=True)
 
     def direct(self) -> Direct | None:
-        if self.swapped:
+        if self.swapped or not self.field.row_bytes:
             return None
         if self.mapped is not None:
             return rows_of(self.mapped)
         size, file = self.field.row_bytes, self.file
-        return Direct("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
+        whole = file.map_within_budget()
+        if whole is None:
+            return Direct("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
+        seen = np.zeros((file.size - self.base) // size, np.uint8)
+        address, owner = whole.ctypes.data + self.base, (file, whole, seen)
+        return Direct("file", size, address, file.fd, self.base, file.size, seen.ctypes.data, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class _PlainValues:
 
     def direct(self) -> Direct:
         address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
-        return Direct("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner)
+        return Direct("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def _fixed(
             return chunked_rows(dataset, file, name, field) or library_rows(dataset, library, name, field)
         base = _place(dataset, file, name)
         if base is not None:
-            small = 0 < field.row_bytes <= _MAPPED_ROW_BYTES
+            small = 0 < field.row_bytes <= MAPPED_ROW
             end = base + len(dataset) * field.row_bytes
             view = mapped[base:end].reshape(-1, field.row_bytes) if small else None
             return _PlainRows(file, name, field, base, view, dataset.dtype.byteorder == ">")

@@ -244,7 +244,7 @@ def _direct(lease: Lease, path: Path, fields: Mapping[str, Field]) -> dict[str, 
         if not name.startswith("_"):
             owner = (mapped, file)
             key = name.encode()
-            found[name] = Direct("keys", 0, address, file.fd, lease.first, file.size, key, owner)
+            found[name] = Direct("keys", 0, address, file.fd, lease.first, file.size, key=key, owner=owner)
         elif (column := find(_SHARD + name.encode())) is not None and field.row_bytes:
             start, size = column
             found[name] = rows_of(mapped[start : start + size].reshape(lease.count, field.row_bytes))

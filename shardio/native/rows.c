@@ -1,10 +1,19 @@
 /* Many rows in one call: copied from memory, or read from files. */
+#define _DEFAULT_SOURCE
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
 enum { AHEAD = 8, LINE = 64 };
 
 /* Copies `size` bytes from each address, end to end. Rows lie apart: the first lines of those to come are asked for
@@ -16,6 +25,44 @@ void shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size
                 __builtin_prefetch(addresses[i + AHEAD] + line);
         memcpy(out, addresses[i], (size_t)size);
     }
+}
+
+#if defined(__x86_64__)
+/* Past the cache: what is copied here is larger, and to write a line that is not in the cache would first read it. */
+__attribute__((target("avx2"))) static void copy_past_cache(uint8_t *out, const uint8_t *from, size_t size) {
+    size_t head = -(uintptr_t)out % 32;
+    if (head > size) head = size;
+    memcpy(out, from, head);
+    size_t i = head;
+    for (; i + 128 <= size; i += 128)
+        for (size_t part = 0; part < 128; part += 32)
+            _mm256_stream_si256((__m256i *)(out + i + part), _mm256_loadu_si256((const __m256i *)(from + i + part)));
+    memcpy(out + i, from + i, size - i);
+    _mm_sfence();
+}
+#endif
+
+/* Copies large rows, `size` bytes each, end to end from places of mapped files. A row's pages are mapped, and read from
+ * the disk if need be, all at once when it is first asked for, which `seen` notes. A file that has become too short,
+ * shorter than `ends[i]`, is not touched. Returns `count`, or the first row that cannot be had so. */
+int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
+                     const int64_t *ends, int64_t size, uint8_t *out) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (int64_t i = 0; i < count; i++, out += size) {
+        struct stat status;
+        if (fstat(files[i], &status) || status.st_size < ends[i]) return i;
+        if (!*seen[i]) {
+            uintptr_t start = (uintptr_t)addresses[i] & ~(page - 1), end = (uintptr_t)addresses[i] + (uintptr_t)size;
+            if (madvise((void *)start, end - start, MADV_POPULATE_READ)) return i;
+            *seen[i] = 1;
+        }
+#if defined(__x86_64__)
+        if (__builtin_cpu_supports("avx2")) copy_past_cache(out, addresses[i], (size_t)size);
+        else
+#endif
+            memcpy(out, addresses[i], (size_t)size);
+    }
+    return count;
 }
 
 /* Reads `sizes[i]` bytes at `offsets[i]` of file `files[i]` to `out + places[i]`, for each i. Returns `count`, or the

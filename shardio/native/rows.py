@@ -25,6 +25,24 @@ def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
     call(len(addresses), addresses.ctypes.data, size, out.ctypes.data)
 
 
+def copy(
+    addresses: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    files: NDArray[np.int32],
+    ends: NDArray[np.int64],
+    size: int,
+    out: NDArray[Any],
+) -> bool:
+    """As `gather`, for large rows of mapped files; False if any could not be had so.
+
+    `seen` are addresses of a byte for each row, 0 until it was copied once; `files` descriptors; `ends` the places in
+    the files where the rows end.
+    """
+    call = _function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
+    columns = (column.ctypes.data for column in (addresses, seen, files, ends))
+    return bool(call(len(addresses), *columns, size, out.ctypes.data) == len(addresses))
+
+
 def read(
     files: NDArray[np.int32],
     offsets: NDArray[np.int64],

@@ -1,5 +1,6 @@
 """The hdf5 container on its own files: what h5py sees in them, and that reading needs none of its lock."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardio import containers
-from shardio.errors import ConfigError, ShardCorrupt
+from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
 from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, values_of, write
 
@@ -66,7 +67,7 @@ def test_large_datasets_begin_at_a_page(path: Path) -> None:
         assert file["wide"].id.get_offset() % 4096 == 0
 
 
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf", "zstd"])
 def test_reads_without_the_lock(tmp_path: Path, compression: str | None) -> None:
     """Every field is read while another thread holds h5py's global lock."""
     path = tmp_path / "s.h5"
@@ -89,7 +90,7 @@ def test_reads_without_the_lock(tmp_path: Path, compression: str | None) -> None
     reader.close()
 
 
-@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+@pytest.mark.parametrize("compression", ["gzip", "lzf", "zstd"])
 def test_compression(tmp_path: Path, compression: str) -> None:
     """Fixed arrays are compressed in chunks of whole samples, about a quarter of a MiB each; nothing else is."""
     arrays = {"x": ("float32", (64, 64)), "y": ("uint8", (600, 600))}
@@ -101,7 +102,9 @@ def test_compression(tmp_path: Path, compression: str) -> None:
     writer.close()
     with h5py.File(tmp_path / "s.h5") as file:
         assert (file["x"].chunks, file["y"].chunks) == ((16, 64, 64), (1, 600, 600))
-        assert (file["x"].compression, file["x"].shuffle) == (compression, compression == "gzip")
+        filters = [name for name in file["x"]._filters if name != "shuffle"]
+        assert filters == ["32015" if compression == "zstd" else compression]
+        assert file["x"].shuffle == (compression != "lzf")
         for name in ("z", CHECKSUM, shape_column("image"), "image/data", "image/offsets"):
             assert file[name].chunks is None
     assert (tmp_path / "s.h5").stat().st_size < 400_000
@@ -109,8 +112,16 @@ def test_compression(tmp_path: Path, compression: str) -> None:
 
 def test_unknown_compression(tmp_path: Path) -> None:
     """A compression that the container does not have is refused with the list."""
-    with pytest.raises(ConfigError, match="None, 'gzip' or 'lzf', got 'zip'"):
+    with pytest.raises(ConfigError, match="None, 'gzip', 'lzf' or 'zstd', got 'zip'"):
         HDF5.writer(tmp_path / "s.h5", with_hidden(FIELDS), 0, compression="zip")
+
+
+def test_compression_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zstandard comes with hdf5plugin; without it nothing is written."""
+    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
+    with pytest.raises(MissingDependency, match=r"compression='zstd' needs hdf5plugin: pip install hdf5plugin"):
+        HDF5.writer(tmp_path / "s.h5", with_hidden(FIELDS), 0, compression="zstd")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "complex64", "complex128", "uint64", "bool", "int8"])
@@ -119,7 +130,7 @@ def test_dtypes_and_shapes(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -
     """All dtypes come back, also in arrays without elements and in rows on either side of a page."""
     values = np.random.default_rng(0).integers(0, 2, (5, *shape)).astype(dtype)
     fields = as_fields({"x": (dtype, shape) if shape else dtype})
-    for compression in (None, "gzip"):
+    for compression in (None, "gzip", "lzf", "zstd"):
         writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
         for value in values:
             writer.append({"x": value.tobytes()})

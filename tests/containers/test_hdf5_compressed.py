@@ -1,0 +1,306 @@
+"""Compressed chunks of files that h5py wrote: undone without libhdf5, on many threads, and safely when damaged."""
+
+import bz2
+import contextlib
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardio import containers
+from shardio.containers import _hdf5_codecs, _hdf5_pipeline
+from shardio.containers._hdf5_filters import Damaged, Deflate, Shuffle, fletcher32
+from shardio.containers._hdf5_library import LibraryRows
+from shardio.containers.hdf5_chunks import ChunkedRows
+from shardio.errors import ShardCorrupt
+from shardio.fields import Field
+
+from .test_hdf5_foreign import adopt, read_under_lock
+
+HDF5 = containers.get("hdf5")
+ROWS = np.array([0, 12, 3, 4, 5, 5, 9, 2, 12, 11, 0])
+
+COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "gzip": {"compression": "gzip"},
+    "gzip, shuffle": {"compression": "gzip", "shuffle": True},
+    "gzip, shuffle, fletcher32": {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    "lzf": {"compression": "lzf"},
+    "lzf, shuffle": {"compression": "lzf", "shuffle": True},
+    "lzf, shuffle, fletcher32": {"compression": "lzf", "shuffle": True, "fletcher32": True},
+    "zstd": dict(hdf5plugin.Zstd()),
+    "zstd, shuffle": {**hdf5plugin.Zstd(clevel=1), "shuffle": True},
+    "lz4": dict(hdf5plugin.LZ4()),
+    "lz4 in small blocks": dict(hdf5plugin.LZ4(nbytes=64)),
+    "bitshuffle, lz4": dict(hdf5plugin.Bitshuffle()),
+    "bitshuffle, zstd": dict(hdf5plugin.Bitshuffle(cname="zstd")),
+    "bitshuffle alone": dict(hdf5plugin.Bitshuffle(cname="none")),
+    "bitshuffle in small blocks": dict(hdf5plugin.Bitshuffle(nelems=16)),
+    "blosc, lz4": dict(hdf5plugin.Blosc(cname="lz4", shuffle=hdf5plugin.Blosc.SHUFFLE)),
+    "blosc, lz4, bits": dict(hdf5plugin.Blosc(cname="lz4", shuffle=hdf5plugin.Blosc.BITSHUFFLE)),
+    "blosc, zstd": dict(hdf5plugin.Blosc(cname="zstd", shuffle=hdf5plugin.Blosc.SHUFFLE)),
+    "blosc, zstd, bits": dict(hdf5plugin.Blosc(cname="zstd", shuffle=hdf5plugin.Blosc.BITSHUFFLE)),
+    "blosc, blosclz": dict(hdf5plugin.Blosc(cname="blosclz", shuffle=hdf5plugin.Blosc.NOSHUFFLE)),
+    "blosc, zlib": dict(hdf5plugin.Blosc(cname="zlib")),
+    "blosc2": dict(hdf5plugin.Blosc2()),
+    "blosc2, zstd, bits": dict(hdf5plugin.Blosc2(cname="zstd", filters=hdf5plugin.Blosc2.BITSHUFFLE)),
+    "blosc2, fletcher32": {**hdf5plugin.Blosc2(), "fletcher32": True},
+    "bzip2": dict(hdf5plugin.BZip2()),
+}
+
+CHUNKS = {
+    "one row": (1, 17, 9),
+    "rows, the last chunk padded": (4, 17, 9),
+    "parts of a row, padded": (1, 5, 4),
+    "parts of rows, padded along all axes": (5, 8, 9),
+}
+
+
+def values_of(dtype: str) -> NDArray[Any]:
+    """[13, 17, 9] that compresses, but not to nothing."""
+    steps = np.random.default_rng(3).integers(0, 3, (13, 17, 9))
+    return np.cumsum(steps, axis=1).astype(dtype)
+
+
+def kind_of(reader: containers.Reader) -> type:
+    """How `x` is read."""
+    return type(reader._handle.get().rows["x"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", ">i4"])
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_read_without_the_lock(tmp_path: Path, how: str, chunks: str, dtype: str) -> None:
+    """Rows in any order and more than once come back while another thread holds h5py's lock."""
+    values = values_of(dtype)
+    reader = adopt(tmp_path / "x.h5", values, chunks=CHUNKS[chunks], **COMPRESSIONS[how])
+    np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
+    reader.close()
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_h5py_is_not_asked_again(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the shard is open, no file is opened through h5py."""
+    values = values_of("u2")
+    reader = adopt(tmp_path / "x.h5", values, chunks=(3, 17, 9), **COMPRESSIONS[how])
+    monkeypatch.setattr(h5py, "File", None)
+    np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
+    reader.close()
+
+
+@pytest.mark.parametrize("chunks", [(1, 64, 40), (4, 64, 40)])
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None:
+    """Eight threads read at once, over a thousand chunks in all, each into memory of its own."""
+    rng = np.random.default_rng(0)
+    values = np.cumsum(rng.integers(0, 3, (24, 64, 40)), axis=1).astype(np.uint16)
+    reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **COMPRESSIONS[how])
+
+    def work(seed: int) -> bool:
+        rows = np.random.default_rng(seed).integers(0, 24, 20)
+        return np.array_equal(np.asarray(reader.read(rows, "x")), values[rows])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(80)))
+    reader.close()
+
+
+@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"compression": "gzip", "shuffle": True}])
+def test_rows_of_many_pages(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Large rows of a chunk with others, whole or in parts, go where they belong and nowhere else."""
+    values = np.cumsum(np.random.default_rng(1).integers(0, 2, (20, 1500)), axis=1).astype(np.float64)
+    rows = np.array([5, 6, 7, 3, 19, 0, 1, 1])
+    for chunks in ((7, 1500), (7, 700), (1, 1500), (1, 700)):
+        reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **options)
+        buffer = np.zeros((10, 1500))
+        reader.read(rows, "x", out=buffer[1:9])
+        np.testing.assert_array_equal(buffer[1:9], values[rows])
+        assert not buffer[[0, 9]].any()
+        reader.close()
+
+
+def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk over the limit is undone in memory of its own."""
+    monkeypatch.setattr(_hdf5_pipeline, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(_hdf5_pipeline, "_local", type("Local", (), {})())
+    values = values_of("u2")
+    for chunks in CHUNKS.values():
+        reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **COMPRESSIONS["lzf, shuffle, fletcher32"])
+        np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
+        reader.close()
+    assert not vars(_hdf5_pipeline._local)
+
+
+@pytest.mark.parametrize("mask", [0, 1, 2, 3, 4, 5, 6, 7])
+def test_filters_left_out(tmp_path: Path, mask: int) -> None:
+    """Each chunk says which of its filters were not applied to it."""
+    plain = np.arange(40, dtype="<u2")
+    stored = plain.tobytes()
+    if not mask & 1:
+        stored = plain.view(np.uint8).reshape(-1, 2).T.tobytes()
+    if not mask & 2:
+        stored = zlib.compress(stored)
+    if not mask & 4:
+        stored += fletcher32(stored).to_bytes(4, "little")
+    options = {"compression": "gzip", "shuffle": True, "fletcher32": True}
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", (1, 40), "<u2", chunks=(1, 40), **options)
+        dataset.id.write_direct_chunk((0, 0), stored, filter_mask=mask)
+    with h5py.File(tmp_path / "x.h5") as file:
+        np.testing.assert_array_equal(file["x"][0], plain)
+    reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint16", shape=(40,))})
+    np.testing.assert_array_equal(reader.read(np.array([0, 0]), "x"), [plain, plain])
+    reader.close()
+
+
+def damage(path: Path, row: int, change: Callable[[bytes], bytes]) -> int:
+    """Changes the stored bytes of a row's chunk, of which each row has one; returns the chunk's first byte."""
+    with h5py.File(path) as file:
+        info = file["x"].id.get_chunk_info_by_coord((row, 0, 0))
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset)
+        changed = change(file.read(info.size))
+        file.seek(info.byte_offset)
+        file.write(changed[: info.size])
+    return int(info.byte_offset)
+
+
+@pytest.mark.parametrize("how", sorted(set(COMPRESSIONS) - {"bitshuffle alone"}))  # which can be undone to anything
+def test_damaged_chunk(tmp_path: Path, how: str) -> None:
+    """A chunk that no filter made is ShardCorrupt with file, field, row, byte and filter; others still read."""
+    values, path = np.concatenate([values_of("u2")] * 4, axis=2), tmp_path / "x.h5"
+    adopt(path, values, chunks=(1, 17, 36), **COMPRESSIONS[how]).close()
+    place = damage(path, 3, lambda data: b"\xff" * len(data))
+    reader = HDF5.reader(path, {"x": Field("array", dtype="uint16", shape=(17, 36))})
+    first = how.replace(",", "").split()[0]
+    name = "fletcher32" if "fletcher32" in how else {"gzip": "deflate"}.get(first, first)
+    with pytest.raises(ShardCorrupt, match=rf"x\.h5, field 'x', row 3: the chunk at byte {place} is damaged: {name}: "):
+        reader.read(np.array([2, 3]), "x")
+    np.testing.assert_array_equal(reader.read(np.array([2, 4]), "x"), values[[2, 4]])
+    reader.close()
+
+
+def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
+    """Reads damaged chunks: each read gives numbers or ShardCorrupt."""
+    original = path.read_bytes()
+    with h5py.File(path) as file:
+        infos = [file["x"].id.get_chunk_info(i) for i in range(len(values))]
+    reader = HDF5.reader(path, {"x": Field("array", dtype="uint16", shape=values.shape[1:])})
+    rng = np.random.default_rng(0)
+    with open(path, "r+b", buffering=0) as file:
+        for i in range(attempts):
+            row = i % len(values)
+            start, size = infos[row].byte_offset, infos[row].size
+            data = np.frombuffer(original, np.uint8, size, start).copy()
+            if i % 3 == 0:
+                data[rng.integers(min(size, 40))] = rng.choice([0, 1, 127, 128, 255])  # a header's sizes
+            elif i % 3 == 1:
+                data[rng.integers(size, size=4)] = rng.integers(0, 256, 4)
+            else:
+                data[rng.integers(size) :] = rng.integers(0, 256)
+            os.pwrite(file.fileno(), data.tobytes(), start)
+            with contextlib.suppress(ShardCorrupt):
+                assert np.shape(reader.read(np.array([row]), "x")) == (1, *values.shape[1:])
+            os.pwrite(file.fileno(), original[start : start + size], start)
+    np.testing.assert_array_equal(reader.read(np.arange(len(values)), "x"), values)
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_damage_never_crashes(tmp_path: Path, how: str) -> None:
+    """Hundreds of chunks with wrong sizes, bytes and endings end no process, and later reads are right."""
+    values = np.concatenate([values_of("u2")] * 4, axis=2)
+    adopt(tmp_path / "x.h5", values, chunks=(1, *values.shape[1:]), **COMPRESSIONS[how]).close()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            survive_damage(tmp_path / "x.h5", values, 600)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "bomb"),
+    [
+        ({"compression": "gzip"}, zlib.compress(bytes(100_000_000), 9)),
+        (dict(hdf5plugin.BZip2()), bz2.compress(bytes(20_000_000))),
+    ],
+)
+def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bomb: bytes) -> None:
+    """A stream that goes on and on is cut off at the chunk's size."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", (2, 50), "u1", chunks=(1, 50), **options)
+        dataset.id.write_direct_chunk((0, 0), bomb)
+    reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint8", shape=(50,))})
+    with pytest.raises(ShardCorrupt, match=r"row 0: the chunk at byte .* not end within 50 bytes"):
+        reader.read(np.array([0]), "x")
+    reader.close()
+
+
+def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the compiled code is not found, Python undoes gzip, and h5py what only it has."""
+    monkeypatch.setattr(_hdf5_codecs, "_MAKERS", {1: missing, 32000: missing, 32015: missing})
+    values = values_of("u2")
+    for how, kind in (("gzip, shuffle", ChunkedRows), ("lzf", LibraryRows), ("zstd", LibraryRows)):
+        reader = adopt(tmp_path / "x.h5", values, chunks=(4, 17, 9), **COMPRESSIONS[how])
+        assert kind_of(reader) is kind
+        np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
+        reader.close()
+
+
+def missing(values: tuple[int, ...]) -> Any:
+    """Looks for a function that no library has."""
+    return _hdf5_codecs.function(_hdf5_codecs._h5py(), "no_such_function", None)
+
+
+def test_python_inflates_within_bounds() -> None:
+    """Python's deflate has the same bounds."""
+    room = np.zeros(50, np.uint8)
+    for wrong in (zlib.compress(bytes(51)), zlib.compress(bytes(50))[:-6], b"something else"):
+        with pytest.raises(Damaged):
+            Deflate().undo(np.frombuffer(wrong, np.uint8), room)
+    assert Deflate().undo(np.frombuffer(zlib.compress(bytes(50)), np.uint8), room).tobytes() == bytes(50)
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16])
+@pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103])
+def test_shuffle(width: int, size: int) -> None:
+    """Elements of any size are put together; what is left over at the end stays there."""
+    plain = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    count = size // max(width, 1)
+    stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])
+    np.testing.assert_array_equal(Shuffle(width).undo(stored, np.zeros(size + 5, np.uint8)), plain)
+
+
+def test_plugin_that_is_not_installed(tmp_path: Path) -> None:
+    """Without hdf5plugin, a file that needs it says so when it is opened."""
+    adopt(tmp_path / "x.h5", values_of("u2"), chunks=(1, 17, 9), **hdf5plugin.Zstd()).close()
+    program = """
+import sys
+sys.modules["hdf5plugin"] = None
+from pathlib import Path
+from shardio import containers
+from shardio.errors import MissingDependency
+from shardio.fields import Field
+try:
+    containers.get("hdf5").reader(Path(sys.argv[1]), {"x": Field("array", dtype="uint16", shape=(17, 9))})
+except MissingDependency as error:
+    print(error)
+"""
+    # Plugins that are installed for all programs would be found by libhdf5 itself.
+    environment = {**os.environ, "HDF5_PLUGIN_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path / "x.h5")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "x.h5, field 'x' needs HDF5 filter 32015" in done.stdout
+    assert "pip install hdf5plugin" in done.stdout
