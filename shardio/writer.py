@@ -148,7 +148,7 @@ def create(
         shard_size: a shard ends once it holds this much, in bytes or as `"64MB"`.
         metadata: goes into the manifest; JSON.
         overwrite: replace the dataset, or what was left of one, at `path`; it stays until the new one is whole.
-        options: the container's own; `hdf5` has `compression="gzip"` or `"lzf"`.
+        options: the container's own; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Raises ConfigError for an argument that breaks a rule, and if `path` holds anything already.
     """

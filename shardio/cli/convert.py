@@ -40,7 +40,9 @@ def convert(
         str, typer.Option(help="raise: end at the first bad file; skip: leave bad files out and say which.")
     ] = "raise",
     report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None,
-    compression: Annotated[str | None, typer.Option(help="hdf5 only: gzip or lzf for arrays of one shape.")] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="hdf5 only: gzip, lzf or zstd for arrays of one shape.")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, the source's own; may be repeated.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")

@@ -1,0 +1,85 @@
+"""Does `auto` find it? The loader with threads and prefetch left to itself beside settings by hand, in turns.
+
+    python benchmarks/settings.py /tmp/photos --json settings.json
+
+Photos (RandomResizedCrop(224) and flip), tensors of 2 MiB and records of 3 KB, from HDF5 in the page cache. All loaders
+run some seconds before the first turn, which is when `auto` settles. The result is each setting's median rate, and the
+rate of `auto` over that of the best.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardio
+from benchmarks._results import finish, in_turns, options
+from shardio import cpus, source
+from shardio.augment import Transform
+from shardio.convert import convert
+
+SETTLE, TURN = 4.0, 1.5  # seconds
+
+
+def rate(loader: shardio.Loader, seconds: float) -> float:
+    """Samples per second over whole epochs of at least `seconds`."""
+    begun, samples = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        for batch in loader:
+            samples += len(batch["index"])
+    return samples / (time.perf_counter() - begun)
+
+
+def arrays(path: Path, count: int, shape: tuple[int, ...], dtype: str) -> None:
+    """A dataset of random arrays."""
+    chance = np.random.default_rng(0)
+    with shardio.create(path, container="hdf5", fields={"array": (dtype, shape)}, shard_size="256MB") as writer:
+        for _ in range(count):
+            writer.append({"array": chance.integers(0, 200, shape, dtype=dtype)})
+
+
+def compare(make: Callable[..., shardio.Loader], rounds: int) -> dict[str, Any]:
+    """All settings of one workload in turns."""
+    most = cpus.usable()
+    hands = [(threads, prefetch) for threads in sorted({1, max(1, most // 2), most}) for prefetch in (1, 2, 8)]
+    loaders = {"auto": make()}
+    loaders |= {
+        f"{threads} threads, prefetch {ahead}": make(threads=threads, prefetch=ahead) for threads, ahead in hands
+    }
+    for loader in loaders.values():
+        rate(loader, SETTLE)
+    rates = in_turns({name: partial(rate, loader, TURN) for name, loader in loaders.items()}, rounds)
+    best = max(value for name, value in rates.items() if name != "auto")
+    settled = loaders["auto"].setting
+    return {
+        "samples_per_s": rates,
+        "auto_over_best": rates["auto"] / best,
+        "settled_on": {"threads": settled.threads, "prefetch": settled.prefetch},
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = options(__doc__)
+    parser.add_argument("photos", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        convert(source.find("imagefolder")(args.photos), Path(folder, "photos"), container="hdf5", workers=2)
+        arrays(Path(folder, "tensors"), 512, (16, 256, 256), "uint16")
+        arrays(Path(folder, "records"), 200_000, (3072,), "uint8")
+        crop: list[Transform] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
+        makes = {
+            "photos": partial(shardio.Loader, Path(folder, "photos"), 256, transforms=crop, fields=["image", "label"]),
+            "tensors": partial(shardio.Loader, Path(folder, "tensors"), 16),
+            "records": partial(shardio.Loader, Path(folder, "records"), 512),
+        }
+        result = {name: compare(partial(make, world=shardio.World()), args.rounds) for name, make in makes.items()}
+    finish(result, args.json)
+
+
+if __name__ == "__main__":
+    main()
