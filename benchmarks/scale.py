@@ -28,7 +28,7 @@ from shardio.plan import Schedule
 from shardio.shards import Shards, TextColumn
 
 MB = 1e6
-SHARDS, SAMPLES, PHOTOS = 10**6, 10**7, 2048
+SHARDS, SAMPLES, PHOTOS = 10**6, 10**7, 8192
 
 
 def memory(kind: str = "VmRSS") -> float:

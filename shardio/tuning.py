@@ -1,8 +1,8 @@
 """How many threads work and how many batches are made ahead: decided from what was measured, one step at a time.
 
 A consumer that hardly waits is left in peace. One that waits while workers wait for room gets more batches ahead. One
-that waits for busy workers gets other numbers of threads tried, each beside the best one, and the best one stays: more
-threads are not always faster where they take turns holding the interpreter's lock.
+that waits for busy workers gets another number of threads tried, between two windows of the present one, and if it was
+faster than both it stays: more threads are not always faster where they take turns holding the interpreter's lock.
 """
 
 from dataclasses import dataclass, replace
@@ -71,6 +71,7 @@ class Tuner:
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
         self._window = Window()
         self._before: tuple[float, Setting] | None = None  # while another number of threads is tried
+        self._tried: tuple[float, Setting] | None = None  # while what was before is measured again
         self._next = start.threads // 2
         self._rest = 0
 
@@ -88,9 +89,16 @@ class Tuner:
             (before, kept), self._before = self._before, None
             if rate < BETTER * before:
                 self._next, self._rest = 0, REST
-                return kept
-            ahead = self.setting.threads > kept.threads
-            self._next = self.setting.threads * 2 if ahead else self.setting.threads // 2
+            else:  # was it the setting, or the moment? The first seconds are slow, whatever the threads
+                self._tried = (rate, self.setting)
+            return kept
+        if self._tried is not None:
+            (better, tried), self._tried = self._tried, None
+            if better < BETTER * rate:
+                self._next, self._rest = 0, REST
+                return self.setting
+            self._next = tried.threads * 2 if tried.threads > self.setting.threads else tried.threads // 2
+            return tried
         if window.waited <= PATIENCE * window.seconds:
             return self.setting
         if window.idle > IDLE * window.seconds * self.setting.threads and self.setting.prefetch < self._most_prefetch:
