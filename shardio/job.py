@@ -1,7 +1,9 @@
 """Some batches in the making: the work of a step, or of several, cut into tasks of a few samples."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -53,16 +55,19 @@ class Making:
     batch_size: int
     task_samples: int
     mapping: Mapped | None
-    _local: threading.local = field(default_factory=threading.local, repr=False, compare=False)
+    _free: deque[direct.Memory] = field(default_factory=deque, repr=False, compare=False)
 
-    @property
-    def memory(self) -> direct.Memory:
-        """This thread's memory for stored values."""
+    @contextmanager
+    def memory(self) -> Iterator[direct.Memory]:
+        """Memory for stored values, this thread's alone for the `with` block. It outlives the threads of an epoch."""
         try:
-            found: direct.Memory = self._local.memory
-        except AttributeError:
-            found = self._local.memory = direct.Memory()
-        return found
+            lent = self._free.pop()
+        except IndexError:
+            lent = direct.Memory()
+        try:
+            yield lent
+        finally:
+            self._free.append(lent)
 
 
 @final
@@ -208,10 +213,14 @@ class _Task:
         self._job.ended(self._rows)
 
     def _image(self, name: str, indices: Indices, found: Selection) -> int:
+        with self._job.making.memory() as memory:
+            return self._decoded(name, indices, found, memory)
+
+    def _decoded(self, name: str, indices: Indices, found: Selection, memory: direct.Memory) -> int:
         job, dataset = self._job, self._job.making.dataset
         how = job.making.images[name]
         with job.clock.stage("read"):
-            encoded = found.values(name, job.making.memory)
+            encoded = found.values(name, memory)
             sizes = found.column(shape_column(name))
         with job.clock.stage("decode"):
             steps = how.recipe.steps(sizes, seed=job.plan.seed, epoch=job.plan.epoch, indices=indices)

@@ -2,8 +2,8 @@
 
 import ctypes
 import os
-import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -40,7 +40,7 @@ class _Work(ctypes.Structure):
 
 @final
 class Turbo:
-    """Decodes, crops, resizes and mirrors JPEG files. Threads may share it: each has a decoder of its own.
+    """Decodes, crops, resizes and mirrors JPEG files. Threads may share it: each call has a decoder to itself.
 
     Args:
         channels: 3 for RGB, 1 for grey.
@@ -56,7 +56,7 @@ class Turbo:
         self._library.shardio_decode.restype = ctypes.c_int64
         self._channels = channels
         self._affine = None if affine is None else np.ascontiguousarray(affine, np.float32)
-        self._local = threading.local()
+        self._free: deque[_Owner] = deque()
 
     def __call__(self, encoded: Sequence[Buffer], fused: Fused, out: NDArray[Any]) -> list[int]:
         """Fills `out` [n, height, width, channels], or [n, channels, height, width] with `affine`.
@@ -83,16 +83,22 @@ class Turbo:
             self._channels,
             failed.ctypes.data,
         )
-        bad = self._library.shardio_decode(self._decoder(), ctypes.byref(work))
+        lent = self._lend()
+        bad = self._library.shardio_decode(lent.decoder, ctypes.byref(work))
+        self._free.append(lent)
         del owner
         return np.flatnonzero(failed).tolist() if bad else []
 
-    def _decoder(self) -> ctypes.c_void_p:
-        owner = getattr(self._local, "owner", None)
-        if owner is None or owner.process != os.getpid():
-            owner = self._local.owner = _Owner(self._library)
-        decoder: ctypes.c_void_p = owner.decoder
-        return decoder
+    def _lend(self) -> "_Owner":
+        """A decoder that no other thread has now; one that was made before a fork stays with the parent."""
+        while self._free:
+            try:
+                owner = self._free.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if owner.process == os.getpid():
+                return owner
+        return _Owner(self._library)
 
 
 def _addresses(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
@@ -106,7 +112,7 @@ def _addresses(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], objec
 
 
 class _Owner:
-    """A decoder of C, freed with the thread that it belongs to."""
+    """A decoder of C, freed when nobody holds it."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.process = os.getpid()
@@ -114,4 +120,5 @@ class _Owner:
         if not address:
             raise MemoryError("no memory for a JPEG decoder")
         self.decoder = ctypes.c_void_p(address)
-        weakref.finalize(self, library.shardio_decoder_free, self.decoder)
+        # At exit the system takes all memory back: freeing it here could take it from a thread that still decodes.
+        weakref.finalize(self, library.shardio_decoder_free, self.decoder).atexit = False
