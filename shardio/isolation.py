@@ -3,13 +3,15 @@
     parent                                        producer p of P, for steps p, p + P, ...
       ("epoch", number, plan, schedule)   -->     makes the steps' batches in its slots, one after the other
       ("slot", number)                    -->     that slot's memory may be written again
-                                          <--     ("batch", epoch, slot, where each tensor is, the rest, bytes, seconds)
+                                          <--     ("batch", epoch, slot, its used bytes, the batch with a _Place for
+                                                   each tensor, stored bytes, seconds)
                                           <--     ("error", epoch, the error)
 
 A slot is a memfd: no name, so nothing stays behind whatever is killed. A producer dies with its parent. What is pickled
 here comes from this job's own processes, never from data.
 """
 
+import math
 import mmap
 import os
 import pickle
@@ -17,10 +19,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -33,8 +35,11 @@ from .job import Batch, Made
 from .plan import Plan, Schedule
 from .timing import StageClock
 
-_ALIGN = 4096
+_ALIGN, _ALIGN_TENSOR = 4096, 64  # bytes
 _JOIN_SECONDS = 5.0
+
+
+T = TypeVar("T")
 
 
 class Slot:
@@ -60,14 +65,19 @@ class _Place:
 
     start: int
     shape: tuple[int, ...]
-    dtype: str
+    dtype: torch.dtype
 
     @property
-    def end(self) -> int:
-        return self.start + int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+    def next(self) -> int:
+        """Where another tensor may begin."""
+        return self.start + -(-self._size // _ALIGN_TENSOR) * _ALIGN_TENSOR
 
-    def view(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
-        return memory[self.start : self.end].view(self.dtype).reshape(self.shape)
+    @property
+    def _size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, memory: NDArray[np.uint8]) -> torch.Tensor:
+        return torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
 
 
 @final
@@ -137,10 +147,10 @@ class IsolatedSteps(Iterator[list[Made]]):
             self.waited += time.monotonic() - begun
         if message[0] == "error":
             raise message[2]
-        _, _, number, places, rest, size, seconds = message
+        _, _, number, used, where, size, seconds = message
         self._clock.add(seconds)
         self._step += 1
-        return [(producer.batch(number, places, rest), size)]
+        return [(producer.batch(number, used, where), size)]
 
     def resize(self, threads: int, depth: int) -> None:
         """Processes stay as many as they are."""
@@ -192,23 +202,21 @@ class _Producer:
                 self._back.append(message[2])
                 self._lent += 1
 
-    def batch(self, number: int, places: dict[str, _Place], rest: dict[str, Any]) -> Batch:
+    def batch(self, number: int, used: int, where: dict[str, Any]) -> Batch:
         """The batch in a slot. Its memory goes back when nobody refers to the batch any more."""
-        size = max((place.end for place in places.values()), default=0)
-        memory = self._slots[number].reach(size)
+        memory = self._slots[number].reach(used)
         self._lent += 1
-        if self._lent == len(
-            self._slots
-        ):  # the consumer keeps batches: it gets a copy, or the producer would wait for ever
-            memory = memory[:size].copy()
+        if self._lent == len(self._slots):
+            # The consumer keeps batches: it gets a copy, or the producer would wait for ever.
+            memory = memory[:used].copy()
             self._back.append(number)
             self.give_back()
         else:
             # Behind a memoryview every view keeps `loan` itself alive, see `buffers`.
             memory = np.frombuffer(memory.data, np.uint8)
             weakref.finalize(memory, self._back.append, number).atexit = False
-        tensors = {name: torch.from_numpy(place.view(memory)) for name, place in places.items()}
-        return {name: tensors.get(name, rest.get(name)) for name in [*rest.pop("", ())]}
+        batch: Batch = _each(where, _Place, lambda place: place.view(memory))
+        return batch
 
     def give_back(self) -> None:
         """Tells the producer which slots nobody refers to any more."""
@@ -232,14 +240,14 @@ def _end(members: list[_Producer], pid: int) -> None:
             producer.end()
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Task:
-    """What a producer works on."""
+    """What a producer works on: its steps of an epoch."""
 
     epoch: int
     plan: Plan
     schedule: Schedule
-    steps: Iterator[int] = field(default_factory=lambda: iter(()))
+    steps: Iterator[int]
 
 
 def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", handles: list[Any]) -> None:
@@ -270,51 +278,64 @@ def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", handles
         try:
             collator = collator or make()
             clock = StageClock()
-            places, rest, size = _make(collator, task, step, slots[number], clock)
-            pipe.send(("batch", task.epoch, number, places, rest, size, clock.seconds()))
+            where, used, size = _make(collator, task, step, slots[number], clock)
+            _send(pipe, ("batch", task.epoch, number, used, where, size, clock.seconds()))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
-            pipe.send(("error", task.epoch, _portable(error)))
+            _send(pipe, ("error", task.epoch, _portable(error)))
             task = None
             free.append(number)
 
 
-def _make(
-    collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock
-) -> tuple[dict[str, _Place], dict[str, Any], int]:
-    """Makes a batch in a slot: where its tensors are, what is no tensor (under "" all names in order), its bytes."""
-    starts, end = {}, 0
+def _send(pipe: "Connection[Any, Any]", message: tuple[Any, ...]) -> None:
+    """Sends by value: the pipe's own `send` would put what tensors are left into named shared memory."""
+    pipe.send_bytes(pickle.dumps(message))
+
+
+def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock) -> tuple[dict[str, Any], int, int]:
+    """Makes a batch in a slot: the batch with a _Place for each tensor, bytes used of the slot, stored bytes read."""
+    arrays = {}
+    end = 0
     for name, (shape, dtype) in collator.slots.items():
-        starts[name] = _Place(end, shape, dtype.str)
-        end = -(-starts[name].end // 64) * 64
+        arrays[name] = _Place(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
+        end = arrays[name].next
     memory = slot.reach(end)
-    arrays = {name: place.view(memory) for name, place in starts.items()}
-    job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, arrays)
+    views = {name: place.view(memory).numpy() for name, place in arrays.items()}
+    job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, views)
     for run in job.tasks:
         run()
     (made,) = job.result()
     if isinstance(made, Exception):
         raise made
     batch, size = made
-    places: dict[str, _Place] = {}
-    rest: dict[str, Any] = {"": list(batch)}
-    loose: dict[str, NDArray[Any]] = {}
-    for name, value in batch.items():
-        if not isinstance(value, torch.Tensor):
-            rest[name] = value
-            continue
-        array = np.ascontiguousarray(value.numpy())
-        start = array.ctypes.data - memory.ctypes.data
-        if start >= 0 and start + array.nbytes <= len(memory):
-            places[name] = _Place(start, array.shape, array.dtype.str)
-        else:
-            loose[name] = array
-    for name, array in loose.items():
-        places[name] = _Place(end, array.shape, array.dtype.str)
-        end = -(-places[name].end // 64) * 64
+    loose: list[tuple[_Place, torch.Tensor]] = []
+
+    def stow(tensor: torch.Tensor) -> _Place:
+        nonlocal end
+        tensor = tensor.detach().contiguous()
+        start = tensor.data_ptr() - memory.ctypes.data
+        if start >= 0 and start + tensor.nbytes <= len(memory):
+            return _Place(start, tuple(tensor.shape), tensor.dtype)
+        place = _Place(end, tuple(tensor.shape), tensor.dtype)  # made elsewhere, by the user's function for one
+        loose.append((place, tensor))
+        end = place.next
+        return place
+
+    where = _each(batch, torch.Tensor, stow)
     memory = slot.reach(end)
-    for name, array in loose.items():
-        places[name].view(memory)[...] = array
-    return places, rest, size
+    for place, tensor in loose:
+        place.view(memory)[...] = tensor
+    return where, end, size
+
+
+def _each(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
+    """The same value with `change(x)` in place of every `x` of that kind in its dicts, lists and tuples."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _each(item, kind, change) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_each(item, kind, change) for item in value)
+    return value
 
 
 def _portable(error: BaseException) -> BaseException:

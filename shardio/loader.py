@@ -38,8 +38,8 @@ class Loader:
 
     A batch is a dict: by field a tensor `[B, ...]` for scalars, arrays of one shape and images of one size, else a list
     of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]. Images are uint8
-    `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is yours to keep: its memory is used
-    again only when nothing refers to it any more.
+    `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is yours to keep, without a
+    copy: its memory is used again only when nothing refers to it, or to a tensor or view made of it, any more.
 
     Args:
         dataset: a path or a Dataset.

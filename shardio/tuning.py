@@ -1,19 +1,22 @@
 """How many threads work and how many batches are made ahead: decided from what was measured, one step at a time.
 
 A consumer that hardly waits is left in peace. One that waits while workers wait for room gets more batches ahead. One
-that waits for busy workers gets another number of threads tried, between two windows of the present one, and if it was
-faster than both it stays: more threads are not always faster where they take turns holding the interpreter's lock.
+that waits for busy workers gets another setting tried, between two windows of the present one, and if it was faster
+than both it stays: more threads are not always faster where they take turns holding the interpreter's lock, nor are
+more batches ahead where fewer of them stay in the processor's cache.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
+from typing import TypeAlias, final
 
 ENOUGH_SECONDS = 0.4
 ENOUGH_BATCHES = 8
 PATIENCE = 0.02  # share of time that a consumer may wait without being starved
 IDLE = 0.1  # share of the workers' time: above it they wait for room
 BETTER = 1.04  # a rate that is this much higher is no noise
-REST = 50  # decisions without a trial after one that brought nothing
+REST = 50  # decisions without a trial after a round of them; twice as many after each round that brought nothing
+MOST_REST = 1600
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,38 @@ class Window:
         return self.seconds >= ENOUGH_SECONDS and self.batches >= ENOUGH_BATCHES
 
 
+Move: TypeAlias = Callable[[Setting], Setting]
+
+
+def _more_threads(setting: Setting) -> Setting:
+    return replace(setting, threads=2 * setting.threads)
+
+
+def _fewer_threads(setting: Setting) -> Setting:
+    return replace(setting, threads=setting.threads // 2)
+
+
+def _fewer_ahead(setting: Setting) -> Setting:
+    return replace(setting, prefetch=setting.prefetch // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A setting between two measurements of the one before.
+
+    Attributes:
+        setting: the one on trial.
+        before: the one to fall back on.
+        rate: batches per second of `before`, then, once that is known, of `setting`.
+        measured: whether it is known.
+    """
+
+    setting: Setting
+    before: Setting
+    rate: float
+    measured: bool = False
+
+
 @final
 class Tuner:
     """Settles on a setting, and looks again now and then for as long as the consumer is starved.
@@ -67,13 +102,16 @@ class Tuner:
 
     def __init__(self, start: Setting, *, most_prefetch: int, threads: bool, prefetch: bool) -> None:
         self.setting = start
-        self._most = start.threads if threads else 0
+        self._most_threads = start.threads
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
+        self._ceiling = self._most_prefetch  # lower for a while where fewer batches ahead were faster
+        moves: list[tuple[Move, bool]] = [(_more_threads, threads), (_fewer_threads, threads), (_fewer_ahead, prefetch)]
+        self._moves = [move for move, allowed in moves if allowed]
+        self._round = self._moves
         self._window = Window()
-        self._before: tuple[float, Setting] | None = None  # while another number of threads is tried
-        self._tried: tuple[float, Setting] | None = None  # while what was before is measured again
-        self._next = start.threads // 2
+        self._trial: _Trial | None = None
         self._rest = 0
+        self._next_rest = REST
 
     def note(self, window: Window) -> Setting:
         """Takes in a measurement, and says what to do from here on."""
@@ -85,32 +123,42 @@ class Tuner:
 
     def _decide(self, window: Window) -> Setting:
         rate = window.batches / window.seconds
-        if self._before is not None:
-            (before, kept), self._before = self._before, None
-            if rate < BETTER * before:
-                self._next, self._rest = 0, REST
-            else:  # was it the setting, or the moment? The first seconds are slow, whatever the threads
-                self._tried = (rate, self.setting)
-            return kept
-        if self._tried is not None:
-            (better, tried), self._tried = self._tried, None
-            if better < BETTER * rate:
-                self._next, self._rest = 0, REST
-                return self.setting
-            self._next = tried.threads * 2 if tried.threads > self.setting.threads else tried.threads // 2
-            return tried
+        if self._trial is not None:
+            return self._judge(self._trial, rate)
         if window.waited <= PATIENCE * window.seconds:
             return self.setting
-        if window.idle > IDLE * window.seconds * self.setting.threads and self.setting.prefetch < self._most_prefetch:
-            return replace(self.setting, prefetch=min(self._most_prefetch, 2 * self.setting.prefetch))
+        if window.idle > IDLE * window.seconds * self.setting.threads and self.setting.prefetch < self._ceiling:
+            return replace(self.setting, prefetch=min(self._ceiling, 2 * self.setting.prefetch))
         if self._rest:
             self._rest -= 1
             if not self._rest:
-                more = 2 * self.setting.threads
-                self._next = more if more <= self._most else self.setting.threads // 2
+                self._round, self._ceiling = self._moves, self._most_prefetch
             return self.setting
-        if not 1 <= self._next <= self._most:
-            self._rest = REST
-            return self.setting
-        self._before = (rate, self.setting)
-        return replace(self.setting, threads=self._next)
+        return self._try(rate)
+
+    def _try(self, rate: float) -> Setting:
+        """Puts the next move of this round on trial."""
+        while self._round:
+            setting = self._round[0](self.setting)
+            setting = replace(setting, threads=min(setting.threads, self._most_threads))
+            if setting != self.setting and setting.threads >= 1 and setting.prefetch >= 1:
+                self._trial = _Trial(setting, self.setting, rate)
+                return setting
+            self._round = self._round[1:]
+        self._rest, self._next_rest = self._next_rest, min(MOST_REST, 2 * self._next_rest)
+        return self.setting
+
+    def _judge(self, trial: _Trial, rate: float) -> Setting:
+        """Was it faster than before, and than after? The first seconds are slow, whatever the setting."""
+        self._trial = None
+        slower, faster = (rate, trial.rate) if trial.measured else (trial.rate, rate)
+        if faster < BETTER * slower:
+            self._round = self._round[1:]
+        elif not trial.measured:
+            self._trial = replace(trial, rate=rate, measured=True)
+        else:
+            self._next_rest = REST
+            if trial.setting.prefetch < trial.before.prefetch:
+                self._ceiling = trial.setting.prefetch
+            return trial.setting
+        return trial.before

@@ -51,9 +51,9 @@ def same(a: Any, b: Any) -> bool:
     """Whether two batches, or parts of them, hold the same."""
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(torch.equal(a, b)) if isinstance(a, torch.Tensor) else a == b
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def brighter(batch: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +67,13 @@ def one(sample: dict[str, Any]) -> dict[str, Any]:
     assert sample["image"].shape == (16, 16, 3)
     mean = sample["image"].float().mean((0, 1))
     return {"mean": mean, "twice": 2 * sample["label"], "key": sample["key"] * 2, "some": np.ones(sample["index"] % 3)}
+
+
+def odd(batch: dict[str, Any]) -> dict[str, Any]:
+    """Tensors of all kinds and in all places: bfloat16, transposed, without a dimension, empty, nested."""
+    image = batch["image"]
+    parts = {"rows": [row.float() for row in image[:2]], "pair": (image[0, 0], "text"), "none": None}
+    return {"half": image.bfloat16(), "turned": image.mT, "sum": image.sum(), "empty": image[:0], "parts": parts}
 
 
 def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +104,7 @@ def process_of(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": one, "map_by": "sample"}])
+@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": odd}, {"map": one, "map_by": "sample"}])
 def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None:
     """Two epochs, with and without a function: same batches, order, padding and lists; later epochs too."""
     dataset = photos()

@@ -60,6 +60,26 @@ def test_workers_that_wait_for_room_get_more() -> None:
     assert max(setting.prefetch for setting in settings) <= 16
 
 
+def test_fewer_ahead_where_that_is_faster() -> None:
+    """Batches that stay in the processor's cache: one ahead is faster than two, and no room is asked for again."""
+    settings = settle(lambda setting: 2000.0 / setting.prefetch, idle=lambda s: 0.5 if s.prefetch == 1 else 0.0)
+    assert [setting.prefetch for setting in settings].count(1) > 40
+
+
+def test_threads_that_are_no_power_of_two_come_back() -> None:
+    """All of six threads are tried again after fewer were faster for a while."""
+    calls = 0
+
+    def changing(setting: Setting) -> float:
+        nonlocal calls
+        calls += 1
+        return 1000.0 / setting.threads if calls < 20 else 100.0 * setting.threads
+
+    settings = settle(changing, threads=6, windows=60 + 2 * REST)
+    assert settings[18].threads == 1
+    assert settings[-1].threads == 6
+
+
 def test_what_was_given_by_hand_stays() -> None:
     """Numbers that the user chose are not changed."""
     fights = {8: 1, 4: 2, 2: 3, 1: 4}
@@ -79,6 +99,14 @@ def test_it_looks_again() -> None:
     settings = settle(changing, windows=30 + REST)
     assert settings[8].threads == 4
     assert settings[-1].threads == 8
+
+
+def test_a_settled_tuner_tries_less_and_less() -> None:
+    """Each trial that brings nothing costs a starved job some of its rate: rounds of them grow rare."""
+    settings = settle(lambda setting: 100.0 * setting.threads, windows=2000)
+    tried = [place for place, setting in enumerate(settings) if setting != Setting(8, 2)]
+    assert len(tried) < 0.01 * len(settings)
+    assert tried[-1] > 1000
 
 
 def test_a_slow_start_is_no_reason_to_change() -> None:
