@@ -55,7 +55,8 @@ class Loader:
         threads: workers. `"auto"` begins with this rank's share of the processors that its affinity and control group
             allow, and lets fewer work where that is faster.
         prefetch: batches made ahead of the consumer. `"auto"` begins with two, and makes more where workers would
-            wait for room while the consumer waits for them, up to 1 GiB. Neither changes samples or their order.
+            wait for room while the consumer waits for them, up to 1 GiB, or fewer where that is faster. Neither
+            changes samples or their order.
         device: where batches are to be, as torch names it; None leaves them in host memory.
         fields: the fields to deliver; None is all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
