@@ -216,7 +216,7 @@ def test_a_producer_that_dies_is_named() -> None:
     """Its exit code, or the signal that killed it; the loop ends at once."""
     with pytest.raises(ProducerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
         list(load(photos(), isolate=True, map=deadly))
-    loader = load(photos(), isolate=True)
+    loader = load(photos(), isolate=True, batch_size=1)  # more steps than a producer can have ready
     epoch = iter(loader)
     next(epoch)
     assert loader._workers._producers is not None
