@@ -12,9 +12,11 @@ from .dataset import Dataset
 from .engines.cpu import CpuEngine
 from .errors import ConfigError
 from .fields import Field
-from .job import BatchJob, Images, Making
+from .job import BatchJob
+from .making import Images, Making
 from .mapping import Mapped
 from .plan import Part, Plan
+from .quarantine import OnBad
 from .recipe import Recipe
 from .timing import StageClock
 
@@ -37,6 +39,8 @@ class Collator:
         threads: workers that share the tasks.
         pin: page-lock that memory.
         mapping: the user's own function.
+        on_bad: what is done with a bad sample.
+        verify: compare each sample's checksum.
         single: make one batch at a time, however cheap.
     """
 
@@ -50,6 +54,8 @@ class Collator:
         threads: int,
         pin: bool,
         mapping: Mapped | None = None,
+        on_bad: OnBad = "raise",
+        verify: bool = False,
         single: bool = False,
     ) -> None:
         chosen = _chosen(dataset, fields)
@@ -57,7 +63,7 @@ class Collator:
         cost = batch_size * cost_of(chosen)
         self.steps = 1 if single else min(MOST_STEPS, max(1, JOB_COST // max(1, cost)))
         tasks = task_samples(chosen, batch_size * self.steps, threads)
-        self.making = Making(dataset, chosen, images, batch_size, tasks, mapping)
+        self.making = Making(dataset, chosen, images, batch_size, tasks, mapping, on_bad, verify)
         self._pools: dict[str, BufferPool] = {}
         by_field = _transforms_by_field(dataset, chosen, transforms)
         for name, field in chosen.items():

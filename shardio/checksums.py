@@ -23,7 +23,7 @@ def of_sample(stored: Mapping[str, Buffer], names: Iterable[str]) -> int:
     state = xxhash.xxh3_64()
     for name in names:
         value = stored[name]
-        state.update(f"{name}\0{len(value)}\0".encode())
+        state.update(b"%s\0%d\0" % (name.encode(), value.nbytes if isinstance(value, memoryview) else len(value)))
         state.update(value)
     return int(state.intdigest())
 

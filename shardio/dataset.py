@@ -1,24 +1,42 @@
 """A dataset opened for reading: any samples, in any order, from any thread or process."""
 
+import contextlib
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
 
-from . import containers, manifest, native, processes
+from . import checksums, containers, manifest, native, processes
 from .containers import direct, memory
 from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
-from .fields import Field, FieldLike, as_fields, infer_fields, with_hidden
+from .fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
 from .selection import Selection
-from .types import Buffer, Indices, Sample
+from .types import Buffer, Column, Indices, Sample
 from .writer import DatasetWriter, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a sample is: the name of its shard, its row there, its number in the dataset, and its `key` if it has one
+    that can be read."""
+
+    shard: str
+    row: int
+    index: int
+    key: str | None
+
+    def __str__(self) -> str:
+        key = "" if self.key is None else f", key {self.key}"
+        return f"{self.shard}, row {self.row} (sample {self.index}{key})"
+
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
@@ -135,13 +153,43 @@ class Dataset:
         """The open reader of a shard, by its number."""
         return self._readers[shard]
 
+    def check(self, selection: Selection, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+        """Compares the checksums of some samples with those that were stored with them.
+
+        Args:
+            selection: the samples.
+            indices: their numbers, for messages.
+            stored: the fields of them that were read already; the others are read here.
+
+        Raises ShardCorrupt for the first that differs.
+        """
+        names = sorted(self.fields)
+        columns = [stored[n] if n in stored else selection.stored(n) for n in names]
+        expected = selection.column(CHECKSUM)
+        rows = [
+            column.reshape(len(column), -1).view(np.uint8) if isinstance(column, np.ndarray) else column
+            for column in columns
+        ]
+        for row, index in enumerate(indices.tolist()):
+            actual = checksums.of_sample({n: memoryview(c[row]) for n, c in zip(names, rows, strict=True)}, names)
+            if actual != expected[row]:
+                raise ShardCorrupt(
+                    f"{self.path / self.where(index)}: checksum {actual:016x} is not {int(expected[row]):016x}"
+                )
+
+    def locate(self, index: int) -> Location:
+        """Where a sample is. Its key is None if there is no text field `key`, or if that can't be read."""
+        numbers = np.array([index])
+        shard, row = (int(found[0]) for found in self.manifest.shards.locate(numbers))
+        key = None
+        if self.fields.get("key", Field("json")).kind == "text":
+            with contextlib.suppress(ShardCorrupt, OSError):  # asked for messages about what is damaged
+                key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
+        return Location(self.manifest.shards.names[shard], row, index, key)
+
     def where(self, index: int) -> str:
         """Where a sample is, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
-        shard, row = (int(found[0]) for found in self.manifest.shards.locate(np.array([index])))
-        key = ""
-        if self.fields.get("key", Field("json")).kind == "text":
-            key = f", key {bytes(self.select(np.array([index])).values('key')[0]).decode(errors='backslashreplace')}"
-        return f"{self.manifest.shards.names[shard]}, row {row} (sample {index}{key})"
+        return f"{self.locate(index)}"
 
     def close(self) -> None:
         """Lets go of all files. The dataset stays usable: they are opened again when asked for."""

@@ -7,7 +7,8 @@ ShardioError
 │   ├── NotADataset                 no manifest where one was looked for
 │   ├── ManifestError               a manifest that cannot be trusted
 │   ├── ShardCorrupt                a shard is not what the manifest says
-│   └── BadSample                   one sample cannot be stored or decoded
+│   ├── BadSample                   one sample cannot be stored or decoded
+│   └── TooManyBad                  more bad samples than a loader may pass over
 ├── MapError (RuntimeError)         the user's own map function failed
 ├── SourceError                     what a converter was pointed at cannot be converted
 ├── StateMismatch (ValueError)      a loader's state belongs to something else
@@ -49,6 +50,10 @@ class ShardCorrupt(DatasetError):
 
 class BadSample(DatasetError):
     """One sample cannot be stored or decoded; the message names it and says why."""
+
+
+class TooManyBad(DatasetError):
+    """More samples are bad than `max_bad` allows; the message says how many, and what is wrong with the last one."""
 
 
 class MapError(ShardioError, RuntimeError):

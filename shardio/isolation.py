@@ -4,7 +4,7 @@
       ("epoch", number, plan, schedule)   -->     makes the steps' batches in its slots, one after the other
       ("slot", number)                    -->     that slot's memory may be written again
                                           <--     ("batch", epoch, slot, its used bytes, the batch with a _Place for
-                                                   each tensor, stored bytes, seconds)
+                                                   each tensor, stored bytes, bad samples, seconds)
                                           <--     ("error", epoch, the error)
 
 A slot is a memfd: no name, so nothing stays behind whatever is killed. A producer dies with its parent. What is pickled
@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from typing import Any, TypeVar, final
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from . import processes
 from .batches import Collator
 from .errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
-from .job import Batch, Made
+from .job import Batch, Delivery, Made
 from .plan import Plan, Schedule
 from .timing import StageClock
 
@@ -147,10 +147,10 @@ class IsolatedSteps(Iterator[list[Made]]):
             self.waited += time.monotonic() - begun
         if message[0] == "error":
             raise message[2]
-        _, _, number, used, where, size, seconds = message
+        _, _, number, used, where, size, bad, seconds = message
         self._clock.add(seconds)
         self._step += 1
-        return [(producer.batch(number, used, where), size)]
+        return [Delivery(producer.batch(number, used, where), size, bad)]
 
     def resize(self, threads: int, depth: int) -> None:
         """Processes stay as many as they are."""
@@ -278,8 +278,9 @@ def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", handles
         try:
             collator = collator or make()
             clock = StageClock()
-            where, used, size = _make(collator, task, step, slots[number], clock)
-            _send(pipe, ("batch", task.epoch, number, used, where, size, clock.seconds()))
+            used, made = _make(collator, task, step, slots[number], clock)
+            message = ("batch", task.epoch, number, used, made.batch, made.size, made.bad, clock.seconds())
+            _send(pipe, message)
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
             _send(pipe, ("error", task.epoch, _portable(error)))
             task = None
@@ -291,8 +292,8 @@ def _send(pipe: "Connection[Any, Any]", message: tuple[Any, ...]) -> None:
     pipe.send_bytes(pickle.dumps(message))
 
 
-def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock) -> tuple[dict[str, Any], int, int]:
-    """Makes a batch in a slot: the batch with a _Place for each tensor, bytes used of the slot, stored bytes read."""
+def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock) -> tuple[int, Delivery]:
+    """Makes a batch in a slot: bytes used of the slot, and the batch with a _Place for each tensor."""
     arrays = {}
     end = 0
     for name, (shape, dtype) in collator.slots.items():
@@ -306,7 +307,6 @@ def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageCl
     (made,) = job.result()
     if isinstance(made, Exception):
         raise made
-    batch, size = made
     loose: list[tuple[_Place, torch.Tensor]] = []
 
     def stow(tensor: torch.Tensor) -> _Place:
@@ -320,11 +320,11 @@ def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageCl
         end = place.next
         return place
 
-    where = _each(batch, torch.Tensor, stow)
+    batch = _each(made.batch, torch.Tensor, stow)
     memory = slot.reach(end)
     for place, tensor in loose:
         place.view(memory)[...] = tensor
-    return where, end, size
+    return end, replace(made, batch=batch)
 
 
 def _each(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:

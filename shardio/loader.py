@@ -16,10 +16,11 @@ from .augment import Transform
 from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .errors import ConfigError, StateMismatch
+from .errors import ConfigError, StateMismatch, TooManyBad
 from .job import Batch, Made
 from .mapping import By, Function, Mapped
 from .plan import Plan, Schedule, Shuffle, Tail
+from .quarantine import Bad, OnBad, Quarantine, quarantine_path
 from .stats import LoaderStats, Meter
 from .transfer import Transfer
 from .tuning import Setting
@@ -62,6 +63,15 @@ class Loader:
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
             Draw random numbers from a generator seeded with `index` and the epoch, and no worker changes them.
+        on_bad_sample: what becomes of a sample that can't be read or decoded, or on which a `map` for samples fails.
+            `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
+            own `index`; `"mask"` delivers zeros, marked False in `valid`, which every batch then has. The number of
+            steps stays.
+        max_bad: bad samples that this rank passes over in an epoch before it raises TooManyBad: a count, or below 1 a
+            share of its samples.
+        quarantine_file: adds a line of JSON for each bad sample; in a job of several ranks to a file for each, such as
+            `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
+        verify: compare each sample's checksum with the one it was stored with. All its fields are read for that.
         isolate: work in `threads` processes instead of threads, for a `map` that holds the GIL. What they work with is
             pickled, and a script needs its `if __name__ == "__main__":`.
         timeout: seconds to wait for a batch before PipelineStalled.
@@ -87,6 +97,10 @@ class Loader:
         fields: Sequence[str] | None = None,
         map: Function | None = None,
         map_by: By = "batch",
+        on_bad_sample: OnBad = "raise",
+        max_bad: float = 0.01,
+        quarantine_file: str | os.PathLike[str] | None = None,
+        verify: bool = False,
         isolate: bool = False,
         timeout: float = 300.0,
     ) -> None:
@@ -96,9 +110,20 @@ class Loader:
         self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
         self._plan = Plan(len(self.dataset), seed, 0, shuffle, block, window)
         self._device = _device(device)
-        mapping = None if map is None else Mapped(map, map_by)
+        self._quarantine = Quarantine(
+            on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
+        )
         self._workers = Workers(
-            partial(Collator, self.dataset, transforms, batch_size, fields=fields, mapping=mapping),
+            partial(
+                Collator,
+                self.dataset,
+                transforms,
+                batch_size,
+                fields=fields,
+                mapping=None if map is None else Mapped(map, map_by),
+                on_bad=on_bad_sample,
+                verify=verify,
+            ),
             batch_size,
             threads=_count(threads, "threads") or cpus.share(self.world.local_size),
             prefetch=_count(prefetch, "prefetch"),
@@ -157,6 +182,7 @@ class Loader:
         if len(schedule) == 0:  # resumed where a smaller tail is left than one global batch
             self._begin(self._plan.epoch + 1)
             schedule = self._schedule
+        self._quarantine.begin(len(schedule) * self.batch_size)
         epoch = _Epoch(self, self._plan, schedule)
         # Held weakly, so that a loop left early ends its threads by dropping its iterator.
         self._running = self._counting = weakref.ref(epoch)
@@ -214,6 +240,10 @@ class Loader:
         self.set_epoch(epoch)
         self._position = position
 
+    def quarantine(self) -> list[Bad]:
+        """The bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
+        return list(self._quarantine.all)
+
     def stats(self) -> LoaderStats:
         """What the current epoch, or the last one, has cost this rank so far."""
         return self._meter.read() if self._meter is not None else LoaderStats()
@@ -259,12 +289,16 @@ class _Epoch(Iterator[Batch]):
         if isinstance(made, Exception):
             self.close()
             raise made
-        batch, size = made
-        self.meter.count(len(batch["index"]), size)
+        try:
+            self._loader._quarantine.add(made.bad)
+        except TooManyBad:
+            self.close()
+            raise
+        self.meter.count(len(made.batch["index"]), made.size)
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
         self._watch.step()
-        return self._transfer(batch)
+        return self._transfer(made.batch)
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""

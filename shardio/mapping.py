@@ -51,19 +51,31 @@ class Mapped:
         return made
 
 
-def collate(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def collate(samples: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """A batch of samples: by name a tensor [B, ...] of numbers, or of tensors or arrays of one shape, else a list.
 
-    Raises MapError unless all samples have the same names.
+    None stands for a masked sample, and becomes zeros like the first that is none. Raises MapError unless all samples
+    have the same names, or if none is left.
     """
-    names = list(samples[0]) if samples else []
+    first = next((sample for sample in samples if sample is not None), None)
+    if first is None:
+        raise MapError(f"all {len(samples)} samples of a batch are masked: there is none to make the others like")
     for place, sample in enumerate(samples):
-        if sample.keys() != samples[0].keys():
+        if sample is not None and sample.keys() != first.keys():
             raise MapError(
-                f"the map function must give all samples the same names; the first has {names}, number {place} of the "
-                f"batch has {list(sample)}"
+                f"the map function must give all samples the same names; the first has {list(first)}, number {place} "
+                f"of the batch has {list(sample)}"
             )
-    return {name: _column([sample[name] for sample in samples]) for name in names}
+    blank = {name: _blank(value) for name, value in first.items()}
+    return {name: _column([(sample or blank)[name] for sample in samples]) for name in first}
+
+
+def _blank(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, np.ndarray):
+        return np.zeros_like(value)
+    return type(value)() if isinstance(value, (bool, int, float, np.generic, str, bytes)) else None
 
 
 def _column(values: list[Any]) -> Any:

@@ -70,11 +70,17 @@ class Plan:
         """The sample indices, int64 [stop - start], at positions start..stop-1; ConfigError outside [0, n]."""
         if not 0 <= start <= stop <= self.n:
             raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
-        return self.at(np.arange(start, stop, dtype=np.int64))
+        return self.drawn(np.arange(start, stop, dtype=np.int64))[0]
 
-    def at(self, positions: NDArray[np.int64]) -> Indices:
-        """The sample index at each position; positions must be in [0, n)."""
-        return positions if self._order is None else self._order(positions)
+    def drawn(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """The sample index at each position in [0, n), and what its random choices are keyed by: the index again."""
+        indices = positions if self._order is None else self._order(positions)
+        return indices, indices
+
+    def replacement(self, index: int, draw: int, attempt: int) -> tuple[int, int]:
+        """The sample, and its draw, that comes in the place of a bad one at the first, second, ... attempt."""
+        other = derive(self.seed, self.epoch, draw, attempt, 0xBAD) % self.n
+        return other, other
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """The windows, first to last, that positions start..stop-1 are in; (0, -1) unless shuffled by blocks."""
@@ -88,10 +94,20 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One rank's share of one step: sample indices, int64 [B], and which count (all but a pad tail's repeats)."""
+    """One rank's share of one step, [B] each.
+
+    Attributes:
+        indices: the samples' numbers, int64.
+        draws: what their random choices are keyed by, besides seed and epoch, int64.
+        valid: which count: all but a pad tail's repeats.
+    """
 
     indices: Indices
+    draws: NDArray[np.int64]
     valid: NDArray[np.bool_]
+
+    def __getitem__(self, rows: slice) -> "Part":
+        return Part(self.indices[rows], self.draws[rows], self.valid[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +152,8 @@ class Schedule:
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
         if self.tail == "drop":
-            return Part(plan.at(positions), np.ones(len(positions), np.bool_))
-        return Part(plan.at(positions % self.n), positions < self.n)
+            return Part(*plan.drawn(positions), np.ones(len(positions), np.bool_))
+        return Part(*plan.drawn(positions % self.n), positions < self.n)
 
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
         """The positions, first to one behind the last, that this rank takes in `steps` from `step` on; at most n."""

@@ -87,6 +87,10 @@ class Selection:
                 values[place] = value
         return values
 
+    def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
+        """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
+        return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
+
     def _filled(self, name: str, array: NDArray[Any]) -> bool:
         """Whether all rows could be read in one call."""
         found = self._direct(name)

@@ -32,6 +32,8 @@ LAYERS = [
     ["shard", "writer", "selection", "dataset", "pipeline", "buffers", "engines"],  # L3
     [
         "mapping",
+        "quarantine",
+        "making",
         "job",
         "batches",
         "isolation",

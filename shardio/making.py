@@ -1,0 +1,213 @@
+"""How samples are made: read, checked, decoded, transformed, given to the user's function, into their rows of a job."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .containers import direct
+from .dataset import Dataset
+from .engines.cpu import BadImage, CpuEngine
+from .errors import BadSample
+from .fields import Field, shape_column
+from .mapping import Mapped
+from .plan import Part, Plan
+from .quarantine import Bad, OnBad, is_of_sample
+from .recipe import Recipe
+from .selection import Selection
+from .timing import StageClock
+
+REPLACEMENTS = 16
+"""Samples that are tried in the place of a bad one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """How one image field becomes pixels."""
+
+    recipe: Recipe
+    engine: CpuEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What is the same for all batches of a loader.
+
+    Attributes:
+        dataset: where samples come from.
+        fields: those to deliver.
+        images: how the image fields among them become pixels.
+        batch_size: samples of a batch.
+        task_samples: samples that one task makes.
+        mapping: the user's own function.
+        on_bad: what is done with a bad sample.
+        verify: compare each sample's checksum.
+    """
+
+    dataset: Dataset
+    fields: Mapping[str, Field]
+    images: Mapping[str, Images]
+    batch_size: int
+    task_samples: int
+    mapping: Mapped | None
+    on_bad: OnBad
+    verify: bool
+    _free: deque[direct.Memory] = field(default_factory=deque, repr=False, compare=False)
+
+    @contextmanager
+    def memory(self) -> Iterator[direct.Memory]:
+        """Memory for stored values, this thread's alone for the `with` block. It outlives the threads of an epoch."""
+        try:
+            lent = self._free.pop()
+        except IndexError:
+            lent = direct.Memory()
+        try:
+            yield lent
+        finally:
+            self._free.append(lent)
+
+
+@final
+class Canvas:
+    """The rows that are being made: tasks fill disjoint slices of them.
+
+    Attributes:
+        indices, draws, valid: of each row its sample, what its random choices are keyed by, and whether it counts.
+        arrays: by field `[rows, ...]`, where all samples have one shape.
+        lists: of the other fields.
+        mapped: what the user's function made of each sample.
+        bad: the bad samples met, by row.
+    """
+
+    def __init__(
+        self, making: Making, plan: Plan, part: Part, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self.making, self.plan, self.clock, self.arrays = making, plan, clock, arrays
+        # A bad sample changes its row, and whoever makes these batches again begins with the part.
+        changes = making.on_bad != "raise"
+        self.indices = part.indices.copy() if changes else part.indices
+        self.draws = part.draws.copy() if changes else part.draws
+        self.valid = part.valid.copy() if changes else part.valid
+        self.lists: dict[str, list[Any]] = {n: [None] * len(part.indices) for n in making.fields if n not in arrays}
+        self.mapped: list[Any] = [None] * len(part.indices)
+        self.bad: dict[int, Bad] = {}
+        self._lock = threading.Lock()
+
+    def fill(self, rows: slice) -> int:
+        """Makes some rows; the stored bytes that were read for them.
+
+        A bad sample is raised, replaced or masked as `making.on_bad` says.
+        """
+        if self.making.on_bad == "raise":
+            return self._make(rows)
+        try:
+            return self._make(rows)
+        except Exception as error:
+            if not is_of_sample(error):
+                raise
+        return sum(self._salvage(row) for row in range(*rows.indices(len(self.indices))))
+
+    def value(self, name: str, row: int) -> Any:
+        """One field of a row, as the user's function takes it."""
+        array = self.arrays.get(name)
+        if array is None:
+            return self.lists[name][row]
+        value = array[row]
+        return value.item() if isinstance(value, np.generic) else torch.from_numpy(value)
+
+    def _make(self, rows: slice) -> int:
+        making, indices = self.making, self.indices[rows]
+        stored: dict[str, Any] = {}
+        with ExitStack() as lent:
+            with self.clock.stage("read"):
+                found = making.dataset.select(indices)
+                for name, field in making.fields.items():
+                    out = self.arrays[name][rows] if field.fixed else None
+                    memory = lent.enter_context(making.memory()) if field.kind == "image" else None
+                    stored[name] = found.stored(name, out, memory)
+            if making.verify:
+                with self.clock.stage("verify"):
+                    making.dataset.check(found, indices, stored)
+            with self.clock.stage("decode"):
+                for name, field in making.fields.items():
+                    if field.kind == "image":
+                        self._decode(name, rows, found, stored[name])
+                    elif not field.fixed:
+                        values = making.dataset.decode(name, stored[name], indices)
+                        self.lists[name][rows] = map(torch.from_numpy, values) if field.kind == "array" else values
+        if making.mapping is not None and making.mapping.by == "sample":
+            with self.clock.stage("map"):
+                for row in range(*rows.indices(len(self.indices))):
+                    sample = {name: self.value(name, row) for name in making.fields}
+                    sample["index"] = int(self.indices[row])
+                    self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
+        return sum(map(_size, stored.values()))
+
+    def _decode(self, name: str, rows: slice, found: Selection, encoded: Sequence[Any]) -> None:
+        how, dataset = self.making.images[name], self.making.dataset
+        sizes = found.column(shape_column(name))
+        steps = how.recipe.steps(sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.draws[rows])
+        out = self.arrays.get(name)
+        try:
+            made = how.engine(encoded, sizes, steps, None if out is None else out[rows])
+        except BadImage as error:
+            place = dataset.where(int(self.indices[rows][error.place]))
+            raise BadSample(f"{dataset.path / place}, field {name!r}: {error}") from error
+        if made is not None:
+            self.lists[name][rows] = map(torch.from_numpy, made)
+
+    def _salvage(self, row: int) -> int:
+        """Makes one row, of another sample or as a blank if its own is bad."""
+        index, draw = int(self.indices[row]), int(self.draws[row])
+        first: Exception | None = None
+        for attempt in range(1, REPLACEMENTS + 1):
+            try:
+                size = self._make(slice(row, row + 1))
+            except Exception as error:
+                if not is_of_sample(error):
+                    raise
+                first = first or error
+            else:
+                if first is not None:
+                    self._record(row, index, first, int(self.indices[row]))
+                return size
+            if self.making.on_bad == "mask":
+                self._blank(row)
+                self._record(row, index, first, None)
+                return 0
+            self.indices[row], self.draws[row] = self.plan.replacement(index, draw, attempt)
+        where = self.making.dataset.where(index)
+        raise BadSample(f"{where} is bad, and so are {REPLACEMENTS} samples in its place; it: {first}") from first
+
+    def _record(self, row: int, index: int, error: Exception, replaced_by: int | None) -> None:
+        with self._lock:
+            self.bad[row] = Bad(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
+
+    def _blank(self, row: int) -> None:
+        self.valid[row] = False
+        for array in self.arrays.values():
+            array[row] = 0
+        for name, column in self.lists.items():
+            column[row] = _empty(self.making.fields[name], self.making.images.get(name))
+        self.mapped[row] = None
+
+
+def _empty(kind: Field, images: Images | None) -> Any:
+    """What stands for a masked sample in a list."""
+    if images is not None:
+        return torch.from_numpy(np.zeros(images.engine.out_shape((0, 0)), images.engine.out_dtype))
+    if kind.kind == "array":
+        return torch.from_numpy(np.zeros((0,), kind.row_dtype))
+    return {"text": "", "bytes": b""}.get(kind.kind)
+
+
+def _size(stored: Any) -> int:
+    if isinstance(stored, np.ndarray):
+        return stored.nbytes
+    return int(stored.sizes.sum()) if isinstance(stored, direct.Packed) else sum(map(len, stored))

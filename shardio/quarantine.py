@@ -1,0 +1,106 @@
+"""Samples that could not be delivered: which, where, why, what came in their place, and how many may be.
+
+A sample is bad if its stored bytes can't be read, are not what was stored (`verify=True`), don't decode, or if the
+user's function for single samples fails on it.
+"""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, final, get_args
+
+from .dataset import Location
+from .errors import ConfigError, DatasetError, MapError, TooManyBad
+
+OnBad: TypeAlias = Literal["raise", "replace", "mask"]
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """One sample that could not be delivered.
+
+    Attributes:
+        epoch: in which it should have been.
+        location: its shard, its row there, its number in the dataset, and its `key` if it has one.
+        reason: what went wrong.
+        replaced_by: the index of the sample that was delivered instead; None if it was masked.
+    """
+
+    epoch: int
+    location: Location
+    reason: str
+    replaced_by: int | None
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.reason}"
+
+
+def is_of_sample(error: BaseException) -> bool:
+    """Whether an error says that a sample is bad, and not that this process or the program is in trouble."""
+    if isinstance(error, OSError) and not isinstance(error, DatasetError):
+        return error.errno not in _SHORTAGES
+    return isinstance(error, (DatasetError, MapError))
+
+
+@final
+class Quarantine:
+    """The bad samples that one rank has met, counted as their batches are delivered.
+
+    Args:
+        action: what is done with them.
+        most: allowed in an epoch: a count, or below 1 a share of the rank's samples, rounded up.
+        file: where to add a line of JSON for each; None keeps them in memory only.
+        rank: goes into the lines.
+    """
+
+    def __init__(self, action: OnBad, most: float, file: Path | None, rank: int) -> None:
+        if action not in get_args(OnBad):
+            raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
+        if isinstance(most, bool) or not isinstance(most, (int, float)) or not (most >= 1 or 0 <= most < 1):
+            raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
+        if most >= 1 and most != int(most):
+            raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
+        self.all: list[Bad] = []
+        self._most, self._rank, self._path = most, rank, file
+        self._allowed = self._met = 0
+
+    def begin(self, samples: int) -> None:
+        """An epoch of so many samples begins for this rank."""
+        self._met = 0
+        self._allowed = int(self._most) if self._most >= 1 else math.ceil(self._most * samples)
+
+    def add(self, bad: Iterable[Bad]) -> None:
+        """Takes in what a delivered batch has met; TooManyBad if that is more than allowed."""
+        for one in bad:
+            self._met += 1
+            self.all.append(one)
+            self._write(one)
+            if self._met > self._allowed:
+                raise TooManyBad(
+                    f"rank {self._rank}, epoch {one.epoch}: {self._met} bad samples, max_bad={self._most:g} allows "
+                    f"{self._allowed} in an epoch; the last one is {one}"
+                )
+
+    def _write(self, bad: Bad) -> None:
+        if self._path is None:
+            return
+        flat = asdict(bad)
+        line = json.dumps({"rank": self._rank, **flat.pop("location"), **flat}, ensure_ascii=False)
+        # Opened for each line, as they are few: nothing to close, and every line is out when the process dies.
+        with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{line}\n")
+
+
+def quarantine_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
+    """A rank's own file: `bad.jsonl` itself for one rank, else `bad-00003.jsonl`, as ranks of several nodes must not
+    write to one file."""
+    if path is None:
+        return None
+    whole = Path(path)
+    return whole if size == 1 else whole.with_name(f"{whole.stem}-{rank:05d}{whole.suffix}")

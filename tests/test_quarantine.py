@@ -1,0 +1,324 @@
+"""Bad samples: raised, replaced or masked, counted and reported, and never a step more or less on any rank."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _builders import jpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio import World
+from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
+
+CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
+
+
+@cache
+def picture(number: int, broken: bool = False) -> bytes:
+    """A small JPEG."""
+    whole = jpeg(20 + number % 3, 24, seed=number % 5)
+    return spoiled(whole) if broken else whole
+
+
+def spoiled(image: bytes) -> bytes:
+    """A JPEG with a Huffman table that can't be: it is told whole by its markers, and no decoder takes it."""
+    table = image.index(b"\xff\xc4") + 5
+    return image[:table] + b"\xff" * 16 + image[table + 16 :]
+
+
+def photos(count: int, bad: set[int], shard_samples: int = 7) -> shardio.Dataset:
+    """Photos with labels and keys, those in `bad` broken."""
+    rows = [{"image": picture(n, n in bad), "label": n + 1, "key": f"k{n}"} for n in range(count)]
+    return shardio.from_samples(rows, shard_samples=shard_samples)
+
+
+def load(dataset: shardio.Dataset, batch_size: int, **options: Any) -> shardio.Loader:
+    """A loader that crops, and lets pass what is bad."""
+    given = {"transforms": CROP, "world": World(), "threads": 2, "max_bad": 1000, "on_bad_sample": "replace"}
+    return shardio.Loader(dataset, batch_size, **(given | options))
+
+
+@given(
+    n=st.integers(4, 50),
+    shard_samples=st.integers(1, 20),
+    world=st.integers(1, 3),
+    batch=st.integers(1, 7),
+    tail=st.sampled_from(["drop", "pad"]),
+    action=st.sampled_from(["replace", "mask"]),
+    bad=st.sets(st.integers(0, 49), max_size=12),
+    seed=st.integers(0, 99),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_rank_takes_its_steps_whatever_is_bad(
+    n: int,
+    shard_samples: int,
+    world: int,
+    batch: int,
+    tail: str,
+    action: str,
+    bad: set[int],
+    seed: int,
+    threads: int,
+) -> None:
+    """Good samples come as if nothing were bad; a bad one is masked, or replaced by a good one, and is recorded."""
+    bad = {index for index in bad if index < n}
+    if len(bad) > n // 2 or (tail == "drop" and n < world * batch):
+        return
+    dirty, clean = photos(n, bad, shard_samples), photos(n, set(), shard_samples)
+    for rank in range(world):
+        options = {"world": World(rank, world), "tail": tail, "seed": seed}
+        loader = load(dirty, batch, on_bad_sample=action, threads=threads, **options)
+        expected = load(clean, batch, on_bad_sample="raise", threads=1, **options)
+        records = []
+        for got, want in zip(loader, expected, strict=True):
+            for row, index in enumerate(want["index"].tolist()):
+                if index not in bad:
+                    assert torch.equal(got["image"][row], want["image"][row])
+                    assert got["index"][row] == index
+                elif action == "mask":
+                    records.append((index, None))
+                    assert got["index"][row] == index
+                    assert not got["valid"][row]
+                    assert not got["image"][row].any()
+                    assert got["label"][row] == 0
+                    assert got["key"][row] == ""
+                else:
+                    other = int(got["index"][row])
+                    records.append((index, other))
+                    assert other not in bad
+                    assert got["label"][row] == other + 1
+                    assert got["key"][row] == f"k{other}"
+            if action == "mask" or tail == "pad":
+                masked = [action == "mask" and index in bad for index in want["index"].tolist()]
+                valid = want.get("valid", torch.ones(batch, dtype=torch.bool))
+                assert torch.equal(got["valid"], valid & ~torch.tensor(masked))
+        assert [(one.location.index, one.replaced_by) for one in loader.quarantine()] == records
+        assert (loader.epoch, loader.state_dict()["position"]) == (1, 0)
+
+
+@given(
+    threads=st.integers(1, 3),
+    worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    bad=st.sets(st.integers(0, 29), min_size=1, max_size=8),
+    stop=st.integers(1, 20),
+)
+@settings(max_examples=20, deadline=None)
+def test_replacements_stay_the_same_on_resume(
+    threads: int, worlds: tuple[int, int], sizes: tuple[int, int], bad: set[int], stop: int
+) -> None:
+    """The plan and the seed choose them: not the world, the batch size, the threads or where the epoch was resumed."""
+    dataset = photos(30, bad)
+
+    def delivered(loaders: list[shardio.Loader], steps: int) -> list[tuple[int, bytes]]:
+        found = []
+        for batches in list(zip(*loaders, strict=True))[:steps]:
+            for batch in batches:
+                rows = zip(batch["index"].tolist(), batch["image"].numpy(), batch["valid"].tolist(), strict=True)
+                found += [(index, image.tobytes()) for index, image, counts in rows if counts]
+        return found
+
+    def loaders(which: int, **options: Any) -> list[shardio.Loader]:
+        return [
+            load(dataset, sizes[which], world=World(r, worlds[which]), tail="pad", seed=3, **options)
+            for r in range(worlds[which])
+        ]
+
+    whole = delivered(loaders(0), 1000)
+    first = loaders(0)
+    position = min(30, stop * worlds[0] * sizes[0])
+    state = first[0].state_dict() | {"position": position}
+    second = loaders(1, threads=threads)
+    for loader in second:
+        loader.load_state_dict(state)
+    if position < 30:
+        assert delivered(second, 1000) == whole[position:]
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str, isolate: bool) -> None:
+    """Damaged images, in every container; each is reported with shard, row, key and reason, also in the file."""
+    damage(tmp_path / "d", container, [5, 17], spoiled)
+    report = tmp_path / "bad.jsonl"
+    options: dict[str, Any] = {"shuffle": None, "isolate": isolate, "quarantine_file": report, "on_bad_sample": "mask"}
+    dataset = shardio.open(tmp_path / "d")
+    loader = load(dataset, 6, **options)
+    valid = torch.cat([batch["valid"] for batch in loader])
+    assert (~valid).nonzero().flatten().tolist() == [5, 17]
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    places = [dataset.locate(index) for index in (5, 17)]
+    assert places[0].shard != places[1].shard
+    for line, place in zip(lines, places, strict=True):
+        assert (line["shard"], line["row"], line["index"]) == (place.shard, place.row, place.index)
+        assert (line["key"], line["replaced_by"]) == (f"k{place.index}", None)
+    assert all("field 'image'" in line["reason"] and line["epoch"] == line["rank"] == 0 for line in lines)
+    assert [str(one.location.index) for one in loader.quarantine()] == ["5", "17"]
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> None:
+    """Another image in a sample's place decodes; only `verify=True` tells. Whatever fields are asked for."""
+    damage(tmp_path / "d", container, [5], lambda image: picture(3).ljust(len(image), b"\0")[: len(image)])
+    dataset = shardio.open(tmp_path / "d")
+    assert len(list(load(dataset, 6, on_bad_sample="raise"))) == 4
+    for fields in (None, ["label"]):
+        options: dict[str, Any] = {"verify": True, "fields": fields, "transforms": CROP if fields is None else None}
+        with pytest.raises(
+            ShardCorrupt, match=r"row 5 \(sample 5, key k5\): checksum [0-9a-f]{16} is not [0-9a-f]{16}"
+        ):
+            list(load(dataset, 6, on_bad_sample="raise", **options))
+        loader = load(dataset, 6, **options)
+        assert 5 not in torch.cat([batch["index"] for batch in loader]).tolist()
+        assert [one.location.index for one in loader.quarantine()] == [5]
+    assert "verify" in loader.stats().stage_seconds
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+@pytest.mark.parametrize("how", ["missing", "empty", "cut"])
+def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str) -> None:
+    """A shard that is gone, empty or cut short before it is opened: its samples are bad, the others come."""
+    damage(tmp_path / "d", container, [], bytes)
+    path = next((tmp_path / "d").glob("shard-000001.*"))
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if how == "empty" else path.stat().st_size // 3])
+    dataset = shardio.open(tmp_path / "d")
+    first, end = (int(start) for start in dataset.manifest.shards.starts[1:3])
+    loader = load(dataset, 6, on_bad_sample="mask")
+    good = [index for batch in loader for index in batch["index"][batch["valid"]].tolist()]
+    lost = {one.location.index for one in loader.quarantine()}
+    assert sorted([*good, *lost]) == list(range(24))
+    assert lost <= set(range(first, end))
+    assert len(lost) == end - first or (how == "cut" and container == "tar")
+    assert lost
+    with pytest.raises(ShardCorrupt, match="shard-000001"):
+        list(load(shardio.open(tmp_path / "d"), 6, on_bad_sample="raise"))
+
+
+def test_more_than_allowed_ends_the_loop() -> None:
+    """A count, or a share of the rank's samples rounded up; the message says how many, which, and why."""
+    dataset = photos(40, {3, 11, 30})
+    options: dict[str, Any] = {"shuffle": None, "on_bad_sample": "mask"}
+    assert len(list(load(dataset, 4, max_bad=3, **options))) == 10
+    assert len(list(load(dataset, 4, max_bad=0.06, **options))) == 10  # 2.4, rounded up
+    loader = load(dataset, 4, max_bad=2, **options)
+    with pytest.raises(
+        TooManyBad, match=r"rank 0, epoch 0: 3 bad samples, max_bad=2 allows 2 .* \(sample 30, key k30\)"
+    ):
+        list(loader)
+    assert [one.location.index for one in loader.quarantine()] == [3, 11, 30]
+    loader = load(dataset, 4, **options)
+    del options["on_bad_sample"]
+    with pytest.raises(TooManyBad, match=r"2 bad samples, max_bad=0.01 allows 1"):
+        list(load(dataset, 4, on_bad_sample="mask", shuffle=None, max_bad=0.01))
+    assert len(list(loader)) == len(list(loader)) == 10  # each epoch is counted by itself
+    assert len(loader.quarantine()) == 6
+
+
+def test_where_nothing_is_good_the_loop_ends() -> None:
+    """No replacement is to be found, and the error says what the sample itself had."""
+    with pytest.raises(
+        BadSample, match=r"sample \d, key k\d\) is bad, and so are 16 samples in its place; it: .*image"
+    ):
+        list(load(photos(8, set(range(8))), 4))
+
+
+def fussy(sample: dict[str, Any]) -> dict[str, Any]:
+    """Does not like one sample."""
+    if sample["label"] == 6:
+        raise ValueError("six")
+    return {"pixels": sample["image"].float(), "name": sample["key"], "twice": sample["label"] * 2, "any": None}
+
+
+def fussy_batch(batch: dict[str, Any]) -> dict[str, Any]:
+    """Does not like one sample of a batch."""
+    if 6 in batch["label"].tolist():
+        raise ValueError("six")
+    return batch
+
+
+def test_a_function_that_fails_on_a_sample() -> None:
+    """`map_by="sample"`: that sample is bad. A function for batches can't say which sample it was: it raises."""
+    for action in ("mask", "replace"):
+        loader = load(photos(12, set()), 4, map=fussy, map_by="sample", on_bad_sample=action, shuffle=None)
+        batches = list(loader)
+        assert len(batches) == 3
+        (bad,) = loader.quarantine()
+        assert (bad.location.index, bad.reason) == (5, "map function fussy, sample 5: ValueError: six")
+        if action == "mask":
+            assert not batches[1]["valid"][1]
+            assert not batches[1]["pixels"][1].any()
+            assert (batches[1]["twice"][1], batches[1]["name"][1]) == (0, "")
+    with pytest.raises(MapError, match="six"):
+        list(load(photos(12, set()), 4, map=fussy_batch, shuffle=None))
+
+
+def test_lists_hold_empty_values_for_masked_samples() -> None:
+    """Where images differ in size and come as lists, a masked one has no pixels."""
+    (batch,) = load(photos(6, {2}), 6, transforms=None, on_bad_sample="mask", shuffle=None)
+    assert [tuple(image.shape) for image in batch["image"]][1:4] == [(21, 24, 3), (0, 0, 3), (20, 24, 3)]
+
+
+def test_a_file_for_each_rank(tmp_path: Path) -> None:
+    """Ranks may be on different machines, so each writes to a file of its own."""
+    for rank in range(2):
+        list(load(photos(20, {2, 3}), 5, world=World(rank, 2), quarantine_file=tmp_path / "bad.jsonl", tail="pad"))
+    lines = [json.loads(line) for path in sorted(tmp_path.iterdir()) for line in path.read_text().splitlines()]
+    assert {path.name for path in tmp_path.iterdir()} <= {"bad-00000.jsonl", "bad-00001.jsonl"}
+    assert sorted(line["index"] for line in lines) == [2, 3]
+
+
+def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, or a bug, says nothing about a sample: it is raised whatever the policy is."""
+    dataset = photos(12, set())
+    for error in (OSError(24, "Too many open files"), ZeroDivisionError("a bug")):
+
+        def fail(*_: Any, error: Exception = error) -> Any:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shardio.Dataset, "select", fail)
+            with pytest.raises(type(error)):
+                list(load(dataset, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
+        ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
+        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
+        ({"max_bad": float("nan")}, "max_bad must be"),
+        ({"max_bad": "all"}, "max_bad must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        load(photos(8, set()), 4, **options)
+
+
+def damage(path: Path, container: str, rows: list[int], change: Callable[[bytes], bytes]) -> None:
+    """A dataset of three shards on disk, whose images in `rows` are then changed in place."""
+    fields = {"image": "image", "label": "int64", "key": "text"}
+    with shardio.create(path, container=container, fields=fields, shard_size=15_000) as writer:
+        for number in range(24):
+            # Noise in the pixels makes each file's bytes its own.
+            image = jpeg(40, 40, seed=number, quality=95)
+            writer.append({"image": image, "label": number, "key": f"k{number}"})
+    stored = shardio.open(path).read(rows, ["image"])["image"] if rows else []
+    for file in path.glob("shard-*"):
+        data = file.read_bytes()
+        for image in map(bytes, stored):
+            data = data.replace(image, change(image))
+        if data != file.read_bytes():
+            file.write_bytes(data)
