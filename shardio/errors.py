@@ -16,6 +16,8 @@ ShardioError
 ├── ProducerDied (RuntimeError)     a process that makes batches ended by itself
 └── PipelineClosed (RuntimeError)   an iterator was used after it was closed
 
+StateWarning (UserWarning)          what `strict=False` gives up
+
 A message names the rule, the value and the place.
 """
 
@@ -66,6 +68,10 @@ class SourceError(ShardioError):
 
 class StateMismatch(ShardioError, ValueError):
     """A loader's state was made with another dataset, seed or version; the message holds both values."""
+
+
+class StateWarning(UserWarning):
+    """A state of something else was loaded with `strict=False`; the message holds both values and what is lost."""
 
 
 class PipelineStalled(ShardioError, TimeoutError):

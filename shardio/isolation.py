@@ -103,15 +103,13 @@ class Producers:
                 f"no lambda): {error}"
             ) from error
         self._name, self._timeout = name, timeout
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self.epoch = 0
         self.members = [_Producer(make, slots, f"{name} producer {number}") for number in range(count)]
-        weakref.finalize(self, _end, self.members, self._pid)
+        weakref.finalize(self, _end, self.members, self.pid)
 
     def begin(self, plan: Plan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
-        if os.getpid() != self._pid:
-            raise PipelineClosed(f"{self._name}: begun before this process was forked")
         self.epoch += 1
         for number, producer in enumerate(self.members):
             producer.send(("epoch", self.epoch, plan, schedule, number, len(self.members)))

@@ -16,18 +16,17 @@ from .augment import Transform
 from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
-from .errors import ConfigError, StateMismatch, TooManyBad
+from .errors import ConfigError, TooManyBad
 from .job import Batch, Made
 from .mapping import By, Function, Mapped
 from .plan import Plan, Schedule, Shuffle, Tail
 from .quarantine import Bad, OnBad, Quarantine, quarantine_path
+from .state import VERSION, checked_state
 from .stats import LoaderStats, Meter
 from .transfer import Transfer
 from .tuning import Setting
 from .workers import Watch, Workers
 from .world import World
-
-STATE_VERSION = 1
 
 
 @final
@@ -104,6 +103,7 @@ class Loader:
         isolate: bool = False,
         timeout: float = 300.0,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.world = World.detect() if world is None else world
         batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
@@ -206,39 +206,30 @@ class Loader:
         After an epoch's last batch it stands at the next epoch's beginning.
         """
         return {
-            "version": STATE_VERSION,
+            "version": VERSION,
             "digest": self.dataset.digest,
-            "samples": len(self.dataset),
+            "samples": self._plan.n,
             "seed": self._plan.seed,
             "order": self._plan.order,
             "epoch": self._plan.epoch,
             "position": self._position,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Goes on where `state` stands, with whatever world size and batch size this loader has.
 
         The next loop delivers what is left of that epoch. Raises StateMismatch, with both values, if the state belongs
-        to another dataset, seed, order or version.
+        to another dataset, seed, order or version. `strict=False` warns (StateWarning) of all but another version, and
+        gives up what the warning says: in the epoch that is resumed samples may come twice or not at all; it begins
+        anew if the number of samples is another. Later epochs are whole.
         """
-        mine = self.state_dict()
-        for name in ("version", "digest", "samples", "seed", "order"):
-            if name not in state:
-                raise StateMismatch(f"not a loader's state: it has no {name!r}")
-            if state[name] != mine[name]:
-                raise StateMismatch(f"the state's {name} is {state[name]!r}, this loader's is {mine[name]!r}")
-        epoch, position = state.get("epoch"), state.get("position")
-        if (
-            not isinstance(epoch, int)
-            or not isinstance(position, int)
-            or epoch < 0
-            or not 0 <= position <= len(self.dataset)
-        ):
-            raise StateMismatch(
-                f"not a place in an epoch of {len(self.dataset)}: epoch {epoch!r}, position {position!r}"
-            )
+        epoch, position = checked_state(state, self.state_dict(), self._plan.n, strict)
         self.set_epoch(epoch)
         self._position = position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its arguments and its state: threads, processes and memory are made anew where it is unpickled.
+        return _again, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
 
     def quarantine(self) -> list[Bad]:
         """The bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
@@ -309,6 +300,12 @@ class _Epoch(Iterator[Batch]):
     def __del__(self) -> None:
         if hasattr(self, "_steps"):  # not where __init__ failed
             self.close()
+
+
+def _again(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:
+    loader = Loader(**arguments)
+    loader.load_state_dict(state)
+    return loader
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -2,10 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _LAUNCHERS: tuple[tuple[str, tuple[str, str, str, str]], ...] = (
     # launcher, (rank, size, local rank, local size); the first whose rank and size are both set wins
@@ -66,6 +70,31 @@ class World:
                     return cls(rank, size, rank, size)
                 return cls(rank, size, _number(env, local_rank_name, launcher), _number(env, local_size_name, launcher))
         return cls()
+
+    @classmethod
+    def from_mesh(cls, mesh: "DeviceMesh", dims: str | Sequence[str]) -> "World":
+        """The data-parallel world of a job that is parallel in other ways too.
+
+        Args:
+            mesh: torch's DeviceMesh, with named dimensions.
+            dims: the dimension along which data is split, or several (`("replicate", "shard")`), the first one slowest.
+                Ranks that differ in other dimensions only (tensor, pipeline) get the same samples.
+
+        Raises ConfigError for a name that the mesh does not have, or on a rank outside of it.
+        """
+        names, wanted = mesh.mesh_dim_names or (), (dims,) if isinstance(dims, str) else tuple(dims)
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            raise ConfigError(f"this rank is not in the mesh {mesh}")
+        rank, size = 0, 1
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(f"the mesh's dimensions are {', '.join(names) or 'unnamed'}, got {name!r}")
+            place = names.index(name)
+            rank, size = rank * mesh.size(place) + coordinate[place], size * mesh.size(place)
+        # Processors are shared by all processes of a node, whatever they are to each other.
+        node = cls.detect()
+        return cls(rank, size, node.local_rank, node.local_size)
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:

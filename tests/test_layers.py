@@ -39,6 +39,7 @@ LAYERS = [
         "isolation",
         "workers",
         "stats",
+        "state",
         "transfer",
         "loader",
         "convert",
