@@ -20,6 +20,8 @@ from .errors import ShardioError as ShardioError
 from .errors import StateMismatch as StateMismatch
 from .fields import Field as Field
 from .manifest import Manifest as Manifest
+from .mixture import Mixture as Mixture
+from .mixture import mix as mix
 from .plan import Plan as Plan
 from .stats import LoaderStats as LoaderStats
 from .world import World as World
@@ -40,6 +42,7 @@ __all__ = [
     "LoaderStats",
     "Manifest",
     "MapError",
+    "Mixture",
     "Normalize",
     "Plan",
     "RandomHorizontalFlip",
@@ -52,6 +55,7 @@ __all__ = [
     "World",
     "create",
     "from_samples",
+    "mix",
     "open",
     "plan",
 ]

@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 
 from .augment import Transform
 from .buffers import BufferPool
-from .dataset import Dataset
 from .engines.cpu import CpuEngine
 from .errors import ConfigError
 from .fields import Field
+from .interleave import AnyPlan
 from .job import BatchJob
 from .making import Images, Making
 from .mapping import Mapped
-from .plan import Part, Plan
+from .mixture import Readable
+from .plan import Part
 from .quarantine import OnBad
 from .recipe import Recipe
 from .timing import StageClock
@@ -46,7 +47,7 @@ class Collator:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Readable,
         transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None,
         batch_size: int,
         *,
@@ -93,7 +94,7 @@ class Collator:
 
     def job(
         self,
-        plan: Plan,
+        plan: AnyPlan,
         part: Part,
         pad: bool,
         clock: StageClock,
@@ -124,9 +125,9 @@ def _image_size(field: Field) -> tuple[int, int] | None:
     return None if field.shape is None else (field.shape[0], field.shape[1])
 
 
-def _chosen(dataset: Dataset, names: Sequence[str] | None) -> dict[str, Field]:
+def _chosen(dataset: Readable, names: Sequence[str] | None) -> dict[str, Field]:
     chosen = list(dataset.fields if names is None else names)
-    if reserved := {"index", "valid"} & set(chosen):
+    if reserved := ({"index", "valid", "source"} if dataset.sources else {"index", "valid"}) & set(chosen):
         raise ConfigError(
             f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose others by fields="
         )
@@ -137,7 +138,7 @@ def _chosen(dataset: Dataset, names: Sequence[str] | None) -> dict[str, Field]:
 
 
 def _transforms_by_field(
-    dataset: Dataset,
+    dataset: Readable,
     fields: Mapping[str, Field],
     transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None,
 ) -> Mapping[str, Sequence[Transform]]:

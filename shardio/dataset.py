@@ -12,12 +12,14 @@ from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import checksums, containers, manifest, native, processes
 from .containers import direct, memory
 from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
+from .plan import Plan, Shuffle
 from .selection import Selection
 from .types import Buffer, Column, Indices, Sample
 from .writer import DatasetWriter, Place
@@ -110,6 +112,17 @@ class Dataset:
                 result[name] = self.decode(name, selection.values(name), rows)
         return result
 
+    sources: tuple[str, ...] = ()
+    """A mixture has some; see `mixture.Mixture`."""
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
+        """The order of its first epoch."""
+        return Plan(len(self), seed, 0, shuffle, block, window)
+
+    def source_of(self, indices: Indices) -> NDArray[np.int64]:
+        """See `mixture.Mixture`: a dataset is its own only source."""
+        return np.zeros_like(indices)
+
     def select(self, indices: Indices) -> Selection:
         """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
@@ -153,17 +166,16 @@ class Dataset:
         """The open reader of a shard, by its number."""
         return self._readers[shard]
 
-    def check(self, selection: Selection, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
         """Compares the checksums of some samples with those that were stored with them.
 
         Args:
-            selection: the samples.
-            indices: their numbers, for messages.
+            indices: their numbers.
             stored: the fields of them that were read already; the others are read here.
 
         Raises ShardCorrupt for the first that differs.
         """
-        names = sorted(self.fields)
+        selection, names = self.select(indices), sorted(self.fields)
         columns = [stored[n] if n in stored else selection.stored(n) for n in names]
         expected = selection.column(CHECKSUM)
         rows = [

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from . import processes
 from .batches import Collator
 from .errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
+from .interleave import AnyPlan
 from .job import Batch, Delivery, Made
-from .plan import Plan, Schedule
+from .plan import Schedule
 from .timing import StageClock
 
 _ALIGN, _ALIGN_TENSOR = 4096, 64  # bytes
@@ -108,7 +109,7 @@ class Producers:
         self.members = [_Producer(make, slots, f"{name} producer {number}") for number in range(count)]
         weakref.finalize(self, _end, self.members, self.pid)
 
-    def begin(self, plan: Plan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
+    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
         self.epoch += 1
         for number, producer in enumerate(self.members):
@@ -243,7 +244,7 @@ class _Task:
     """What a producer works on: its steps of an epoch."""
 
     epoch: int
-    plan: Plan
+    plan: AnyPlan
     schedule: Schedule
     steps: Iterator[int]
 

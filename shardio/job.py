@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, final
 import torch
 from numpy.typing import NDArray
 
+from .interleave import AnyPlan
 from .making import Canvas, Making
 from .mapping import Mapped, collate
-from .plan import Part, Plan
+from .plan import Part
 from .quarantine import Bad
 from .timing import StageClock
 
@@ -44,7 +45,7 @@ class BatchJob:
     """
 
     def __init__(
-        self, making: Making, plan: Plan, part: Part, pad: bool, clock: StageClock, arrays: dict[str, NDArray[Any]]
+        self, making: Making, plan: AnyPlan, part: Part, pad: bool, clock: StageClock, arrays: dict[str, NDArray[Any]]
     ) -> None:
         self.canvas = Canvas(making, plan, part, clock, arrays)
         self.failed = False
@@ -122,7 +123,10 @@ class BatchJob:
 
     def _own(self, rows: slice) -> Batch:
         """What the loader itself adds to a batch."""
-        own = {"index": torch.from_numpy(self.canvas.indices[rows])}
+        indices, dataset = self.canvas.indices[rows], self.canvas.making.dataset
+        own = {"index": torch.from_numpy(indices)}
+        if dataset.sources:
+            own["source"] = torch.from_numpy(dataset.source_of(indices))
         if self._pad or self.canvas.making.on_bad == "mask":
             own["valid"] = torch.from_numpy(self.canvas.valid[rows])
         return own

@@ -17,9 +17,11 @@ from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError, TooManyBad
+from .interleave import AnyPlan
 from .job import Batch, Made
 from .mapping import By, Function, Mapped
-from .plan import Plan, Schedule, Shuffle, Tail
+from .mixture import Mixture, Readable
+from .plan import Schedule, Shuffle, Tail
 from .quarantine import Bad, OnBad, Quarantine, quarantine_path
 from .state import VERSION, checked_state
 from .stats import LoaderStats, Meter
@@ -37,12 +39,13 @@ class Loader:
     steps, and together they deliver every sample once (less the tail that `tail="drop"` leaves out).
 
     A batch is a dict: by field a tensor `[B, ...]` for scalars, arrays of one shape and images of one size, else a list
-    of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]. Images are uint8
+    of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]; of a mixture also
+    `source`, int64 [B], the number of each sample's source. Images are uint8
     `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is yours to keep, without a
     copy: its memory is used again only when nothing refers to it, or to a tensor or view made of it, any more.
 
     Args:
-        dataset: a path or a Dataset.
+        dataset: a path, a Dataset or a Mixture (see `shardio.mix`).
         batch_size: samples per rank and step.
         transforms: a list for the one image field, or {field: list}. See `shardio.augment`.
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
@@ -80,7 +83,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | str | os.PathLike[str],
+        dataset: Readable | str | os.PathLike[str],
         batch_size: int,
         *,
         transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None = None,
@@ -104,11 +107,11 @@ class Loader:
         timeout: float = 300.0,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.dataset = dataset if isinstance(dataset, Dataset | Mixture) else open_dataset(dataset)
         self.world = World.detect() if world is None else world
         batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
-        self._schedule = Schedule(len(self.dataset), self.world, batch_size, tail)
-        self._plan = Plan(len(self.dataset), seed, 0, shuffle, block, window)
+        self._plan = self.dataset.plan(seed, shuffle, block, window)
+        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
         self._device = _device(device)
         self._quarantine = Quarantine(
             on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
@@ -140,7 +143,7 @@ class Loader:
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
-                f"{len(self.dataset)} samples fill no global batch of {self._schedule.global_batch} "
+                f"{self._plan.n} samples fill no global batch of {self._schedule.global_batch} "
                 f"({self.world.size} ranks x {batch_size}); take a smaller batch size, or pad the tail"
             )
 
@@ -254,8 +257,8 @@ class Loader:
 class _Epoch(Iterator[Batch]):
     """What is left of one epoch. Closing it, or dropping it, ends its threads."""
 
-    def __init__(self, loader: Loader, plan: Plan, schedule: Schedule) -> None:
-        self.meter = Meter()
+    def __init__(self, loader: Loader, plan: AnyPlan, schedule: Schedule) -> None:
+        self.meter = Meter(loader.dataset.sources)
         self._loader = loader
         self._schedule = schedule
         self._step = 0
@@ -285,7 +288,8 @@ class _Epoch(Iterator[Batch]):
         except TooManyBad:
             self.close()
             raise
-        self.meter.count(len(made.batch["index"]), made.size)
+        sources = made.batch["source"].numpy() if self._loader.dataset.sources else None
+        self.meter.count(len(made.batch["index"]), made.size, sources)
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
         self._watch.step()

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from .containers import direct
-from .dataset import Dataset
 from .engines.cpu import BadImage, CpuEngine
 from .errors import BadSample
 from .fields import Field, shape_column
+from .interleave import AnyPlan
 from .mapping import Mapped
-from .plan import Part, Plan
+from .mixture import MixedSelection, Readable
+from .plan import Part
 from .quarantine import Bad, OnBad, is_of_sample
 from .recipe import Recipe
 from .selection import Selection
@@ -50,7 +51,7 @@ class Making:
         verify: compare each sample's checksum.
     """
 
-    dataset: Dataset
+    dataset: Readable
     fields: Mapping[str, Field]
     images: Mapping[str, Images]
     batch_size: int
@@ -86,7 +87,7 @@ class Canvas:
     """
 
     def __init__(
-        self, making: Making, plan: Plan, part: Part, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
+        self, making: Making, plan: AnyPlan, part: Part, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
     ) -> None:
         self.making, self.plan, self.clock, self.arrays = making, plan, clock, arrays
         # A bad sample changes its row, and whoever makes these batches again begins with the part.
@@ -133,7 +134,7 @@ class Canvas:
                     stored[name] = found.stored(name, out, memory)
             if making.verify:
                 with self.clock.stage("verify"):
-                    making.dataset.check(found, indices, stored)
+                    making.dataset.check(indices, stored)
             with self.clock.stage("decode"):
                 for name, field in making.fields.items():
                     if field.kind == "image":
@@ -149,7 +150,7 @@ class Canvas:
                     self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
         return sum(map(_size, stored.values()))
 
-    def _decode(self, name: str, rows: slice, found: Selection, encoded: Sequence[Any]) -> None:
+    def _decode(self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any]) -> None:
         how, dataset = self.making.images[name], self.making.dataset
         sizes = found.column(shape_column(name))
         steps = how.recipe.steps(sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.draws[rows])

@@ -6,7 +6,7 @@ G the global batch `world.size * B`, and `start` the position that the epoch is 
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,17 @@ class Plan:
         return self._order.runs(start, stop) if isinstance(self._order, BlockOrder) else []
 
 
+class Order(Protocol):
+    """The order of one epoch: what `Plan` and `interleave.MixedPlan` have in common."""
+
+    @property
+    def n(self) -> int:
+        """Positions of an epoch."""
+
+    def drawn(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """See `Plan.drawn`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One rank's share of one step, [B] each.
@@ -147,7 +158,7 @@ class Schedule:
         left = self.n - self.start
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
-    def part(self, plan: Plan, step: int, steps: int = 1) -> Part:
+    def part(self, plan: Order, step: int, steps: int = 1) -> Part:
         """What this rank takes at `step`, or at the `steps` that begin with it, one after the other."""
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)

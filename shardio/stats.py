@@ -1,9 +1,12 @@
 """What an epoch has cost: counted while it runs, read as a value."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .timing import StageClock
 
@@ -17,6 +20,7 @@ class LoaderStats:
         bytes: stored bytes read for them.
         seconds: wall time since the epoch was begun.
         wait_seconds: of that, how long the consumer waited for batches.
+        sources: of a mixture, samples delivered of each source.
         stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
     """
 
@@ -25,6 +29,7 @@ class LoaderStats:
     seconds: float = 0.0
     wait_seconds: float = 0.0
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def starved(self) -> float:
@@ -41,17 +46,21 @@ class LoaderStats:
 class Meter:
     """Counts what an epoch costs. Outlives the epoch's threads and buffers."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Sequence[str] = ()) -> None:
+        self._sources = dict.fromkeys(sources, 0)
         self.clock = StageClock()
         self.waited = 0.0
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._samples = self._bytes = 0
 
-    def count(self, samples: int, size: int) -> None:
-        """Adds a batch that was delivered: its samples and stored bytes."""
+    def count(self, samples: int, size: int, sources: NDArray[np.int64] | None = None) -> None:
+        """Adds a batch that was delivered: its samples, stored bytes, and of a mixture each sample's source."""
         self._samples += samples
         self._bytes += size
+        if sources is not None:
+            for name, met in zip(self._sources, np.bincount(sources, minlength=len(self._sources)), strict=True):
+                self._sources[name] += int(met)
 
     def end(self) -> None:
         """Stops the wall clock; may be called twice."""
@@ -61,4 +70,6 @@ class Meter:
     def read(self) -> LoaderStats:
         """The figures so far."""
         end = time.monotonic() if self._ended is None else self._ended
-        return LoaderStats(self._samples, self._bytes, end - self._begun, self.waited, self.clock.seconds())
+        return LoaderStats(
+            self._samples, self._bytes, end - self._begun, self.waited, self.clock.seconds(), dict(self._sources)
+        )

@@ -76,7 +76,6 @@ def _shard_samples(dataset: Dataset, number: int, digest: checksums.Digest) -> i
     start, stop = (int(dataset.manifest.shards.starts[number + i]) for i in (0, 1))
     for first in range(start, stop, BLOCK_SAMPLES):
         indices = np.arange(first, min(first + BLOCK_SAMPLES, stop))
-        selection = dataset.select(indices)
-        dataset.check(selection, indices, {})
-        digest.update(selection.column(CHECKSUM))
+        dataset.check(indices, {})
+        digest.update(dataset.select(indices).column(CHECKSUM))
     return stop - start

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TypeAlias, final
 
 from .batches import Collator
+from .interleave import AnyPlan
 from .isolation import IsolatedSteps, Producers
 from .job import BatchJob, Made
 from .pipeline import Pipeline
-from .plan import Plan, Schedule
+from .plan import Schedule
 from .timing import StageClock
 from .tuning import Setting, Tuner, Window
 
@@ -70,7 +71,7 @@ class Workers:
         """How many work, and how many batches are made ahead, at present."""
         return self._tuner.setting
 
-    def begin(self, plan: Plan, schedule: Schedule, clock: StageClock) -> Steps:
+    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Steps:
         """Starts on an epoch."""
         setting = self.setting
         if self._isolate:
@@ -118,7 +119,7 @@ class Watch:
         self._last = now
 
 
-def _jobs(collator: Collator, plan: Plan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
+def _jobs(collator: Collator, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
     asked = -1  # the last window that storage was asked for
     for step in range(0, len(schedule), collator.steps):
         steps = min(collator.steps, len(schedule) - step)

@@ -19,6 +19,7 @@ LAYERS = [
         "permutation",
         "blocks",
         "plan",
+        "interleave",
         "augment",
         "recipe",
         "tuning",
@@ -29,7 +30,7 @@ LAYERS = [
         "source",
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["shard", "writer", "selection", "dataset", "pipeline", "buffers", "engines"],  # L3
+    ["shard", "writer", "selection", "dataset", "mixture", "pipeline", "buffers", "engines"],  # L3
     [
         "mapping",
         "quarantine",
