@@ -37,19 +37,23 @@ from .plan import Schedule
 from .timing import StageClock
 
 _ALIGN, _ALIGN_TENSOR = 4096, 64  # bytes
-_JOIN_SECONDS = 5.0
+_JOIN_SECONDS = 2.0
 
 
 T = TypeVar("T")
 
 
 class Slot:
-    """Shared memory of one batch, on either side."""
+    """Shared memory of one batch, on either side; passed on to a process that is being started."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.memory = np.empty(0, np.uint8)
         weakref.finalize(self, os.close, handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # DupFd must be made here, while the process is being started: made earlier it is served by a named socket.
+        return _slot, (DupFd(self.handle),)
 
     def reach(self, size: int) -> NDArray[np.uint8]:
         """The memory, mapped to `size` bytes at least; the file grows if it has to."""
@@ -58,6 +62,10 @@ class Slot:
                 os.ftruncate(self.handle, -(-size // _ALIGN) * _ALIGN)
             self.memory = np.frombuffer(mmap.mmap(self.handle, os.fstat(self.handle).st_size), np.uint8)
         return self.memory
+
+
+def _slot(handle: Any) -> Slot:
+    return Slot(handle.detach())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,15 @@ class Producers:
                 f"no lambda): {error}"
             ) from error
         self._name, self._timeout = name, timeout
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self.epoch = 0
         self.members = [_Producer(make, slots, f"{name} producer {number}") for number in range(count)]
-        weakref.finalize(self, _end, self.members, self.pid)
+        weakref.finalize(self, _end, self.members, self._pid)
+
+    @property
+    def usable(self) -> bool:
+        """Whether all are there, and are this process's: after a fork they are the parent's."""
+        return self._pid == os.getpid() and all(producer.process.is_alive() for producer in self.members)
 
     def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
@@ -167,10 +180,10 @@ class _Producer:
         self.name = name
         self._slots = [Slot(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC)) for _ in range(slots)]
         self._pipe, theirs = processes.CONTEXT.Pipe()
-        handles = [DupFd(slot.handle) for slot in self._slots]
-        self.process = processes.CONTEXT.Process(target=_produce, args=(make, theirs, handles), name=name, daemon=True)
-        with processes.deaf_children():
-            self.process.start()
+        self.process = processes.CONTEXT.Process(
+            target=_produce, args=(make, theirs, self._slots), name=name, daemon=True
+        )
+        processes.start(self.process)
         theirs.close()
         self._lent = 0
         # Slots come back when the garbage collector says so, in whatever thread: they wait here for the next send.
@@ -229,7 +242,9 @@ class _Producer:
 
     def end(self) -> None:
         self._pipe.close()
-        self.process.terminate()
+        self.process.kill()  # it holds nothing that would want to be put in order
+
+    def join(self) -> None:
         self.process.join(_JOIN_SECONDS)
 
 
@@ -237,6 +252,8 @@ def _end(members: list[_Producer], pid: int) -> None:
     if os.getpid() == pid:
         for producer in members:
             producer.end()
+        for producer in members:
+            producer.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +266,10 @@ class _Task:
     steps: Iterator[int]
 
 
-def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", handles: list[Any]) -> None:
+def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: list[Slot]) -> None:
     """A producer: makes batches while it has an epoch and a free slot, and listens in between."""
     processes.die_with_parent()
     torch.set_num_threads(1)
-    slots = [Slot(handle.detach()) for handle in handles]
     free = deque(range(len(slots)))
     collator: Collator | None = None
     task: _Task | None = None

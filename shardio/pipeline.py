@@ -21,7 +21,7 @@ from .errors import PipelineClosed, PipelineStalled
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
-JOIN_LIMIT = 10.0  # seconds that close waits for a worker in the middle of a task
+JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
 
 
 _running: "weakref.WeakSet[Pipeline[Any]]" = weakref.WeakSet()
@@ -139,7 +139,7 @@ class Pipeline(Generic[T]):
             self._called.notify_all()
 
     def close(self) -> None:
-        """Stops the workers, each after the task it is in, and waits for them, 10 s at most. May be called twice."""
+        """Stops the workers, each after the task it is in, and waits for them, 2 s at most. May be called twice."""
         if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
             return
         with self._work_there:

@@ -6,8 +6,11 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.context import SpawnProcess
 
 CONTEXT = multiprocessing.get_context("spawn")
 """How shardio starts processes: afresh, since a fork of a process with threads may hold locks for ever."""
@@ -34,6 +37,29 @@ def deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start(process: SpawnProcess) -> None:
+    """Starts a process that asks the kernel to end it with its parent, and that ignores Ctrl-C.
+
+    To the kernel the parent is the thread that starts it. So where that is not the main thread, which stays to the end,
+    another one starts it that does.
+    """
+    if threading.current_thread() is threading.main_thread():
+        _start_deaf(process)
+        return
+    global _starter
+    if _starter is None or _starter[0] != os.getpid():  # forked: the thread is the parent's
+        _starter = os.getpid(), ThreadPoolExecutor(1, "shardio starter")
+    _starter[1].submit(_start_deaf, process).result()
+
+
+def _start_deaf(process: SpawnProcess) -> None:
+    with deaf_children():
+        process.start()
+
+
+_starter: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def allow_open_files(wanted: int) -> int:

@@ -1,6 +1,5 @@
 """What makes a loader's batches: threads or processes, how many of them, and how far ahead of the consumer."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -75,7 +74,7 @@ class Workers:
         """Starts on an epoch."""
         setting = self.setting
         if self._isolate:
-            if self._producers is None or self._producers.pid != os.getpid():  # forked: they are the parent's
+            if self._producers is None or not self._producers.usable:
                 slots = 2 + max(1, -(-setting.prefetch // self.threads))
                 self._producers = Producers(
                     self._make, count=self.threads, slots=slots, timeout=self._timeout, name=self._name
