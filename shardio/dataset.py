@@ -189,6 +189,11 @@ class Dataset:
                     f"{self.path / self.where(index)}: checksum {actual:016x} is not {int(expected[row]):016x}"
                 )
 
+    def shard_of(self, index: int) -> str:
+        """The name of a sample's shard; no file is asked for it."""
+        shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
+        return str(self.manifest.shards.names[shard])
+
     def locate(self, index: int) -> Location:
         """Where a sample is. Its key is None if there is no text field `key`, or if that can't be read."""
         numbers = np.array([index])

@@ -3,7 +3,7 @@
     parent                                        producer p of P, for steps p, p + P, ...
       ("epoch", number, plan, schedule)   -->     makes the steps' batches in its slots, one after the other
       ("slot", number)                    -->     that slot's memory may be written again
-                                          <--     ("batch", epoch, slot, its used bytes, the batch with a _Place for
+                                          <--     ("batch", epoch, slot, its used bytes, the batch with a Place for
                                                    each tensor, stored bytes, bad samples, seconds)
                                           <--     ("error", epoch, the error)
 
@@ -11,22 +11,15 @@ A slot is a memfd: no name, so nothing stays behind whatever is killed. A produc
 here comes from this job's own processes, never from data.
 """
 
-import math
-import mmap
 import os
 import pickle
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import DupFd
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from . import processes
 from .batches import Collator
@@ -34,59 +27,11 @@ from .errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
 from .interleave import AnyPlan
 from .job import Batch, Delivery, Made
 from .plan import Schedule
+from .producing import produce
+from .slots import Note, Place, each, new_slot
 from .timing import StageClock
 
-_ALIGN, _ALIGN_TENSOR = 4096, 64  # bytes
 _JOIN_SECONDS = 2.0
-
-
-T = TypeVar("T")
-
-
-class Slot:
-    """Shared memory of one batch, on either side; passed on to a process that is being started."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-        self.memory = np.empty(0, np.uint8)
-        weakref.finalize(self, os.close, handle)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # DupFd must be made here, while the process is being started: made earlier it is served by a named socket.
-        return _slot, (DupFd(self.handle),)
-
-    def reach(self, size: int) -> NDArray[np.uint8]:
-        """The memory, mapped to `size` bytes at least; the file grows if it has to."""
-        if size > len(self.memory):
-            if os.fstat(self.handle).st_size < size:
-                os.ftruncate(self.handle, -(-size // _ALIGN) * _ALIGN)
-            self.memory = np.frombuffer(mmap.mmap(self.handle, os.fstat(self.handle).st_size), np.uint8)
-        return self.memory
-
-
-def _slot(handle: Any) -> Slot:
-    return Slot(handle.detach())
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor is in a slot."""
-
-    start: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def next(self) -> int:
-        """Where another tensor may begin."""
-        return self.start + -(-self._size // _ALIGN_TENSOR) * _ALIGN_TENSOR
-
-    @property
-    def _size(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def view(self, memory: NDArray[np.uint8]) -> torch.Tensor:
-        return torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
 
 
 @final
@@ -178,10 +123,10 @@ class _Producer:
 
     def __init__(self, make: Callable[[], Collator], slots: int, name: str) -> None:
         self.name = name
-        self._slots = [Slot(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC)) for _ in range(slots)]
+        self._slots, self._note = [new_slot(name) for _ in range(slots)], Note(new_slot(name))
         self._pipe, theirs = processes.CONTEXT.Pipe()
         self.process = processes.CONTEXT.Process(
-            target=_produce, args=(make, theirs, self._slots), name=name, daemon=True
+            target=produce, args=(make, theirs, self._slots, self._note), name=name, daemon=True
         )
         processes.start(self.process)
         theirs.close()
@@ -202,7 +147,9 @@ class _Producer:
             self.give_back()
             if not self._pipe.poll(max(0.0, min(0.1, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
-                    raise PipelineStalled(f"{self.name} (process {self.process.pid}): no batch for {timeout:.0f} s")
+                    raise PipelineStalled(
+                        f"{self.name} (process {self.process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
+                    )
                 continue
             try:
                 message: tuple[Any, ...] = self._pipe.recv()
@@ -227,7 +174,7 @@ class _Producer:
             # Behind a memoryview every view keeps `loan` itself alive, see `buffers`.
             memory = np.frombuffer(memory.data, np.uint8)
             weakref.finalize(memory, self._back.append, number).atexit = False
-        batch: Batch = _each(where, _Place, lambda place: place.view(memory))
+        batch: Batch = each(where, Place, lambda place: place.view(memory))
         return batch
 
     def give_back(self) -> None:
@@ -254,109 +201,3 @@ def _end(members: list[_Producer], pid: int) -> None:
             producer.end()
         for producer in members:
             producer.join()
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What a producer works on: its steps of an epoch."""
-
-    epoch: int
-    plan: AnyPlan
-    schedule: Schedule
-    steps: Iterator[int]
-
-
-def _produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: list[Slot]) -> None:
-    """A producer: makes batches while it has an epoch and a free slot, and listens in between."""
-    processes.die_with_parent()
-    torch.set_num_threads(1)
-    free = deque(range(len(slots)))
-    collator: Collator | None = None
-    task: _Task | None = None
-    while True:
-        step = next(task.steps, None) if task is not None and free else None
-        while step is None or pipe.poll():
-            try:
-                message = pipe.recv()
-            except EOFError:
-                return
-            if message[0] == "slot":
-                free.append(message[1])
-            else:
-                _, epoch, plan, schedule, first, every = message
-                task, step = _Task(epoch, plan, schedule, iter(range(first, len(schedule), every))), None
-            if step is None and task is not None and free:
-                step = next(task.steps, None)
-        if task is None:
-            continue
-        number = free.popleft()
-        try:
-            collator = collator or make()
-            clock = StageClock()
-            used, made = _make(collator, task, step, slots[number], clock)
-            message = ("batch", task.epoch, number, used, made.batch, made.size, made.bad, clock.seconds())
-            _send(pipe, message)
-        except BaseException as error:  # noqa: BLE001  # raised again in the consumer
-            _send(pipe, ("error", task.epoch, _portable(error)))
-            task = None
-            free.append(number)
-
-
-def _send(pipe: "Connection[Any, Any]", message: tuple[Any, ...]) -> None:
-    """Sends by value: the pipe's own `send` would put what tensors are left into named shared memory."""
-    pipe.send_bytes(pickle.dumps(message))
-
-
-def _make(collator: Collator, task: _Task, step: int, slot: Slot, clock: StageClock) -> tuple[int, Delivery]:
-    """Makes a batch in a slot: bytes used of the slot, and the batch with a _Place for each tensor."""
-    arrays = {}
-    end = 0
-    for name, (shape, dtype) in collator.slots.items():
-        arrays[name] = _Place(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
-        end = arrays[name].next
-    memory = slot.reach(end)
-    views = {name: place.view(memory).numpy() for name, place in arrays.items()}
-    job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, views)
-    for run in job.tasks:
-        run()
-    (made,) = job.result()
-    if isinstance(made, Exception):
-        raise made
-    loose: list[tuple[_Place, torch.Tensor]] = []
-
-    def stow(tensor: torch.Tensor) -> _Place:
-        nonlocal end
-        tensor = tensor.detach().contiguous()
-        start = tensor.data_ptr() - memory.ctypes.data
-        if start >= 0 and start + tensor.nbytes <= len(memory):
-            return _Place(start, tuple(tensor.shape), tensor.dtype)
-        place = _Place(end, tuple(tensor.shape), tensor.dtype)  # made elsewhere, by the user's function for one
-        loose.append((place, tensor))
-        end = place.next
-        return place
-
-    batch = _each(made.batch, torch.Tensor, stow)
-    memory = slot.reach(end)
-    for place, tensor in loose:
-        place.view(memory)[...] = tensor
-    return end, replace(made, batch=batch)
-
-
-def _each(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
-    """The same value with `change(x)` in place of every `x` of that kind in its dicts, lists and tuples."""
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: _each(item, kind, change) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_each(item, kind, change) for item in value)
-    return value
-
-
-def _portable(error: BaseException) -> BaseException:
-    """The error itself if it can be sent, else its words."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own, and only to see whether it survives
-    except Exception:  # noqa: BLE001  # whatever pickle meets
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

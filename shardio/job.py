@@ -139,12 +139,18 @@ class _Task:
         self._job, self._number = job, number
         samples = job.canvas.making.task_samples
         self._rows = slice(number * samples, min((number + 1) * samples, len(job.canvas.indices)))
+        self._thread = 0
 
     def __str__(self) -> str:
         canvas = self._job.canvas
-        return f"samples {canvas.indices[self._rows].tolist()} of {canvas.making.dataset.path}"
+        indices, dataset = canvas.indices[self._rows], canvas.making.dataset
+        shards = sorted({dataset.shard_of(index) for index in indices.tolist()})
+        stage = canvas.clock.doing.get(self._thread)
+        where = ", ".join(shards[:3]) + (f" and {len(shards) - 3} more" if len(shards) > 3 else "")
+        return f"{f'{stage}: ' if stage else ''}samples {indices.tolist()} in {where} of {dataset.path}"
 
     def __call__(self) -> None:
+        self._thread = threading.get_ident()
         if self._job.alone:
             self._job.run(self._number, self._rows)
             return

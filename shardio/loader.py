@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import torch
 
 from . import cpus
+from .arguments import count_of, device_of, whole_of
 from .augment import Transform
 from .batches import Collator
 from .dataset import Dataset
@@ -109,10 +110,10 @@ class Loader:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.dataset = dataset if isinstance(dataset, Dataset | Mixture) else open_dataset(dataset)
         self.world = World.detect() if world is None else world
-        batch_size, seed = _whole(batch_size, "batch_size"), _whole(seed, "seed")
+        batch_size, seed = whole_of(batch_size, "batch_size"), whole_of(seed, "seed")
         self._plan = self.dataset.plan(seed, shuffle, block, window)
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
-        self._device = _device(device)
+        self._device = device_of(device)
         self._quarantine = Quarantine(
             on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
         )
@@ -128,8 +129,8 @@ class Loader:
                 verify=verify,
             ),
             batch_size,
-            threads=_count(threads, "threads") or cpus.share(self.world.local_size),
-            prefetch=_count(prefetch, "prefetch"),
+            threads=count_of(threads, "threads") or cpus.share(self.world.local_size),
+            prefetch=count_of(prefetch, "prefetch"),
             settle=threads == "auto",
             isolate=isolate,
             pin=self._device.type == "cuda",
@@ -310,29 +311,3 @@ def _again(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:
     loader = Loader(**arguments)
     loader.load_state_dict(state)
     return loader
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    try:
-        found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {str(found)!r}, but this torch sees no GPU")
-    return found
-
-
-def _whole(value: int, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
-
-
-def _count(value: int | Literal["auto"], name: str) -> int | None:
-    """None for "auto", else a checked count."""
-    if value == "auto":
-        return None
-    if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
-    return value

@@ -138,15 +138,24 @@ class Mixture:
             if low < high:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
 
+    def shard_of(self, index: int) -> str:
+        """See `Dataset.shard_of`; the source's name stands before the shard's."""
+        source, local = self._of(index)
+        return f"{self.sources[source]}/{self._datasets[source].shard_of(local)}"
+
     def locate(self, index: int) -> Location:
         """See `Dataset.locate`; the source's name stands before the shard's."""
-        source = int(self.source_of(np.array([index]))[0])
-        found = self._datasets[source].locate(index - int(self._starts[source]))
+        source, local = self._of(index)
+        found = self._datasets[source].locate(local)
         return replace(found, shard=f"{self.sources[source]}/{found.shard}", index=index)
 
     def where(self, index: int) -> str:
         """See `Dataset.where`."""
         return f"{self.locate(index)}"
+
+    def _of(self, index: int) -> tuple[int, int]:
+        source = int(self.source_of(np.array([index]))[0])
+        return source, index - int(self._starts[source])
 
     def _split(self, indices: Indices) -> Iterator[tuple[Dataset, Indices, NDArray[np.int64]]]:
         """Each source that is asked for, its samples' own numbers, and the rows that they are asked for at."""

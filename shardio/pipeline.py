@@ -179,6 +179,7 @@ class Pipeline(Generic[T]):
                 if opened.left == 0 and self._line and self._line[0] is opened:
                     self._head_ready.notify()
             del turn, opened, task  # a worker that waits must not keep a delivered batch's memory
+        self._doing[number] = ("nothing more to do", time.monotonic())
 
     def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
         """The next task, opening a job if there is none; waits until there is. None when all is done."""

@@ -2,24 +2,35 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 
 class StageClock:
-    """Adds up the time that threads spend in each stage."""
+    """Adds up the time that threads spend in each stage, and knows which stage each of them is in.
 
-    def __init__(self) -> None:
+    Args:
+        tell: called with a stage's name when it begins.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self.doing: dict[int, str] = {}
+        """The stage that each thread is in, by its identifier."""
+        self._tell = tell
         self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Times the `with` block for stage `name`."""
-        begun = time.perf_counter()
+        thread, begun = threading.get_ident(), time.perf_counter()
+        self.doing[thread] = name
+        if self._tell is not None:
+            self._tell(name)
         try:
             yield
         finally:
+            self.doing.pop(thread, None)
             self.add({name: time.perf_counter() - begun})
 
     def add(self, seconds: Mapping[str, float]) -> None:

@@ -30,13 +30,15 @@ LAYERS = [
         "source",
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["shard", "writer", "selection", "dataset", "mixture", "pipeline", "buffers", "engines"],  # L3
+    ["shard", "writer", "selection", "dataset", "mixture", "pipeline", "buffers", "slots", "engines"],  # L3
     [
+        "arguments",
         "mapping",
         "quarantine",
         "making",
         "job",
         "batches",
+        "producing",
         "isolation",
         "workers",
         "stats",
