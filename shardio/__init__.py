@@ -29,6 +29,7 @@ from .writer import create as create
 
 if TYPE_CHECKING:
     from .loader import Loader as Loader
+    from .torch_dataset import TorchDataset as TorchDataset
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "ShardioError",
     "StateMismatch",
     "ToFloat",
+    "TorchDataset",
     "World",
     "create",
     "from_samples",
@@ -62,11 +64,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The loader imports torch, which takes a second or two; converting, looking and verifying need none of it.
+    # These import torch, which takes a second or two; converting, looking and verifying need none of it.
     if name == "Loader":
         from .loader import Loader
 
         return Loader
+    if name == "TorchDataset":
+        from .torch_dataset import TorchDataset
+
+        return TorchDataset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

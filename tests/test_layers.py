@@ -45,6 +45,7 @@ LAYERS = [
         "state",
         "transfer",
         "loader",
+        "torch_dataset",
         "convert",
         "verify",
         "sheet",

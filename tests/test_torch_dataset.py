@@ -1,0 +1,84 @@
+"""The map-style dataset under torch's own DataLoader."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+from torch.utils.data import DataLoader
+
+import shardio
+from shardio import World
+from shardio.errors import BadSample, ConfigError
+
+CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
+
+
+def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
+    """Twenty photos on disk, in several shards; one of them may be broken."""
+    fields = {"image": "image", "label": "int64", "weight": "float32", "key": "text"}
+    with shardio.create(path, container=container, fields=fields, shard_size=5000) as writer:
+        for n in range(20):
+            image = jpeg(20 + n % 3, 24, seed=n)
+            if n == bad:
+                table = image.index(b"\xff\xc4") + 5
+                image = image[:table] + b"\xff" * 16 + image[table + 16 :]
+            writer.append({"image": image, "label": n, "weight": n / 2, "key": f"k{n}"})
+    return path
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 0},
+        pytest.param({"num_workers": 2, "multiprocessing_context": "fork"}, marks=pytest.mark.slow),
+        pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_dataloader_delivers_what_the_loader_does(tmp_path: Path, container: str, workers: dict[str, Any]) -> None:
+    """The same pixels, numbers of the same type, texts; the crops of each epoch."""
+    path = write(tmp_path / "d", container)
+    dataset = shardio.TorchDataset(path, transforms=CROP, seed=3)
+    loader = shardio.Loader(path, 5, transforms=CROP, seed=3, shuffle=None, world=World(), threads=1)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        for got, want in zip(DataLoader(dataset, 5, **workers), loader, strict=True):
+            assert list(got) == list(want)
+            assert got["key"] == want["key"]
+            for name in ("image", "label", "weight", "index"):
+                assert got[name].dtype == want[name].dtype
+                assert torch.equal(got[name], want[name])
+
+
+def test_samples_by_number(tmp_path: Path) -> None:
+    """As a sequence behaves: negative numbers, an end, repeats."""
+    dataset = shardio.TorchDataset(write(tmp_path / "d"), fields=["label"])
+    assert len(dataset) == 20
+    assert [sample["label"] for sample in dataset] == list(range(20))  # type: ignore[attr-defined]
+    assert dataset[-1] == {"label": 19, "index": 19}
+    assert [sample["index"] for sample in dataset.__getitems__([3, 3, np.int64(1)])] == [3, 3, 1]
+    assert dataset.__getitems__([]) == []
+    for index in (20, -21):
+        with pytest.raises(IndexError, match=rf"index must be in \[0, 20\), got {index}"):
+            dataset[index]
+    with pytest.raises(ConfigError, match=r"a sample's number must be a whole number, got 0\.5"):
+        dataset[0.5]  # type: ignore[index]
+
+
+def test_bad_samples(tmp_path: Path) -> None:
+    """Named, or replaced by the one that the plan chooses."""
+    path = write(tmp_path / "d", bad=7)
+    with pytest.raises(BadSample, match=r"row \d+ \(sample 7, key k7\), field 'image'"):
+        shardio.TorchDataset(path, transforms=CROP)[7]
+    dataset = shardio.TorchDataset(path, transforms=CROP, on_bad_sample="replace", verify=True)
+    found = [sample["index"] for sample in dataset.__getitems__(range(20))]
+    assert found[7] != 7
+    assert found[:7] + found[8:] == [*range(7), *range(8, 20)]
+    assert pickle.loads(pickle.dumps(dataset))[7]["index"] == found[7]  # noqa: S301
+    with pytest.raises(ConfigError, match="on_bad_sample must be 'raise' or 'replace' here, got 'mask'"):
+        shardio.TorchDataset(path, on_bad_sample="mask")
