@@ -95,6 +95,7 @@ class Canvas:
         self.indices = part.indices.copy() if changes else part.indices
         self.draws = part.draws.copy() if changes else part.draws
         self.valid = part.valid.copy() if changes else part.valid
+        self._counts = part.valid
         self.lists: dict[str, list[Any]] = {n: [None] * len(part.indices) for n in making.fields if n not in arrays}
         self.mapped: list[Any] = [None] * len(part.indices)
         self.bad: dict[int, Bad] = {}
@@ -187,6 +188,8 @@ class Canvas:
         raise BadSample(f"{where} is bad, and so are {REPLACEMENTS} samples in its place; it: {first}") from first
 
     def _record(self, row: int, index: int, error: Exception, replaced_by: int | None) -> None:
+        if not self._counts[row]:  # padding repeats what is recorded where it counts
+            return
         with self._lock:
             self.bad[row] = Bad(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
 

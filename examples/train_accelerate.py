@@ -1,0 +1,54 @@
+"""Accelerate: model and optimizer are prepared, the Loader is used as it is, and registered for checkpoints.
+
+shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
+accelerate launch --cpu --num_processes 2 examples/train_accelerate.py data/fashion/train
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+import shardio
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("accelerate-output"))
+    args = parser.parse_args()
+
+    accelerator = Accelerator(cpu=True)
+    loader = shardio.Loader(
+        args.dataset,
+        batch_size=50,
+        transforms=[shardio.Normalize(0.5, 0.25)],
+        seed=0,
+        device=accelerator.device,  # batches arrive there
+    )
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
+    model, optimizer = accelerator.prepare(network, torch.optim.SGD(network.parameters(), lr=0.05))
+    accelerator.register_for_checkpointing(loader)
+    if args.output.exists():
+        accelerator.load_state(args.output)
+
+    while loader.epoch < args.epochs:
+        epoch, total = loader.epoch, 0.0
+        for batch in loader:
+            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            total += loss.item()
+        accelerator.print(f"epoch {epoch}: loss {total / len(loader):.3f}", flush=True)
+        accelerator.save_state(args.output)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""torch's own DataLoader over a shardio dataset: for a sampler of your own, as here, where classes come equally often.
+
+shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
+python examples/train_dataloader.py data/fashion/train
+"""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+import shardio
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset")
+    parser.add_argument("--epochs", type=int, default=2)
+    args = parser.parse_args()
+
+    dataset = shardio.TorchDataset(args.dataset, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
+    torch.manual_seed(0)
+    labels = torch.from_numpy(dataset.dataset.read(range(len(dataset)), ["label"])["label"])
+    weights = 1.0 / labels.bincount()[labels]
+    sampler = WeightedRandomSampler(weights.tolist(), num_samples=len(dataset))
+    loader = DataLoader(dataset, batch_size=100, sampler=sampler, num_workers=2)
+    model = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    for epoch in range(args.epochs):
+        dataset.set_epoch(epoch)  # other random crops, where there are any
+        total = 0.0
+        for batch in loader:
+            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        print(f"epoch {epoch}: loss {total / len(loader):.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
