@@ -3,6 +3,7 @@
 Fork and spawn are beginnings: what was made before them works after them.
 """
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -197,3 +198,18 @@ def test_a_batch_after_the_end_is_refused() -> None:
     batches.close()
     with pytest.raises(PipelineClosed):
         next(batches)
+
+
+@pytest.mark.slow
+def test_a_short_soak() -> None:
+    """`soak.py` for half a minute: ranks killed and restarted, shards damaged, disks full; nothing lost or repeated."""
+    soak = Path(__file__).parent / "soak.py"
+    done = subprocess.run(
+        [sys.executable, soak, "--minutes", "0.5", "--seed", "3"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["lost"] == found["repeated"] == 0
+    assert found["restarts"] >= 1
+    assert found["samples_delivered"] > 0
+    assert len(found["faults"]) >= 3
