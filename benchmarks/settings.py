@@ -62,21 +62,26 @@ def compare(make: Callable[..., shardio.Loader], rounds: int) -> dict[str, Any]:
     }
 
 
+def workloads(folder: Path, photos: Path) -> dict[str, Callable[..., shardio.Loader]]:
+    """What makes a loader of photos, of tensors, of records; packed in `folder` first."""
+    convert(source.find("imagefolder")(photos), folder / "photos", container="hdf5", workers=2)
+    arrays(folder / "tensors", 512, (16, 256, 256), "uint16")
+    arrays(folder / "records", 200_000, (3072,), "uint8")
+    crop: list[Transform] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
+    return {
+        "photos": partial(shardio.Loader, folder / "photos", 256, transforms=crop, fields=["image", "label"]),
+        "tensors": partial(shardio.Loader, folder / "tensors", 16),
+        "records": partial(shardio.Loader, folder / "records", 512),
+    }
+
+
 def main() -> None:
     """Command line."""
     parser = options(__doc__)
     parser.add_argument("photos", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        convert(source.find("imagefolder")(args.photos), Path(folder, "photos"), container="hdf5", workers=2)
-        arrays(Path(folder, "tensors"), 512, (16, 256, 256), "uint16")
-        arrays(Path(folder, "records"), 200_000, (3072,), "uint8")
-        crop: list[Transform] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
-        makes = {
-            "photos": partial(shardio.Loader, Path(folder, "photos"), 256, transforms=crop, fields=["image", "label"]),
-            "tensors": partial(shardio.Loader, Path(folder, "tensors"), 16),
-            "records": partial(shardio.Loader, Path(folder, "records"), 512),
-        }
+        makes = workloads(Path(folder), args.photos)
         result = {name: compare(partial(make, world=shardio.World()), args.rounds) for name, make in makes.items()}
     finish(result, args.json)
 

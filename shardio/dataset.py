@@ -1,10 +1,9 @@
 """A dataset opened for reading: any samples, in any order, from any thread or process."""
 
 import contextlib
+import math
 import os
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,13 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from . import checksums, containers, manifest, native, processes
+from . import checksums, containers, manifest, native
 from .containers import direct, memory
 from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
 from .plan import Plan, Shuffle
+from .readers import Readers
 from .selection import Selection
 from .types import Buffer, Column, Indices, Sample
 from .writer import DatasetWriter, Place
@@ -40,9 +40,6 @@ class Location:
         return f"{self.shard}, row {self.row} (sample {self.index}{key})"
 
 
-MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
-
-
 @final
 class Dataset:
     """Samples of a manifest's shards. Threads may share it; it survives fork and pickling.
@@ -58,7 +55,7 @@ class Dataset:
         self.manifest = described
         self.path = path.absolute()  # the working directory may change
         self._all_fields = with_hidden(described.fields)
-        self._readers = _Readers(described, self.path, self._all_fields)
+        self._readers = Readers(described, self.path, self._all_fields)
 
     @property
     def digest(self) -> str:
@@ -178,10 +175,7 @@ class Dataset:
         selection, names = self.select(indices), sorted(self.fields)
         columns = [stored[n] if n in stored else selection.stored(n) for n in names]
         expected = selection.column(CHECKSUM)
-        rows = [
-            column.reshape(len(column), -1).view(np.uint8) if isinstance(column, np.ndarray) else column
-            for column in columns
-        ]
+        rows = [_bytes_of(column) if isinstance(column, np.ndarray) else column for column in columns]
         for row, index in enumerate(indices.tolist()):
             actual = checksums.of_sample({n: memoryview(c[row]) for n, c in zip(names, rows, strict=True)}, names)
             if actual != expected[row]:
@@ -256,52 +250,6 @@ def from_samples(
     return dataset
 
 
-class _Readers:
-    """Open shards, the most recently used ones: a dataset may have more shards than a process may open files."""
-
-    def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:
-        self._container = containers.get(described.container)
-        self._names = described.shards.names
-        self._samples = described.shards.samples
-        self._path = path
-        self._fields = fields
-        # A shard takes up to two descriptors, and reads under way hold on to readers that are no longer listed here.
-        self.limit = max(16, processes.allow_open_files(4 * min(len(self._names), MOST_OPEN) + 256) // 4)
-        self._open: OrderedDict[int, Reader] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-
-    def __getitem__(self, shard: int) -> Reader:
-        if self._pid != os.getpid():  # forked: another thread of the parent may have held the lock, and still does here
-            self._lock, self._pid = threading.Lock(), os.getpid()
-        with self._lock:
-            reader = self._open.get(shard)
-            if reader is not None:
-                self._open.move_to_end(shard)
-                return reader
-        path = self._path / self._names[shard]
-        reader = self._container.reader(path, self._fields)
-        if len(reader) != self._samples[shard]:
-            raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {self._samples[shard]}")
-        with self._lock:
-            reader = self._open.setdefault(shard, reader)
-            while len(self._open) > self.limit:
-                # Dropped, not closed: another thread may be reading. Its files close with its last user.
-                self._open.popitem(last=False)
-        return reader
-
-    def close(self) -> None:
-        with self._lock:
-            readers = list(self._open.values())
-            self._open.clear()
-        for reader in readers:
-            reader.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
-        if not self._container.files(self._path):  # in memory: the samples themselves must travel
-            state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _pid=os.getpid())
+def _bytes_of(column: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of each row, uint8 [n, row bytes]."""
+    return column.reshape(len(column), math.prod(column.shape[1:])).view(np.uint8)

@@ -30,7 +30,7 @@ LAYERS = [
         "source",
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["shard", "writer", "selection", "dataset", "mixture", "pipeline", "buffers", "slots", "engines"],  # L3
+    ["shard", "writer", "readers", "selection", "dataset", "mixture", "pipeline", "buffers", "slots", "engines"],  # L3
     [
         "arguments",
         "mapping",

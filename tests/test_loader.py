@@ -3,6 +3,8 @@
 import gc
 import json
 import threading
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World, batches
-from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch
+from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch, StateWarning
 
 TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
 
@@ -67,29 +69,62 @@ def test_exactly_once_over_real_loaders(n: int, world: int, batch: int, seed: in
             assert b["number"].tolist() == b["index"].tolist()
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], shardio.Dataset]:
+    """Gives the numbers below n in a container on disk, in several shards."""
+
+    @cache
+    def make(n: int, container: str) -> shardio.Dataset:
+        path = tmp_path_factory.mktemp("numbers") / "d"
+        with shardio.create(path, container=container, fields={"number": "int64"}, shard_size=100) as writer:
+            for number in range(n):
+                writer.append({"number": number})
+        return shardio.open(path)
+
+    return make
+
+
 @given(
     n=st.integers(30, 70),
     worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     batches=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    threads=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    containers=st.tuples(*[st.sampled_from(["tar", "hdf5", "lmdb"])] * 2),
+    order=st.sampled_from([{}, {"shuffle": "block", "block": 3, "window": 4}, {"shuffle": None}]),
     stop=st.integers(1, 40),
 )
-@settings(max_examples=30, deadline=None)
-def test_elastic_resume(n: int, worlds: tuple[int, int], batches: tuple[int, int], stop: int) -> None:
-    """Stop after any step, go on with another world and batch size: no sample twice, none lost, in the same order."""
-    ds = numbers(n)
-    first = [load(ds, batches[0], world=World(r, worlds[0]), tail="pad", seed=5) for r in range(worlds[0])]
+@settings(max_examples=40, deadline=None)
+def test_elastic_resume(
+    stored: Callable[[int, str], shardio.Dataset],
+    n: int,
+    worlds: tuple[int, int],
+    batches: tuple[int, int],
+    threads: tuple[int, int],
+    containers: tuple[str, str],
+    order: dict[str, Any],
+    stop: int,
+) -> None:
+    """Stop after any step, go on with another world, batch size, container and number of threads: no sample twice, none
+    lost, in the same order."""
+
+    def ranks(which: int) -> list[shardio.Loader]:
+        options: dict[str, Any] = {"tail": "pad", "seed": 5, "threads": threads[which]} | order
+        dataset, size = stored(n, containers[which]), worlds[which]
+        return [load(dataset, batches[which], world=World(r, size), **options) for r in range(size)]
+
+    first = ranks(0)
     iterators = [iter(loader) for loader in first]
     before = [i for _ in range(min(stop, len(first[0]))) for it in iterators for i in valid_indices(next(it))]
     states = [loader.state_dict() for loader in first]
     assert all(state == states[0] for state in states)
     state = json.loads(json.dumps(states[0]))
-    second = [load(ds, batches[1], world=World(r, worlds[1]), tail="pad", seed=5) for r in range(worlds[1])]
+    second = ranks(1)
     for loader in second:
         loader.load_state_dict(state)
     after = [i for step in zip(*second, strict=True) for b in step for i in valid_indices(b)]
     epoch = 0 if stop < len(first[0]) else 1
-    order = shardio.Plan(n, seed=5, epoch=epoch).indices(0, n).tolist()
-    assert (before if epoch == 0 else []) + after == order
+    whole = shardio.Plan(n, 5, epoch, **order).indices(0, n).tolist()
+    assert (before if epoch == 0 else []) + after == whole
 
 
 def test_the_state_is_small_and_counts_what_was_delivered() -> None:
@@ -257,6 +292,30 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
         loader.load_state_dict(loader.state_dict() | change)
     with pytest.raises(StateMismatch, match="not a loader's state"):
         loader.load_state_dict({})
+
+
+def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
+    """`strict=False` goes on at the same place, and says what is lost; another number of samples begins the epoch anew.
+    Another version is refused all the same."""
+    state = load(numbers(40), 4, seed=1).state_dict() | {"epoch": 3, "position": 12}
+    loader = load(numbers(40), 4, seed=2)
+    with pytest.warns(
+        StateWarning, match=r"the state's seed is 1, this loader's is 2: epoch 3 may deliver .* twice or not"
+    ):
+        loader.load_state_dict(state, strict=False)
+    assert loader.epoch == 3
+    assert sum(len(batch["index"]) for batch in loader) == 28
+    assert sorted(index for batch in loader for index in batch["index"].tolist()) == list(range(40))
+    loader = load(numbers(41), 4, seed=1)
+    with pytest.warns(
+        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 begins"
+    ):
+        loader.load_state_dict(state, strict=False)
+    assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
+    with pytest.raises(StateMismatch, match="the state's version is 2, this loader's is 1"):
+        loader.load_state_dict(state | {"version": 2}, strict=False)
+    with pytest.raises(StateMismatch, match="not a place in an epoch of 41: epoch 0, position 42"):
+        loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
 
 
 def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

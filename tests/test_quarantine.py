@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _builders import jpeg
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio import World
 from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
+from shardio.testing import samples
 
 CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 
@@ -179,6 +181,22 @@ def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> No
         assert 5 not in torch.cat([batch["index"] for batch in loader]).tolist()
         assert [one.location.index for one in loader.quarantine()] == [5]
     assert "verify" in loader.stats().stage_seconds
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb", "memory"])
+def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> None:
+    """What was stored is what is read, whatever kinds of fields there are, those of no bytes too."""
+    fields = {**samples.FIELDS, "image": "image", "nothing": ("float32", (3, 0))}
+    rows = [samples.sample(n) | {"image": picture(n), "nothing": np.empty((3, 0), np.float32)} for n in range(20)]
+    if container == "memory":
+        dataset = shardio.from_samples(rows, fields, shard_samples=6)
+    else:
+        with shardio.create(tmp_path / "d", container=container, fields=fields, shard_size=20_000) as writer:
+            for row in rows:
+                writer.append(row)
+        dataset = shardio.open(tmp_path / "d")
+    assert len(list(load(dataset, 5, verify=True, on_bad_sample="raise"))) == 4
+    dataset.check(np.arange(0), {})
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
