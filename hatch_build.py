@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("shardio", "native")
-SOURCES = ("jpeg.c", "resize.c", "permute.c", "rows.c", "lmdb.c")
+SOURCES = ("jpeg.c", "resize.c", "permute.c", "rows.c", "lmdb.c", "guard.c")
 CHOICES = ("auto", "require", "off")
 
 
@@ -48,7 +48,20 @@ def compile_library(folder: Path, target: Path) -> str | None:
     """None once `target` is there, else what went wrong."""
     compiler, flags = shlex.split(os.environ.get("CC", "cc")), shlex.split(os.environ.get("CFLAGS", ""))
     sources = [str(folder / name) for name in SOURCES]
-    command = [*compiler, "-std=gnu11", "-O3", *flags, "-shared", "-fPIC", "-o", str(target), *sources, "-ljpeg", "-lm"]
+    command = [
+        *compiler,
+        "-std=gnu11",
+        "-O3",
+        *flags,
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(target),
+        *sources,
+        "-ljpeg",
+        "-lm",
+        "-pthread",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:

@@ -126,7 +126,7 @@ class Dataset:
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
         shards, rows = self.manifest.shards.locate(indices)
-        return Selection(self.field, self.reader, self._readers.limit // 4, shards, rows)
+        return Selection(self.field, self.reader, self._shard_path, self._readers.limit // 4, shards, rows)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Asks the system to bring samples first..first+count-1 into memory, and does not wait for it."""
@@ -158,6 +158,9 @@ class Dataset:
         if field is None:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
         return field
+
+    def _shard_path(self, shard: int) -> str:
+        return str(self.path / self.manifest.shards.names[shard])
 
     def reader(self, shard: int) -> Reader:
         """The open reader of a shard, by its number."""

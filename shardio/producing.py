@@ -41,7 +41,7 @@ def produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: l
         while step is None or pipe.poll():
             try:
                 message = pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # the parent has closed its end, or is gone
                 return
             if message[0] == "slot":
                 free.append(message[1])

@@ -1,6 +1,7 @@
 """Some samples of a dataset, found in their shards once, whatever fields of them are then read."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 from . import native
 from .containers import direct
 from .containers.base import Reader, check_out
-from .errors import ConfigError
+from .errors import ConfigError, ShardCorrupt
 from .fields import Field
+from .native.rows import Gone
 from .types import Buffer, Rows
 
 SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
@@ -23,6 +25,7 @@ class Selection:
     Args:
         field: gives a field by its name, or raises ConfigError.
         reader: gives a shard's reader by its number.
+        path: gives its path, for messages.
         most: readers that may be held at once.
         shards, rows: where each sample is, int64 [n].
     """
@@ -31,12 +34,14 @@ class Selection:
         self,
         field: Callable[[str], Field],
         reader: Callable[[int], Reader],
+        path: Callable[[int], str],
         most: int,
         shards: NDArray[np.int64],
         rows: Rows,
     ) -> None:
         self._field = field
         self._reader = reader
+        self._path = path
         self._rows = rows
         self._numbers, self._which = _distinct(shards)
         self._readers = [reader(number) for number in self._numbers] if len(self._numbers) <= most else None
@@ -75,10 +80,11 @@ class Selection:
         """
         if self._field(name).fixed:
             raise ConfigError(f"field {name!r} has one size throughout; read it with column()")
-        if memory is not None and (found := self._direct(name)):
-            packed = direct.values(found, self._which, self._rows, memory)
+        if found := self._direct(name):
+            with self._present(found, name):
+                packed = direct.values(found, self._which, self._rows, memory or direct.Memory())
             if packed is not None:
-                return packed
+                return packed if memory is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
             return list(self._reader(self._numbers[0]).read(self._rows, name))
         values = [b""] * len(self._rows)
@@ -96,7 +102,33 @@ class Selection:
         found = self._direct(name)
         if not found:
             return False
-        return direct.fill(found, self._which, self._rows, array.reshape(-1).view(np.uint8).reshape(len(array), -1))
+        out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
+        with self._present(found, name):
+            return direct.fill(found, self._which, self._rows, out)
+
+    @contextmanager
+    def _present(self, found: Sequence[direct.Direct], name: str) -> Iterator[None]:
+        """Names the shards whose mapped memory is gone."""
+        try:
+            yield
+        except Gone as error:
+            gone = ", ".join(self._path(n) for n in self._gone(found, name)) or self._path(self._numbers[0])
+            raise ShardCorrupt(
+                f"{gone}, field {name!r}: the file was cut short while it was open, or its storage failed"
+            ) from error
+
+    def _gone(self, found: Sequence[direct.Direct], name: str) -> Iterator[int]:
+        field = self._field(name)
+        for place, number in enumerate(self._numbers):
+            rows = self._rows[self._which == place]
+            alone = [found[place]], np.zeros(len(rows), np.int64), rows
+            try:
+                if field.fixed:
+                    direct.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
+                else:
+                    direct.values(*alone, direct.Memory())
+            except Gone:
+                yield number
 
     def _direct(self, name: str) -> list[direct.Direct] | None:
         """Where the field is in each shard; None if it has to be asked for shard by shard."""

@@ -1,6 +1,7 @@
 """The compiled part: the same pixels as OpenCV's, the same on every processor, and no harm from broken files."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -222,3 +223,57 @@ def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]
             data = data[: int(rng.integers(len(data)))]
         for key in keys[attempt % 20 :: 20]:
             look_up(data, [key])
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import shardio
+from shardio.errors import ShardCorrupt
+
+container, index = sys.argv[1], sys.argv[2] == "True"
+fields = {"number": "int64", "small": ("uint8", (100,)), "large": ("uint8", (9000,)), "text": "text"}
+with shardio.create("d", container=container, fields=fields) as writer:
+    for n in range(2000):
+        row = {"number": n, "small": np.full(100, n % 256, np.uint8), "large": np.full(9000, n % 256, np.uint8)}
+        writer.append(row | {"text": "x" * (n % 90)})
+dataset = shardio.open("d")
+for name in fields:
+    dataset.read(range(2000), [name])  # all is mapped
+(path,) = Path("d").glob("shard-000000.idx.npy" if index else f"shard-000000.{container.replace('hdf5', 'h5')}")
+os.truncate(path, 4096)
+for name in fields:
+    for rows in ([1999], range(2000)):
+        try:
+            dataset.read(rows, [name])
+        except ShardCorrupt as error:
+            print(error)
+        else:
+            print("read", name)
+"""
+
+
+@pytest.mark.parametrize(("container", "index"), [("tar", False), ("tar", True), ("hdf5", False), ("lmdb", False)])
+def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, index: bool) -> None:
+    """Memory whose file is gone would end the process by SIGBUS: it is an error that names the shard instead."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, container, str(index)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8
+    told = [line for line in lines if "shard-000000" in line]
+    assert len(told) == 8 or (container == "tar" and not index and lines[:2] == ["read number"] * 2), lines
+
+
+def test_a_fault_that_is_not_ours_still_ends_the_process(tmp_path: Path) -> None:
+    """The handler keeps to the compiled functions: what others map and lose is theirs."""
+    code = (
+        "import mmap, os, numpy as np, shardio\n"
+        "ds = shardio.from_samples([{'x': n} for n in range(9)]); ds.read([1, 2])\n"
+        "f = open('f', 'w+b'); f.truncate(8192); m = mmap.mmap(f.fileno(), 8192); f.truncate(0)\n"
+        "print('before', flush=True); m[5000]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-7, "before\n")

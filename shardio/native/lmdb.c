@@ -3,6 +3,7 @@
  * Source: the file format of LMDB 0.9 (lmdb/libraries/liblmdb/mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data
  * version 1, 64 bits, little-endian. The files are whole and nobody writes to them; still nothing in them is trusted:
  * every place is checked to lie within the file before it is read. */
+#include "guard.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -107,13 +108,18 @@ static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t
 }
 
 /* For each i the offset and size in file i (mapped at `maps[i]`, of `sizes[i]` bytes) of the value of key i, the
- * `key_size` bytes at `keys + i * key_size`. Returns `count`, or the first i that was not found. */
-int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
-                          int64_t key_size, int64_t *places) {
+ * `key_size` bytes at `keys + i * key_size`. Returns `count`, or the first i that was not found, or GONE. */
+static int64_t find_all(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
+                        int64_t key_size, int64_t *places) {
     File file = {0};
     for (int64_t i = 0; i < count; i++) {
         if (maps[i] != file.map && !open_file(&file, maps[i], sizes[i])) return i;
         if (!find(&file, keys + i * key_size, (uint64_t)key_size, places + 2 * i, places + 2 * i + 1)) return i;
     }
     return count;
+}
+
+int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
+                          int64_t key_size, int64_t *places) {
+    return GUARDED(find_all(count, maps, sizes, keys, key_size, places));
 }

@@ -1,5 +1,6 @@
 /* Many rows in one call: copied from memory, or read from files. */
 #define _DEFAULT_SOURCE
+#include "guard.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,13 +19,19 @@ enum { AHEAD = 8, LINE = 64 };
 
 /* Copies `size` bytes from each address, end to end. Rows lie apart: the first lines of those to come are asked for
  * while one is copied, and the processor's own prefetcher does the rest. */
-void shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out) {
+static int64_t gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out) {
     for (int64_t i = 0; i < count; i++, out += size) {
         if (i + AHEAD < count)
             for (int64_t line = 0; line < size && line < 4 * LINE; line += LINE)
                 __builtin_prefetch(addresses[i + AHEAD] + line);
         memcpy(out, addresses[i], (size_t)size);
     }
+    return count;
+}
+
+/* Returns `count`, or GONE. */
+int64_t shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out) {
+    return GUARDED(gather(count, addresses, size, out));
 }
 
 #if defined(__x86_64__)
@@ -44,9 +51,9 @@ __attribute__((target("avx2"))) static void copy_past_cache(uint8_t *out, const 
 
 /* Copies large rows, `size` bytes each, end to end from places of mapped files. A row's pages are mapped, and read from
  * the disk if need be, all at once when it is first asked for, which `seen` notes. A file that has become too short,
- * shorter than `ends[i]`, is not touched. Returns `count`, or the first row that cannot be had so. */
-int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
-                     const int64_t *ends, int64_t size, uint8_t *out) {
+ * shorter than `ends[i]`, is not touched. Returns `count`, or the first row that cannot be had so, or GONE. */
+static int64_t copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
+                    const int64_t *ends, int64_t size, uint8_t *out) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (int64_t i = 0; i < count; i++, out += size) {
         struct stat status;
@@ -63,6 +70,11 @@ int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *co
             memcpy(out, addresses[i], (size_t)size);
     }
     return count;
+}
+
+int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
+                     const int64_t *ends, int64_t size, uint8_t *out) {
+    return GUARDED(copy(count, addresses, seen, files, ends, size, out));
 }
 
 /* Reads `sizes[i]` bytes at `offsets[i]` of file `files[i]` to `out + places[i]`, for each i. Returns `count`, or the

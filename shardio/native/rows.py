@@ -19,10 +19,20 @@ def _function(name: str, *arguments: Any, result: Any = None) -> Any:
     return found
 
 
+class Gone(Exception):
+    """A mapped file has become too short, or its storage failed, while it was read."""
+
+
+def _all(done: int, count: int) -> bool:
+    if done < 0:
+        raise Gone
+    return done == count
+
+
 def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
-    """Copies `size` bytes from each address, int64 [n], to `out`, C-contiguous of n * size bytes."""
-    call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER)
-    call(len(addresses), addresses.ctypes.data, size, out.ctypes.data)
+    """Copies `size` bytes from each address, int64 [n], to `out`, C-contiguous of n * size bytes. May raise Gone."""
+    call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER, result=_LONG)
+    _all(call(len(addresses), addresses.ctypes.data, size, out.ctypes.data), len(addresses))
 
 
 def copy(
@@ -33,14 +43,14 @@ def copy(
     size: int,
     out: NDArray[Any],
 ) -> bool:
-    """As `gather`, for large rows of mapped files; False if any could not be had so.
+    """As `gather`, for large rows of mapped files; False if any could not be had so. May raise Gone.
 
     `seen` are addresses of a byte for each row, 0 until it was copied once; `files` descriptors; `ends` the places in
     the files where the rows end.
     """
     call = _function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
     columns = (column.ctypes.data for column in (addresses, seen, files, ends))
-    return bool(call(len(addresses), *columns, size, out.ctypes.data) == len(addresses))
+    return _all(call(len(addresses), *columns, size, out.ctypes.data), len(addresses))
 
 
 def read(
@@ -58,10 +68,10 @@ def read(
 
 def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]) -> bool:
     """Looks up keys, uint8 [n, key bytes], in LMDB files mapped at the addresses `maps`, of `sizes` bytes; fills
-    `places`, int64 [n, 2], with offsets and sizes in the files. False if any is not there."""
+    `places`, int64 [n, 2], with offsets and sizes in the files. False if any is not there. May raise Gone."""
     call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
     columns = maps.ctypes.data, sizes.ctypes.data, keys.ctypes.data
-    return bool(call(len(keys), *columns, keys.shape[1], places.ctypes.data) == len(keys))
+    return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
