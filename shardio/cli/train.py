@@ -22,6 +22,8 @@ def train(
     model: Annotated[str, typer.Option(help="resnet, or module:function for your own.")] = "resnet",
     image_size: Annotated[int | None, typer.Option(help="Pixels square; without it, what suits the images.")] = None,
     threads: Annotated[str, typer.Option(help="Input workers per rank; auto shares the processors.")] = "auto",
+    on_bad_sample: Annotated[str, typer.Option(help="raise, or replace: train on another one.")] = "raise",
+    max_bad: Annotated[float, typer.Option(help="Of a rank and epoch: a count, or below 1 a share.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and crops.")] = 0,
     resume: Annotated[str | None, typer.Option(help="auto, or a checkpoint to go on from.")] = None,
     checkpoint_every: Annotated[
@@ -56,6 +58,8 @@ def train(
             model=model,
             image_size=image_size,
             threads=threads_option(threads),
+            on_bad_sample=on_bad_sample,  # type: ignore[arg-type]  # checked where it is used
+            max_bad=max_bad,
             seed=seed,
             resume=resume,
             checkpoint_every_steps=checkpoint_every,

@@ -33,6 +33,9 @@ class TrainConfig:
         image_size: pixels a side that images are cropped to. None keeps equal images of up to 64 pixels at their size,
             and is 224 for all others.
         threads: the loader's, per rank.
+        on_bad_sample: `"raise"` ends the run at a sample that can't be read or decoded. `"replace"` trains on another
+            one in its place and leaves it out of validation, and lists both in `bad.jsonl` in `output`.
+        max_bad: such samples that a rank passes over in an epoch: a count, or below 1 a share of its samples.
         resume: None begins anew, in an `output` that holds no checkpoint yet; `"auto"` goes on from `output`'s last one
             if there is any; else the path of a checkpoint.
         checkpoint_every_steps: write a checkpoint every so many steps too, not only at each epoch's end.
@@ -56,6 +59,8 @@ class TrainConfig:
     num_classes: int | None = None
     image_size: int | None = None
     threads: int | Literal["auto"] = "auto"
+    on_bad_sample: Literal["raise", "replace"] = "raise"
+    max_bad: float = 0.01
     resume: str | None = None
     checkpoint_every_steps: int | None = None
     log_every: float = 10.0
@@ -73,6 +78,9 @@ class TrainConfig:
                 self._whole(name, least)
         if self.threads != "auto":
             self._whole("threads", 1)
+        if self.on_bad_sample not in ("raise", "replace"):
+            raise ConfigError(f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}")
+        self._number("max_bad", 0, math.inf)
         self._whole("seed", 0)
         self._number("lr", 0, math.inf, open_low=True)
         self._number("momentum", 0, 1)

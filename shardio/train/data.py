@@ -1,6 +1,7 @@
 """The two loaders of a run, and what the model must know of the data."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from .distributed import Job
 
 SMALL = 64
 """Pixels a side up to which images of one size are trained on as they are."""
+
+BAD = "bad.jsonl"
 
 _CHUNK = 1 << 20  # labels read at once
 _NORMALIZE = {
@@ -56,6 +59,7 @@ def open_data(config: TrainConfig, job: Job) -> Data:
         )
     size = (shape[0], shape[1]) if shape is not None else None
     for_train, for_val = transforms(size, channels, config.image_size)
+    bad = None if config.on_bad_sample == "raise" else Path(config.output, BAD)
     loader = Loader(
         train,
         config.batch_size,
@@ -64,6 +68,9 @@ def open_data(config: TrainConfig, job: Job) -> Data:
         world=job.world,
         tail="drop",
         threads=config.threads,
+        on_bad_sample=config.on_bad_sample,
+        max_bad=config.max_bad,
+        quarantine_file=bad,
         device=job.device,
         fields=("image", "label"),
     )
@@ -78,6 +85,9 @@ def open_data(config: TrainConfig, job: Job) -> Data:
             world=job.world,
             tail="pad",
             threads=config.threads,
+            on_bad_sample="raise" if bad is None else "mask",  # accuracy is that of the samples that can be read
+            max_bad=config.max_bad,
+            quarantine_file=bad,
             device=job.device,
             fields=("image", "label"),
         )

@@ -16,7 +16,7 @@ from ..errors import ConfigError, ShardioError, StateMismatch
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, Place
 from .config import TrainConfig, TrainResult
-from .data import Data, open_data
+from .data import BAD, Data, open_data
 from .distributed import Job
 from .learner import Evaluation, Learner, evaluate
 from .model import load_model
@@ -48,6 +48,7 @@ class _Epoch:
     waited: float = 0.0  # on the rank that waited longest: the others wait for it in turn
     loss: float | None = None
     lr: float = 0.0
+    bad: int = 0  # samples that others came in place of
 
     @property
     def rate(self) -> float:
@@ -105,7 +106,7 @@ class _Run:
         elif len(loader.dataset) - place.samples < global_batch:
             return _Epoch()  # resumed with larger global batches, where a smaller tail is left than one of them
         total = torch.zeros((), dtype=torch.float64, device=self._job.device)
-        begun, steps, lr = time.perf_counter(), 0, 0.0
+        begun, steps, lr, met = time.perf_counter(), 0, 0.0, len(loader.quarantine())
         with closing(iter(loader)) as batches:
             for batch in batches:
                 lr = self._learner.rate(place.epoch, place.samples)
@@ -122,10 +123,10 @@ class _Run:
                     self._checkpoint_midway(float(total))
         loss = float(total)
         seconds = time.perf_counter() - begun
-        (summed,) = self._job.total(loss / steps)
+        summed, bad = self._job.total(loss / steps, len(loader.quarantine()) - met)
         seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)
         mean = self._finite(summed / self._job.world.size)
-        return _Epoch(steps * loader.batch_size, seconds, waited, mean, lr)
+        return _Epoch(steps * loader.batch_size, seconds, waited, mean, lr, round(bad))
 
     def _validate(self, data: Data) -> Evaluation:
         if data.val is None:
@@ -153,6 +154,7 @@ class _Run:
             "world_size": self._job.world.size,
             "train_loss": trained.loss,
             "lr": trained.lr,
+            "bad_samples": trained.bad,
             "val_loss": found and found.loss,
             "val_accuracy": found and found.accuracy,
             "val_correct": found and found.correct,
@@ -239,4 +241,6 @@ def _summary(record: Mapping[str, Any], epochs: int) -> str:
         parts.append(f"val loss {record['val_loss']:.3f}  val accuracy {record['val_accuracy']:.4f}")
     rate = record["samples_per_second_per_rank"]
     parts.append(f"{rate * record['world_size']:.0f} samples/s  starved {100 * record['starved']:.0f} %")
+    if record["bad_samples"]:
+        parts.append(f"{record['bad_samples']} bad samples replaced: see {BAD}")
     return "  ".join(parts)

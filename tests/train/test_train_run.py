@@ -12,7 +12,8 @@ from _ranks import torchrun
 from _tiny import config, dataset
 from rich.console import Console
 
-from shardio.errors import ShardioError
+import shardio
+from shardio.errors import BadSample, ShardioError
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.data import open_data
 from shardio.train.distributed import Job
@@ -164,3 +165,25 @@ def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
     done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))
     assert done.returncode != 0
     assert "rank 1 has had enough" in done.stderr
+
+
+def test_bad_samples_are_replaced_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run ends at a broken image, unless told otherwise: then it says how many, and where they are listed."""
+    for name in ("train", "val"):
+        path = Path(dataset(tmp_path / "data" / name))
+        image = shardio.open(path)[7]["image"]
+        (shard,) = path.glob("shard-*")
+        broken = image[: image.index(b"IDAT")] + bytes(len(image) - image.index(b"IDAT"))
+        assert shard.read_bytes().count(image) >= 1
+        shard.write_bytes(shard.read_bytes().replace(image, broken, 1))
+    given = {"val": tmp_path / "data" / "val", "epochs": 1, "warmup_epochs": 0.5}
+    with pytest.raises(BadSample, match="field 'image'"):
+        run(config(tmp_path, **given))
+    run(config(tmp_path, output=tmp_path / "second", on_bad_sample="replace", max_bad=2, **given))
+    (record,) = [json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()]
+    assert record["bad_samples"] == 1
+    assert record["val_count"] == 47
+    lines = [json.loads(line) for line in (tmp_path / "second" / "bad.jsonl").read_text().splitlines()]
+    assert [line["index"] for line in lines] == [7, 7]
+    assert [line["replaced_by"] is None for line in lines] == [False, True]
+    assert "1 bad samples replaced: see bad.jsonl" in capsys.readouterr().out
