@@ -1,7 +1,6 @@
 """A dataset opened for reading: any samples, in any order, from any thread or process."""
 
 import contextlib
-import math
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -176,15 +175,13 @@ class Dataset:
         Raises ShardCorrupt for the first that differs.
         """
         selection, names = self.select(indices), sorted(self.fields)
-        columns = [stored[n] if n in stored else selection.stored(n) for n in names]
-        expected = selection.column(CHECKSUM)
-        rows = [_bytes_of(column) if isinstance(column, np.ndarray) else column for column in columns]
-        for row, index in enumerate(indices.tolist()):
-            actual = checksums.of_sample({n: memoryview(c[row]) for n, c in zip(names, rows, strict=True)}, names)
-            if actual != expected[row]:
-                raise ShardCorrupt(
-                    f"{self.path / self.where(index)}: checksum {actual:016x} is not {int(expected[row]):016x}"
-                )
+        columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
+        actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
+        for row in np.flatnonzero(actual != expected)[:1].tolist():
+            raise ShardCorrupt(
+                f"{self.path / self.where(int(indices[row]))}: checksum {int(actual[row]):016x} is not "
+                f"{int(expected[row]):016x}"
+            )
 
     def shard_of(self, index: int) -> str:
         """The name of a sample's shard; no file is asked for it."""
@@ -251,8 +248,3 @@ def from_samples(
     for name in described.shards.names:
         weakref.finalize(dataset, memory.forget, directory / name)
     return dataset
-
-
-def _bytes_of(column: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of each row, uint8 [n, row bytes]."""
-    return column.reshape(len(column), math.prod(column.shape[1:])).view(np.uint8)
