@@ -29,7 +29,7 @@ def of_sample(stored: Mapping[str, Buffer], names: Iterable[str]) -> int:
 
 
 def of_samples(columns: Mapping[str, NDArray[Any] | Sequence[Buffer]], names: Iterable[str]) -> NDArray[np.uint64]:
-    """`of_sample` of many, uint64 [n]. A column is an array [n, ...] where the field's size is fixed, else stored bytes."""
+    """`of_sample` of many, uint64 [n]. A column is an array [n, ...] if its size is fixed, else stored bytes."""
     parts: list[Iterable[Buffer]] = []
     for name in names:
         column = columns[name]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+from ._files import RawFile
 from .direct import Direct
 
 _FORK_WAIT_SECONDS = 10.0
@@ -98,12 +99,13 @@ class Environment:
 class Lease:
     """A reader's share in an environment, given back when the reader and its last running read have let go."""
 
-    __slots__ = ("__weakref__", "count", "direct", "environment", "first")
+    __slots__ = ("__weakref__", "count", "direct", "environment", "extent", "file", "first")
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, file: RawFile) -> None:
         environment.leases += 1
-        self.environment = environment
+        self.environment, self.file = environment, file
         self.first = self.count = 0
+        self.extent = extent_of(environment.handle)
         self.direct: dict[str, Direct] = {}
         # At exit the system closes the file: doing so here could take it from a thread that is still reading.
         weakref.finalize(self, _release, environment).atexit = False
@@ -112,19 +114,19 @@ class Lease:
 _ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
 
 
-def take_lease(path: Path) -> Lease:
-    """A share in the environment of `path`, opened if this process has none yet; lmdb.Error if it can't be."""
+def take_lease(file: RawFile) -> Lease:
+    """A share in the environment of a file, opened if this process has none yet; lmdb.Error if it can't be."""
     with GATE.changed:
         GATE.watch_forks()
-        process, found = os.getpid(), os.stat(path)
+        process, found = os.getpid(), os.fstat(file.fd)
         key = (process, found.st_dev, found.st_ino)
         for other in [k for k in _ENVIRONMENTS if k[1:] == key[1:] and k[0] != process]:
             # Inherited by fork: LMDB wants a child to open its own.
             _ENVIRONMENTS.pop(other).handle.close()
         environment = _ENVIRONMENTS.get(key)
         if environment is None:
-            environment = _ENVIRONMENTS[key] = Environment(path, key)
-        return Lease(environment)
+            environment = _ENVIRONMENTS[key] = Environment(file.path, key)
+        return Lease(environment, file)
 
 
 def _release(environment: Environment) -> None:

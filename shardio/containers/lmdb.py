@@ -144,6 +144,7 @@ class LmdbReader:
         """One field of many samples: see `base.Reader`."""
         lease = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
+        _check_size(lease)
         if field.startswith("_"):
             out = check_out(out, len(rows), kind)
             # The column is copied nowhere: a transaction of its own lends the pages for as long as the rows are taken.
@@ -210,27 +211,33 @@ class LmdbContainer:
 
 
 def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
-    size = RawFile(path).size
+    file = RawFile(path)
     try:
         with GATE:
-            return _checked_lease(path, size, fields)
+            return _checked_lease(file, fields)
+    except compiled.Gone as error:
+        raise ShardCorrupt(f"{path}: cut short while it was opened, or its storage failed") from error
     except importlib.import_module("lmdb").Error as error:
         raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
 
 
-def _checked_lease(path: Path, size: int, fields: Mapping[str, Field]) -> Lease:
-    lease = take_lease(path)
+def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
+    lease, path = take_lease(file), file.path
     # Reading pages that the file does not have would end the process, so this comes before any transaction.
-    if (extent := extent_of(lease.environment.handle)) > size:
-        raise ShardCorrupt(f"{path}: cut short: {size} of {extent} bytes")
+    _check_size(lease)
     _describe(lease, path, fields)
-    lease.direct = _direct(lease, path, fields) if native.library() is not None else {}
+    lease.direct = _direct(lease, fields) if native.library() is not None else {}
     return lease
 
 
-def _direct(lease: Lease, path: Path, fields: Mapping[str, Field]) -> dict[str, Direct]:
+def _check_size(lease: Lease) -> None:
+    if (size := os.fstat(lease.file.fd).st_size) < lease.extent:
+        raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.extent} bytes")
+
+
+def _direct(lease: Lease, fields: Mapping[str, Field]) -> dict[str, Direct]:
     """Where the fields are, for lookups that pass LMDB by; nothing if they do not know the file's version."""
-    file = RawFile(path)
+    file = lease.file
     mapped = file.map()
     address = mapped.ctypes.data
 
