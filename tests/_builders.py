@@ -39,6 +39,12 @@ def jpeg(
     return encode("jpg", pixels(height, width, channels, seed=seed), *options)
 
 
+def spoiled(image: bytes) -> bytes:
+    """A JPEG with a Huffman table that can't be: it is told whole by its markers, and no decoder takes it."""
+    table = image.index(b"\xff\xc4") + 5
+    return image[:table] + b"\xff" * 16 + image[table + 16 :]
+
+
 def png(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, dtype: type = np.uint8) -> bytes:
     """A PNG of `pixels`."""
     return encode("png", pixels(height, width, channels, seed=seed, dtype=dtype))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg
+from _builders import jpeg, spoiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,9 +153,7 @@ def photos(count: int, first: int, bad: int = -1) -> list[dict[str, Any]]:
     rows = []
     for n in range(first, first + count):
         image = jpeg(20 + n % 3, 24, seed=n)
-        if n == bad:
-            table = image.index(b"\xff\xc4") + 5
-            image = image[:table] + b"\xff" * 16 + image[table + 16 :]
+        image = spoiled(image) if n == bad else image
         rows.append({"image": image, "label": n, "key": f"k{n}", f"note{first}": [n]})
     return rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg
+from _builders import jpeg, spoiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,12 +26,6 @@ def picture(number: int, broken: bool = False) -> bytes:
     """A small JPEG."""
     whole = jpeg(20 + number % 3, 24, seed=number % 5)
     return spoiled(whole) if broken else whole
-
-
-def spoiled(image: bytes) -> bytes:
-    """A JPEG with a Huffman table that can't be: it is told whole by its markers, and no decoder takes it."""
-    table = image.index(b"\xff\xc4") + 5
-    return image[:table] + b"\xff" * 16 + image[table + 16 :]
 
 
 def photos(count: int, bad: set[int], shard_samples: int = 7) -> shardio.Dataset:

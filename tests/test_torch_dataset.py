@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg
+from _builders import jpeg, spoiled
 from torch.utils.data import DataLoader
 
 import shardio
@@ -23,9 +23,7 @@ def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
     with shardio.create(path, container=container, fields=fields, shard_size=5000) as writer:
         for n in range(20):
             image = jpeg(20 + n % 3, 24, seed=n)
-            if n == bad:
-                table = image.index(b"\xff\xc4") + 5
-                image = image[:table] + b"\xff" * 16 + image[table + 16 :]
+            image = spoiled(image) if n == bad else image
             writer.append({"image": image, "label": n, "weight": n / 2, "key": f"k{n}"})
     return path
 
