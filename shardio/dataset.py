@@ -17,6 +17,7 @@ from .containers import direct, memory
 from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
+from .native.rows import Gone
 from .plan import Plan, Shuffle
 from .readers import Readers
 from .selection import Selection
@@ -136,8 +137,12 @@ class Dataset:
             start = int(rows[0]) if shard == low else 0
             stop = int(rows[1]) + 1 if shard == high else int(self.manifest.shards.samples[shard])
             for name in fields:
-                if stop > start and (found := self.reader(shard).direct(name)) is not None:
-                    direct.read_ahead(found, start, stop)
+                if stop <= start:
+                    continue
+                # A shard that can't be opened is told of where its samples are read.
+                with contextlib.suppress(ShardCorrupt, OSError, Gone):
+                    if (found := self.reader(shard).direct(name)) is not None:
+                        direct.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""

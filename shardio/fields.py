@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from . import images
+from . import images, npy
 from .errors import BadSample, ConfigError
 from .types import Buffer, Sample
 
@@ -141,7 +141,10 @@ class Field:
             case "array":
                 if self.shape is not None:
                     return np.frombuffer(stored, self.row_dtype).reshape(self.shape).copy()
-                return np.lib.format.read_array(io.BytesIO(stored), allow_pickle=False)
+                array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(stored), allow_pickle=False))
+                if array.dtype != self.row_dtype:
+                    raise ValueError(f"expected {self.row_dtype}, got {array.dtype}")
+                return array
 
     def _array(self, value: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
         try:

@@ -33,7 +33,7 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     for name, weight in weights.items():
         if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
             raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
-    exact = [Fraction(repr(weight)) for weight in weights.values()]  # 0.1 is meant as a tenth
+    exact = [Fraction(repr(float(weight))) for weight in weights.values()]  # 0.1 is meant as a tenth
     scale = math.lcm(*(part.denominator for part in exact))
     parts = [int(part * scale) for part in exact]
     parts = [part // math.gcd(*parts) for part in parts]

@@ -71,6 +71,7 @@ class Producers:
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
         self.epoch += 1
         for number, producer in enumerate(self.members):
+            producer.drain()
             producer.send(("epoch", self.epoch, plan, schedule, number, len(self.members)))
         return IsolatedSteps(self, self.epoch, len(schedule), clock, self._timeout)
 
@@ -86,9 +87,12 @@ class IsolatedSteps(Iterator[list[Made]]):
         self._clock, self._timeout = clock, timeout
         self._step = 0
         self._closed = False
+        self._pid = os.getpid()
 
     def __next__(self) -> list[Made]:
         """The next batch, alone in a list; ProducerDied, PipelineStalled, PipelineClosed, or what a producer raised."""
+        if self._pid != os.getpid():
+            raise PipelineClosed("begun before this process was forked")
         if self._closed or self._producers.epoch != self._epoch:
             raise PipelineClosed("closed, or a newer loop over the same loader has begun")
         if self._step == self._steps:
@@ -100,6 +104,10 @@ class IsolatedSteps(Iterator[list[Made]]):
         begun = time.monotonic()
         try:
             message = producer.receive(self._epoch, self._timeout)
+        except PipelineStalled:
+            producer.end()  # it hangs: the next loop gets new ones
+            producer.join()
+            raise
         finally:
             self.waited += time.monotonic() - begun
         if message[0] == "error":
@@ -157,9 +165,20 @@ class _Producer:
                 raise self._died() from error
             if message[1] == epoch:
                 return message
-            if message[0] == "batch":
-                self._back.append(message[2])
-                self._lent += 1
+            self._dropped(message)
+
+    def drain(self) -> None:
+        """Takes what is left of an older epoch, or the producer could not send it, nor hear of the new one."""
+        try:
+            while self._pipe.poll():
+                self._dropped(self._pipe.recv())
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+
+    def _dropped(self, message: tuple[Any, ...]) -> None:
+        if message[0] == "batch":
+            self._back.append(message[2])
+            self._lent += 1
 
     def batch(self, number: int, used: int, where: dict[str, Any]) -> Batch:
         """The batch in a slot. Its memory goes back when nobody refers to the batch any more."""
@@ -188,8 +207,8 @@ class _Producer:
         return ProducerDied(f"{self.name} (process {self.process.pid}) died: exit code {self.process.exitcode}")
 
     def end(self) -> None:
-        self._pipe.close()
         self.process.kill()  # it holds nothing that would want to be put in order
+        self._pipe.close()
 
     def join(self) -> None:
         self.process.join(_JOIN_SECONDS)

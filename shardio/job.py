@@ -15,6 +15,9 @@ from .plan import Part
 from .quarantine import Bad
 from .timing import StageClock
 
+_TOLD = 8
+"""Samples that a message names."""
+
 Batch: TypeAlias = dict[str, Any]
 
 
@@ -102,9 +105,11 @@ class BatchJob:
         return made
 
     def _mapped(self, mapping: Mapped, rows: slice) -> Batch:
+        own = self._own(rows)
         if mapping.by == "sample":
-            return collate(self.canvas.mapped[rows]) | self._own(rows)
-        return mapping.batch(self._assemble(rows), str(self.canvas.indices[rows].tolist())) | self._own(rows)
+            return collate(self.canvas.mapped[rows], self.canvas.example) | own
+        given = self._assemble(rows) | {name: tensor.clone() for name, tensor in own.items()}
+        return mapping.batch(given, str(self.canvas.indices[rows].tolist())) | own
 
     def _bad(self, rows: slice) -> tuple[Bad, ...]:
         return tuple(bad for row, bad in sorted(self.canvas.bad.items()) if rows.start <= row < rows.stop)
@@ -144,10 +149,11 @@ class _Task:
     def __str__(self) -> str:
         canvas = self._job.canvas
         indices, dataset = canvas.indices[self._rows], canvas.making.dataset
-        shards = sorted({dataset.shard_of(index) for index in indices.tolist()})
+        shards = sorted({dataset.shard_of(index) for index in indices[:_TOLD].tolist()})
         stage = canvas.clock.doing.get(self._thread)
-        where = ", ".join(shards[:3]) + (f" and {len(shards) - 3} more" if len(shards) > 3 else "")
-        return f"{f'{stage}: ' if stage else ''}samples {indices.tolist()} in {where} of {dataset.path}"
+        more = f" and {len(indices) - _TOLD} more" if len(indices) > _TOLD else ""
+        told = f"samples {indices[:_TOLD].tolist()}{more} in {', '.join(shards)} of {dataset.path}"
+        return told if stage is None else f"{stage}: {told}"
 
     def __call__(self) -> None:
         self._thread = threading.get_ident()

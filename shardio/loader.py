@@ -137,6 +137,8 @@ class Loader:
             timeout=timeout,
             name=f"shardio rank {self.world.rank}",
         )
+        # Not the epoch's: copies of its last batches may be under way when it has ended.
+        self._transfer = Transfer(self._device)
         self._position = 0
         self._midway = False
         self._running: weakref.ref[_Epoch] | None = None
@@ -264,7 +266,6 @@ class _Epoch(Iterator[Batch]):
         self._schedule = schedule
         self._step = 0
         self._made: deque[Made] = deque()
-        self._transfer = Transfer(loader._device)
         self._steps = loader._workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(loader._workers, self._steps)
 
@@ -286,7 +287,7 @@ class _Epoch(Iterator[Batch]):
             raise made
         try:
             self._loader._quarantine.add(made.bad)
-        except TooManyBad:
+        except (TooManyBad, OSError):  # OSError: the report can't be written
             self.close()
             raise
         sources = made.batch["source"].numpy() if self._loader.dataset.sources else None
@@ -294,7 +295,7 @@ class _Epoch(Iterator[Batch]):
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
         self._watch.step()
-        return self._transfer(made.batch)
+        return self._loader._transfer(made.batch)
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -114,6 +114,16 @@ class Canvas:
             if not is_of_sample(error):
                 raise
         return sum(self._salvage(row) for row in range(*rows.indices(len(self.indices))))
+
+    def example(self) -> Mapping[str, Any]:
+        """What the user's function makes of another sample, for a batch that is masked whole."""
+        index, draw = self.plan.replacement(int(self.indices[0]), int(self.draws[0]), REPLACEMENTS + 1)
+        part = Part(np.array([index]), np.array([draw]), np.ones(1, np.bool_))
+        arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
+        other = Canvas(replace(self.making, on_bad="replace"), self.plan, part, self.clock, arrays)
+        other.fill(slice(0, 1))
+        made: Mapping[str, Any] = other.mapped[0]
+        return made
 
     def value(self, name: str, row: int) -> Any:
         """One field of a row, as the user's function takes it."""

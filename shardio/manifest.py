@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from . import durable
+from . import durable, npy
 from .errors import ConfigError, ManifestError, NotADataset
 from .fields import Field, as_fields
 from .shards import Shards, TextColumn
@@ -142,7 +142,7 @@ def _mapped(value: _Shards, table: Path | None) -> Shards:
     if table is None or not table.is_file():
         raise ManifestError(f"it refers to {TABLE_NAME}, which is missing")
     try:
-        mapped = np.load(table, mmap_mode="r", allow_pickle=False)
+        mapped = npy.guarded(lambda: np.load(table, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:
         raise ManifestError(f"{TABLE_NAME} is cut short or damaged: {error}") from error
     actual = _checksum(mapped.base)

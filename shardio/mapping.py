@@ -51,15 +51,15 @@ class Mapped:
         return made
 
 
-def collate(samples: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """A batch of samples: by name a tensor [B, ...] of numbers, or of tensors or arrays of one shape, else a list.
 
-    None stands for a masked sample, and becomes zeros like the first that is none. Raises MapError unless all samples
-    have the same names, or if none is left.
+    None stands for a masked sample, and becomes zeros like the first that is not, or like an `example()`. Raises
+    MapError unless all samples have the same names.
     """
     first = next((sample for sample in samples if sample is not None), None)
     if first is None:
-        raise MapError(f"all {len(samples)} samples of a batch are masked: there is none to make the others like")
+        first = example()
     for place, sample in enumerate(samples):
         if sample is not None and sample.keys() != first.keys():
             raise MapError(

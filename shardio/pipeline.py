@@ -142,6 +142,10 @@ class Pipeline(Generic[T]):
         """Stops the workers, each after the task it is in, and waits for them, 2 s at most. May be called twice."""
         if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
             return
+        if threading.current_thread() in self._threads:
+            # The garbage collector ends an epoch wherever it runs: here, it may be in a worker that holds the lock.
+            self._closed = True
+            return
         with self._work_there:
             self._closed = True
             self._tasks.clear()
@@ -192,6 +196,9 @@ class Pipeline(Generic[T]):
                         (self._work_there if number < self._active else self._called).wait()
                     self._idle[number] += time.monotonic() - begun if number < self._active else 0.0
                 if self._closed:
+                    self._work_there.notify_all()
+                    self._called.notify_all()
+                    self._head_ready.notify_all()
                     return None
                 if self._tasks:
                     return self._tasks.popleft()

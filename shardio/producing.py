@@ -92,7 +92,7 @@ def _make(
 
     def stow(tensor: torch.Tensor) -> Place:
         nonlocal end
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         start = tensor.data_ptr() - memory.ctypes.data
         if start >= 0 and start + tensor.nbytes <= len(memory):
             return Place(start, tuple(tensor.shape), tensor.dtype)

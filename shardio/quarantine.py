@@ -62,7 +62,7 @@ class Quarantine:
     def __init__(self, action: OnBad, most: float, file: Path | None, rank: int) -> None:
         if action not in get_args(OnBad):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
-        if isinstance(most, bool) or not isinstance(most, (int, float)) or not (most >= 1 or 0 <= most < 1):
+        if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
             raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
         if most >= 1 and most != int(most):
             raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
@@ -102,5 +102,7 @@ def quarantine_path(path: str | os.PathLike[str] | None, rank: int, size: int) -
     write to one file."""
     if path is None:
         return None
-    whole = Path(path)
+    whole = Path(path).absolute()  # the working directory may change
+    if not os.access(whole.parent, os.W_OK | os.X_OK) or whole.is_dir():
+        raise ConfigError(f"quarantine_file must be a file in a folder that can be written to, got {path}")
     return whole if size == 1 else whole.with_name(f"{whole.stem}-{rank:05d}{whole.suffix}")

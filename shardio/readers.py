@@ -51,12 +51,11 @@ class Readers:
         return reader
 
     def close(self) -> None:
-        """Lets go of all."""
+        """Lets go of all: files close with their last user. What is in memory only stays."""
+        if not self._container.files(self._path):
+            return
         with self._lock:
-            readers = list(self._open.values())
             self._open.clear()
-        for reader in readers:
-            reader.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}

@@ -224,9 +224,8 @@ class Soak:
             self.damaged.append(path)
             self.faults["shard cut short"] += 1
         elif kind == "flip":
-            place = self.place(path, attempt.container)
-            if place is None:
-                return
+            size = path.stat().st_size
+            place = self.chance.randrange(size) if size else 0
             with open(path, "r+b") as file:
                 file.seek(place)
                 byte = file.read(1)
@@ -234,17 +233,6 @@ class Soak:
                 file.write(bytes([byte[0] ^ 1 << self.chance.randrange(8)]) if byte else b"")
             self.damaged.append(path)
             self.faults["byte of a shard changed"] += 1
-
-    def place(self, path: Path, container: str) -> int | None:
-        """A byte to change: any; of an LMDB file one of a stored image, as its pages are read by LMDB itself."""
-        if container != "lmdb":
-            return self.chance.randrange(path.stat().st_size) if path.stat().st_size else None
-        dataset = shardio.open(self.folder / "whole" / container)
-        number = dataset.manifest.shards.names.index(path.name)
-        first, end = (int(start) for start in dataset.manifest.shards.starts[number : number + 2])
-        image = dataset[self.chance.randrange(first, end)]["image"]
-        start = (self.folder / "whole" / container / path.name).read_bytes().find(image)
-        return None if start < 0 else start + self.chance.randrange(len(image))
 
     def wait(self, attempt: Attempt) -> None:
         """All ranks must end by themselves once one has; then none of their processes may be left."""

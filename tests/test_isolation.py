@@ -37,7 +37,7 @@ def photos() -> shardio.Dataset:
     )
 
 
-PLACE = r"map: samples \[\d+(, \d+)*\] in shard-0000\d\d.memory(, shard-\S+)*( and \d more)? of /memory/\S+"
+PLACE = r"map: samples \[\d+(, \d+)*\]( and \d+ more)? in shard-0000\d\d.memory(, shard-\S+)* of /memory/\S+"
 
 
 def load(dataset: shardio.Dataset, **options: Any) -> shardio.Loader:
@@ -253,3 +253,65 @@ def test_dropping_the_loader_ends_its_producers() -> None:
     del loader
     gc.collect()
     assert not any(process.is_alive() for process in members)
+
+
+def once(batch: dict[str, Any]) -> dict[str, Any]:
+    """Hangs when it is called for the first time in any process."""
+    marker = Path(os.environ["SHARDIO_TEST_MARKER"])
+    if not marker.exists():
+        marker.touch()
+        time.sleep(1000)
+    return batch
+
+
+@pytest.mark.slow
+def test_a_producer_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next loop has new ones."""
+    monkeypatch.setenv("SHARDIO_TEST_MARKER", str(tmp_path / "marker"))
+    loader = load(photos(), isolate=True, map=once, threads=1, timeout=8.0)
+    with pytest.raises(PipelineStalled):
+        list(loader)
+    assert len(list(loader)) == 7
+
+
+def big(batch: dict[str, Any]) -> dict[str, Any]:
+    """Gives more than fits into a pipe, and what only looks like its memory."""
+    turned = torch.complex(batch["label"].float(), torch.ones(len(batch["label"]))).conj()
+    batch["index"].zero_()
+    return {"blob": [bytes(400_000)], "turned": turned}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
+    """What a producer could not send any more of an older loop does not keep it from the newer one; `index` and `valid`
+    are the loader's own, whatever a function does to what it was given; conjugates are what they stand for."""
+    loader = load(photos(), isolate=isolate, map=big)
+    for _ in range(60):
+        batch = next(iter(loader))
+    assert torch.equal(batch["turned"].real.long(), batch["index"])
+    assert (batch["turned"].imag == -1).all()
+
+
+@pytest.mark.slow
+def test_a_forked_child_leaves_the_parents_loop_alone() -> None:
+    """It has no part in it, and says so."""
+    batches = iter(load(photos(), isolate=True))
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except PipelineClosed:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(batches)) == 6
+
+
+def test_a_dataset_may_be_closed_at_any_time() -> None:
+    """Its files are opened again when asked for; what is in memory only stays."""
+    dataset = photos()
+    for batch in load(dataset, batch_size=2):
+        dataset.close()
+        assert len(batch["index"]) == 2

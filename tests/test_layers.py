@@ -11,7 +11,7 @@ ROOT = Path(shardio.__file__).parent
 
 # From the ground up; a module may import from its own row and from rows above it in this list, never from below.
 LAYERS = [
-    ["errors", "types", "units", "timing", "processes", "durable", "_optional", "native", "cpus"],  # L0
+    ["errors", "npy", "types", "units", "timing", "processes", "durable", "_optional", "native", "cpus"],  # L0
     [
         "images",
         "fields",

@@ -215,3 +215,20 @@ def test_idle_workers_are_measured() -> None:
     starved = Pipeline(jobs(10, lambda number: time.sleep(0.003)), threads=1, depth=3, name="busy")
     list(starved)
     assert starved.idle < 0.05
+
+
+def test_closed_by_its_own_worker() -> None:
+    """As the garbage collector may do, wherever it runs: nothing waits for itself, and the consumer is told."""
+    made: list[Pipeline[int]] = []
+    ready = threading.Event()
+
+    def work(number: int) -> None:
+        ready.wait(10)
+        made[0].close()
+
+    made.append(Pipeline(jobs(5, work), threads=2, depth=2, timeout=10.0, name="own"))
+    ready.set()
+    with pytest.raises(PipelineClosed):
+        next(made[0])
+    made[0].close()
+    assert not threads_of("own")

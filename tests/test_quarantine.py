@@ -1,11 +1,15 @@
 """Bad samples: raised, replaced or masked, counted and reported, and never a step more or less on any rank."""
 
+import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
-from shardio import World
+from shardio import World, native
 from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
 from shardio.testing import samples
 
@@ -159,10 +163,17 @@ def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str,
     assert [str(one.location.index) for one in loader.quarantine()] == ["5", "17"]
 
 
+def another(image: bytes) -> bytes:
+    """An image of the same size in pixels, and no more bytes."""
+    other = jpeg(40, 40, seed=77, quality=50)
+    assert len(other) < len(image)
+    return other.ljust(len(image), b"\0")
+
+
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> None:
     """Another image in a sample's place decodes; only `verify=True` tells. Whatever fields are asked for."""
-    damage(tmp_path / "d", container, [5], lambda image: picture(3).ljust(len(image), b"\0")[: len(image)])
+    damage(tmp_path / "d", container, [5], another)
     dataset = shardio.open(tmp_path / "d")
     assert len(list(load(dataset, 6, on_bad_sample="raise"))) == 4
     for fields in (None, ["label"]):
@@ -195,7 +206,8 @@ def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> Non
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut"])
-def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str) -> None:
+@pytest.mark.parametrize("order", [{}, {"shuffle": "block", "block": 4, "window": 2}, {"shuffle": None}], ids=str)
+def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str, order: dict[str, Any]) -> None:
     """A shard that is gone, empty or cut short before it is opened: its samples are bad, the others come."""
     damage(tmp_path / "d", container, [], bytes)
     path = next((tmp_path / "d").glob("shard-000001.*"))
@@ -205,7 +217,7 @@ def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str) -
         path.write_bytes(path.read_bytes()[: 0 if how == "empty" else path.stat().st_size // 3])
     dataset = shardio.open(tmp_path / "d")
     first, end = (int(start) for start in dataset.manifest.shards.starts[1:3])
-    loader = load(dataset, 6, on_bad_sample="mask")
+    loader = load(dataset, 2, on_bad_sample="mask", **order)
     good = [index for batch in loader for index in batch["index"][batch["valid"]].tolist()]
     lost = {one.location.index for one in loader.quarantine()}
     assert sorted([*good, *lost]) == list(range(24))
@@ -280,6 +292,81 @@ def test_lists_hold_empty_values_for_masked_samples() -> None:
     assert [tuple(image.shape) for image in batch["image"]][1:4] == [(21, 24, 3), (0, 0, 3), (20, 24, 3)]
 
 
+def test_a_batch_that_is_masked_whole() -> None:
+    """What the user's function would have made of it is known from another sample."""
+    for size in (1, 2):
+        loader = load(photos(12, {4, 5}), size, map=fussy, map_by="sample", on_bad_sample="mask", shuffle=None)
+        batches = list(loader)
+        assert len(batches) == 12 // size
+        whole = batches[4 // size]
+        assert not whole["valid"].any()
+        assert whole["pixels"].shape == batches[0]["pixels"].shape
+        assert not whole["pixels"].any()
+
+
+def test_sizes_that_are_damaged(tmp_path: Path) -> None:
+    """Crops are chosen by the stored sizes: one that is not the image's own is a bad sample."""
+    damage(tmp_path / "d", "hdf5", [], bytes)
+    with h5py.File(tmp_path / "d" / "shard-000000.h5", "r+") as file:
+        file["_shape.image"][3] = (4000, 40)
+    loader = load(shardio.open(tmp_path / "d"), 6, on_bad_sample="mask", shuffle=None)
+    assert not next(iter(loader))["valid"][3]
+    assert "the image is 40 x 40 pixels, 4000 x 40 were stored" in loader.quarantine()[0].reason
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '>f4', ",
+        b"{'descr': '<U1', ",
+        b"{'descr': '|V4', ",
+        b"{'descr': '(((', ",
+        b"{'descr': '<f4\0, ",
+        b"}",
+    ],
+)
+def test_headers_that_are_damaged(header: bytes) -> None:
+    """What NumPy makes of a wrong header is no reason to end the job: the sample is named."""
+    field = shardio.Field("array", dtype="float32")
+    good = bytes(field.encode(np.zeros((2, 3), np.float32)))
+    start = good.index(b"{")
+    bad = good[:start] + header + good[start + len(header) :]
+    with pytest.raises(ValueError, match=r"\w"):
+        field.decode(bad)
+
+
+def test_an_index_that_is_damaged(tmp_path: Path) -> None:
+    """The header of a tar's index, byte for byte: ShardCorrupt, or none the worse."""
+    damage(tmp_path / "d", "tar", [], bytes)
+    (index,) = (tmp_path / "d").glob("shard-000000.idx.npy")
+    whole = index.read_bytes()
+    for place in range(whole.index(b"\n")):
+        index.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        with contextlib.suppress(ShardCorrupt):
+            shardio.open(tmp_path / "d").read([0], ["label"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.library() is None, reason="LMDB itself follows damaged pages")
+def test_pages_of_an_lmdb_that_are_damaged(tmp_path: Path) -> None:
+    """LMDB would follow a wrong pointer out of its memory; here the samples of that page are bad, and no more."""
+    damage(tmp_path / "d", "lmdb", [], bytes)
+    code = """
+import sys, shardio
+loader = shardio.Loader("d", 6, on_bad_sample="mask", max_bad=100, world=shardio.World(), threads=2)
+print(sum(int(batch["valid"].sum()) for batch in loader))
+"""
+    path = tmp_path / "d" / "shard-000000.lmdb"
+    whole = path.read_bytes()
+    for page in range(2, len(whole) // 4096):
+        start = 4096 * page
+        path.write_bytes(whole[: start + 16] + b"\xf0\xff" * 20 + whole[start + 56 :])
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (page, done.returncode, done.stderr)
+        if page > 6:
+            break
+
+
 def test_a_file_for_each_rank(tmp_path: Path) -> None:
     """Ranks may be on different machines, so each writes to a file of its own."""
     for rank in range(2):
@@ -311,6 +398,8 @@ def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatc
         ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
         ({"max_bad": float("nan")}, "max_bad must be"),
         ({"max_bad": "all"}, "max_bad must be"),
+        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a folder that can be"),
+        ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a folder that can be .*, got /tmp"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:

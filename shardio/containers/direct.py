@@ -129,6 +129,11 @@ def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory
     return Packed(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
 
 
+def located(found: Direct, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """The offset and size of each row in the shard's file; None if any is not to be found."""
+    return _places([found], np.zeros(len(rows), np.int64), rows)
+
+
 def read_ahead(found: Direct, start: int, stop: int) -> None:
     """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
     if found.kind == "rows":

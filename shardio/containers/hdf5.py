@@ -172,7 +172,7 @@ def _open(path: Path, fields: Mapping[str, Field]) -> _Open:
                     counts[name] = len(opened[name])
                 else:
                     values[name], counts[name] = _variable(opened[name], file, mapped, library, name)
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, such as too many open files; libhdf5's own complaints have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error

@@ -14,7 +14,7 @@ import errno
 import importlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -26,6 +26,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..fields import Field
 from ..native import rows as compiled
 from ..types import Column, Rows, Stored
+from . import direct
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
 from ._writing import check_options, check_sample, size_of
@@ -145,6 +146,13 @@ class LmdbReader:
         lease = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
         _check_size(lease)
+        if field.startswith("_") and lease.direct:
+            out, place = check_out(out, len(rows), kind), lease.direct[field]
+            try:
+                compiled.gather(place.address + rows * place.stride, kind.row_bytes, out)
+            except compiled.Gone as error:
+                raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
+            return out
         if field.startswith("_"):
             out = check_out(out, len(rows), kind)
             # The column is copied nowhere: a transaction of its own lends the pages for as long as the rows are taken.
@@ -154,7 +162,7 @@ class LmdbReader:
                 out[...] = column[rows]
                 del column, stored
             return out
-        values = self._values(lease, rows, field)
+        values: Sequence[Any] = (self._found if lease.direct else self._values)(lease, rows, field)
         if not kind.fixed:
             return list(map(bytes, values))
         size = kind.row_bytes
@@ -173,6 +181,18 @@ class LmdbReader:
     def close(self) -> None:
         """Lets go; the file closes when its last reader in this process has."""
         self._handle.close()
+
+    def _found(self, lease: Lease, rows: Rows, field: str) -> list[bytes]:
+        """By compiled lookups: LMDB itself would follow a damaged page out of its memory, and end the process."""
+        place = lease.direct[field]
+        try:
+            located = direct.located(place, rows)
+            if located is None:
+                wrong = next((row for row in rows.tolist() if direct.located(place, np.array([row])) is None), rows[0])
+                raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
+        except compiled.Gone as error:
+            raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
+        return lease.file.read_values(*located, rows, field)
 
     def _values(self, lease: Lease, rows: Rows, field: str) -> list[memoryview]:
         """Views of LMDB's own pages, which hold as long as the lease does."""
@@ -222,12 +242,32 @@ def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
 
 
 def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
-    lease, path = take_lease(file), file.path
+    lease = take_lease(file)
     # Reading pages that the file does not have would end the process, so this comes before any transaction.
     _check_size(lease)
-    _describe(lease, path, fields)
-    lease.direct = _direct(lease, fields) if native.library() is not None else {}
+    mapped = file.map()
+    if native.library() is not None and compiled.known(mapped):
+        get = _lookup(mapped)
+        _describe(lease, fields, get)
+        lease.direct = _direct(lease, mapped, fields, get)
+    else:
+        with lease.environment.handle.begin(buffers=True) as transaction:
+            _describe(lease, fields, transaction.get)
     return lease
+
+
+def _lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | None]:
+    """Gives a key's value in the mapped file, None if there is no such entry."""
+    maps, sizes = np.array([mapped.ctypes.data]), np.array([len(mapped)])
+
+    def get(key: bytes) -> NDArray[np.uint8] | None:
+        place = np.empty((1, 2), np.int64)
+        if not compiled.find(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), place):
+            return None
+        start, size = place[0].tolist()
+        return mapped[start : start + size]
+
+    return get
 
 
 def _check_size(lease: Lease) -> None:
@@ -235,42 +275,38 @@ def _check_size(lease: Lease) -> None:
         raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.extent} bytes")
 
 
-def _direct(lease: Lease, fields: Mapping[str, Field]) -> dict[str, Direct]:
-    """Where the fields are, for lookups that pass LMDB by; nothing if they do not know the file's version."""
+def _direct(
+    lease: Lease,
+    mapped: NDArray[np.uint8],
+    fields: Mapping[str, Field],
+    get: Callable[[bytes], NDArray[np.uint8] | None],
+) -> dict[str, Direct]:
+    """Where the fields are, for lookups that pass LMDB by."""
     file = lease.file
-    mapped = file.map()
-    address = mapped.ctypes.data
-
-    def find(key: bytes) -> tuple[int, int] | None:
-        place, one = np.empty((1, 2), np.int64), np.array([address])
-        there = compiled.find(one, np.array([file.size]), np.frombuffer(key, np.uint8).reshape(1, -1), place)
-        return (int(place[0, 0]), int(place[0, 1])) if there else None
-
     found: dict[str, Direct] = {}
     for name, field in fields.items():
-        if not name.startswith("_"):
-            owner = (mapped, file)
-            key = name.encode()
+        column = get(_SHARD + name.encode()) if name.startswith("_") else None
+        if column is not None:
+            found[name] = rows_of(column.reshape(lease.count, field.row_bytes))
+        else:
+            key, owner = name.encode(), (mapped, file)
+            address = mapped.ctypes.data
             found[name] = Direct("keys", 0, address, file.fd, lease.first, file.size, key=key, owner=owner)
-        elif (column := find(_SHARD + name.encode())) is not None and field.row_bytes:
-            start, size = column
-            found[name] = rows_of(mapped[start : start + size].reshape(lease.count, field.row_bytes))
-    return found if find(_COUNT) is not None else {}
+    return found
 
 
-def _describe(lease: Lease, path: Path, fields: Mapping[str, Field]) -> None:
-    get = lease.environment.transaction().get
+def _describe(lease: Lease, fields: Mapping[str, Field], get: Callable[[bytes], Any]) -> None:
+    path = lease.file.path
     numbers = [get(key) for key in (_FIRST, _COUNT)]
     if any(number is None or len(number) != 8 for number in numbers):
         raise ShardCorrupt(f"{path}: does not say its first sample and their number; not written by this container")
-    lease.first, lease.count = (int.from_bytes(number, "little") for number in numbers)
-    with lease.environment.handle.begin(buffers=True) as transaction:
-        for name, field in fields.items():
-            if name.startswith("_"):
-                column = transaction.get(_SHARD + name.encode())
-                expected, found = lease.count * field.row_bytes, -1 if column is None else len(column)
-                if found != expected:
-                    what = "is missing" if column is None else f"has {found} of {expected} bytes"
-                    raise ShardCorrupt(f"{path}: column {name!r} {what}")
-            elif lease.count and transaction.get(lease.first.to_bytes(8, "big") + name.encode()) is None:
-                raise ShardCorrupt(f"{path}: has no field {name!r}")
+    lease.first, lease.count = (int.from_bytes(bytes(number), "little") for number in numbers)
+    for name, field in fields.items():
+        if name.startswith("_"):
+            column = get(_SHARD + name.encode())
+            expected, found = lease.count * field.row_bytes, -1 if column is None else len(column)
+            if found != expected:
+                what = "is missing" if column is None else f"has {found} of {expected} bytes"
+                raise ShardCorrupt(f"{path}: column {name!r} {what}")
+        elif lease.count and get(lease.first.to_bytes(8, "big") + name.encode()) is None:
+            raise ShardCorrupt(f"{path}: has no field {name!r}")

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import npy
 from ..errors import BadSample, ShardCorrupt
 from ..fields import Field
 from ..types import Buffer, Column, Rows, Stored
@@ -171,7 +172,7 @@ def _open(path: Path, fields: Mapping[str, Field]) -> _Open:
     file = RawFile(path)
     place = layout.index_path(path)
     try:
-        mapped = np.lib.format.open_memmap(place, mode="r", max_header_size=1 << 20)
+        mapped = npy.guarded(lambda: np.lib.format.open_memmap(place, mode="r", max_header_size=1 << 20))
     except FileNotFoundError as error:
         raise ShardCorrupt(f"{path}: its index {place.name} is missing") from error
     except (ValueError, EOFError) as error:

@@ -94,18 +94,22 @@ class CpuEngine:
         results = []
         for place in left:
             try:
-                made = self._one(place, bytes(encoded[place]), actions, None if out is None else out[place])
+                made = self._one(
+                    place, bytes(encoded[place]), sizes[place].tolist(), actions, None if out is None else out[place]
+                )
             except (BadSample, cv2.error) as error:
                 raise BadImage(place, str(error)) from error
             if out is None:
                 results.append(made)
         return results if out is None else None
 
-    def _one(self, place: int, data: bytes, actions: list["_Action"], slot: NDArray[Any] | None) -> NDArray[Any]:
+    def _one(
+        self, place: int, data: bytes, size: list[int], actions: list["_Action"], slot: NDArray[Any] | None
+    ) -> NDArray[Any]:
         affine = self._recipe.affine
         target = slot if affine is None else None
         first = bool(actions) and actions[0].kind is Crop
-        pixels = self._decode(data, actions[0].rows[place] if first else None)
+        pixels = self._decode(data, size, actions[0].rows[place] if first else None)
         for action in actions[first:]:
             if action.kind is Crop:
                 pixels = _crop(pixels, action.rows[place])
@@ -125,20 +129,22 @@ class CpuEngine:
             slot[...] = pixels
         return slot
 
-    def _decode(self, data: bytes, box: _Box | None) -> Pixels:
+    def _decode(self, data: bytes, size: list[int], box: _Box | None) -> Pixels:
         """The pixels in `box`, or all of them; a view that holds until this thread decodes again."""
         if self._decoder_name in ("auto", "nvimgcodec") and data[:3] == b"\xff\xd8\xff":
             codec = _nvimgcodec(required=False)  # asked for here: with the compiled part it is hardly ever needed
-            pixels = None if codec is None else self._decode_region(codec, data, box)
+            pixels = None if codec is None else self._decode_region(codec, data, size, box)
             if pixels is not None:
                 return pixels
         whole = self._decode_whole(data)
+        _check_size([*whole.shape[:2]], size)
         return whole if box is None else _crop(whole, box)
 
-    def _decode_region(self, codec: ModuleType, data: bytes, box: _Box | None) -> Pixels | None:
+    def _decode_region(self, codec: ModuleType, data: bytes, size: list[int], box: _Box | None) -> Pixels | None:
         decoder, params, image = self._decoder(codec)
         try:
             stream = codec.CodeStream(data)
+            _check_size([stream.height, stream.width], size)
             if box is not None:
                 top, left, height, width = box
                 if top < 0 or left < 0 or top + height > stream.height or left + width > stream.width:
@@ -181,6 +187,12 @@ class CpuEngine:
             raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode")
         whole: Pixels = np.asarray(pixels, np.uint8)
         return whole.reshape(*whole.shape[:2], self._channels)
+
+
+def _check_size(found: list[int], stored: list[int]) -> None:
+    """Crops are chosen by the sizes that were stored, which no checksum covers."""
+    if found != stored:
+        raise BadSample(f"the image is {found[0]} x {found[1]} pixels, {stored[0]} x {stored[1]} were stored")
 
 
 class BadImage(BadSample):

@@ -123,3 +123,11 @@ int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64
                           int64_t key_size, int64_t *places) {
     return GUARDED(find_all(count, maps, sizes, keys, key_size, places));
 }
+
+static int64_t known(const uint8_t *map, int64_t size) {
+    File file = {0};
+    return open_file(&file, map, size);
+}
+
+/* Whether the file is an LMDB of the kind that is read here, by its head; or GONE. */
+int64_t shardio_lmdb_known(const uint8_t *map, int64_t size) { return GUARDED(known(map, size)); }

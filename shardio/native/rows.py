@@ -74,6 +74,12 @@ def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uin
     return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
+def known(mapped: NDArray[np.uint8]) -> bool:
+    """Whether a mapped file is an LMDB of the kind that `find` reads, by its head. May raise Gone."""
+    call = _function("shardio_lmdb_known", _POINTER, _LONG, result=_LONG)
+    return _all(call(mapped.ctypes.data, len(mapped)), 1)
+
+
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
     """Replaces positions by what `Permutation` has there, in place."""
     call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)

@@ -60,6 +60,8 @@ def open_data(config: TrainConfig, job: Job) -> Data:
     size = (shape[0], shape[1]) if shape is not None else None
     for_train, for_val = transforms(size, channels, config.image_size)
     bad = None if config.on_bad_sample == "raise" else Path(config.output, BAD)
+    if bad is not None:
+        bad.parent.mkdir(parents=True, exist_ok=True)
     loader = Loader(
         train,
         config.batch_size,
