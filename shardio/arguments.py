@@ -1,6 +1,7 @@
 """A loader's arguments, checked."""
 
 import operator
+import threading
 from typing import Literal
 
 import torch
@@ -31,6 +32,17 @@ def count_of(value: int | Literal["auto"], name: str) -> int | None:
     """None for "auto", else a checked count."""
     if value == "auto":
         return None
-    if not isinstance(value, int) or value < 1:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
         raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
+    return count
+
+
+def seconds_of(value: float, name: str) -> float:
+    """A checked time limit in seconds."""
+    if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

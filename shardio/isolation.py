@@ -11,6 +11,7 @@ A slot is a memfd: no name, so nothing stays behind whatever is killed. A produc
 here comes from this job's own processes, never from data.
 """
 
+import multiprocessing
 import os
 import pickle
 import time
@@ -56,6 +57,8 @@ class Producers:
                 f"isolate=True starts processes, and what they work with must be picklable (a function of a module, "
                 f"no lambda): {error}"
             ) from error
+        if multiprocessing.current_process().daemon:
+            raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing may not")
         self._name, self._timeout = name, timeout
         self._pid = os.getpid()
         self.epoch = 0

@@ -12,7 +12,7 @@ from typing import Any, Literal, final
 import torch
 
 from . import cpus
-from .arguments import count_of, device_of, whole_of
+from .arguments import count_of, device_of, seconds_of, whole_of
 from .augment import Transform
 from .batches import Collator
 from .dataset import Dataset
@@ -134,7 +134,7 @@ class Loader:
             settle=threads == "auto",
             isolate=isolate,
             pin=self._device.type == "cuda",
-            timeout=timeout,
+            timeout=seconds_of(timeout, "timeout"),
             name=f"shardio rank {self.world.rank}",
         )
         # Not the epoch's: copies of its last batches may be under way when it has ended.

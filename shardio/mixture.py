@@ -41,6 +41,9 @@ def mix(
 
     Raises ConfigError for names, weights or fields that do not fit, and what `shardio.open` raises.
     """
+    for name, source in sources.items():
+        if isinstance(source, Mixture):
+            raise ConfigError(f"source {name!r} is a mixture itself: name its datasets here")
     return Mixture({n: s if isinstance(s, Dataset) else open_dataset(s) for n, s in sources.items()}, weights, samples)
 
 

@@ -88,7 +88,7 @@ class Pipeline(Generic[T]):
         self._head_ready = threading.Condition(lock)  # for the consumer
         self._opening = False
         self._exhausted = False
-        self._closed = False
+        self._closed = self._waited_for = False
         self.waited = 0.0
         self._active = threads
         self._idle = [0.0] * threads
@@ -152,6 +152,9 @@ class Pipeline(Generic[T]):
             self._work_there.notify_all()
             self._called.notify_all()
             self._head_ready.notify_all()
+        if self._waited_for:  # what has not ended by then does not end
+            return
+        self._waited_for = True
         deadline = time.monotonic() + JOIN_LIMIT
         for thread in self._threads:
             if thread is not threading.current_thread():

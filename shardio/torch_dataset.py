@@ -15,6 +15,7 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError
 from .making import Canvas
+from .mixture import Mixture
 from .plan import Part, Plan
 from .quarantine import OnBad
 from .timing import StageClock
@@ -51,6 +52,10 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample must be 'raise' or 'replace' here, got {on_bad_sample!r}")
+        if isinstance(dataset, Mixture):
+            raise ConfigError(
+                "a mixture has an order of its own: give it to shardio.Loader, and TorchDataset a dataset"
+            )
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self._arguments = (transforms, fields, seed, on_bad_sample, verify)
         self._collator = Collator(

@@ -6,6 +6,7 @@ from typing import Any, final
 import torch
 
 from .job import Batch
+from .slots import each
 
 
 @final
@@ -26,16 +27,9 @@ class Transfer:
             return batch
         while self._held and self._held[0][0].query():
             self._held.popleft()
-        moved = {name: self._move(value) for name, value in batch.items()}
+        moved: Batch = each(batch, torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True))
         if self._device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._device))
             self._held.append((event, batch))
         return moved
-
-    def _move(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(self._device, non_blocking=True)
-        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-            return [tensor.to(self._device, non_blocking=True) for tensor in value]
-        return value
