@@ -41,9 +41,9 @@ class Loader:
 
     A batch is a dict: by field a tensor `[B, ...]` for scalars, arrays of one shape and images of one size, else a list
     of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]; of a mixture also
-    `source`, int64 [B], the number of each sample's source. Images are uint8
-    `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is yours to keep, without a
-    copy: its memory is used again only when nothing refers to it, or to a tensor or view made of it, any more.
+    `source`, int64 [B], the number of each sample's source. Images are uint8 `[B, H, W, C]`, or float32 `[B, C, H, W]`
+    after ToFloat or Normalize. A batch is yours to keep, without a copy: its memory is used again only when nothing
+    refers to it, or to a tensor or view made of it, any more.
 
     Args:
         dataset: a path, a Dataset or a Mixture (see `shardio.mix`).

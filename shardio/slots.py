@@ -60,11 +60,11 @@ class Note:
         self._write(name, 0, _STAGE)
 
     def read(self) -> str:
-        """Both."""
+        """Both; words for it if it has not come to anything yet."""
         stage, task = (
             bytes(part).split(b"\0")[0].decode(errors="replace") for part in np.split(self._memory, [_STAGE])
         )
-        return f"{stage}: {task}"
+        return f"{stage}: {task}" if task else "it has not begun on any"
 
     def _write(self, text: str, start: int, stop: int) -> None:
         data = text.encode()[: stop - start - 1] + b"\0"

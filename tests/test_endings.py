@@ -138,7 +138,7 @@ def test_a_loader_works_in_another_process(method: str, isolate: bool) -> None:
         begun_elsewhere = loader.state_dict()
         wanted.load_state_dict(begun_elsewhere)
     ours, theirs = context.Pipe()
-    child = context.Process(target=send_epoch, args=(loader, theirs))  # type: ignore[attr-defined]
+    child = context.Process(target=send_epoch, args=(loader, theirs))
     child.start()
     assert ours.poll(60)
     assert ours.recv() == (epoch(wanted), epoch(wanted))

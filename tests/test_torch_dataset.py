@@ -57,7 +57,7 @@ def test_samples_by_number(tmp_path: Path) -> None:
     """As a sequence behaves: negative numbers, an end, repeats."""
     dataset = shardio.TorchDataset(write(tmp_path / "d"), fields=["label"])
     assert len(dataset) == 20
-    assert [sample["label"] for sample in dataset] == list(range(20))  # type: ignore[attr-defined]
+    assert [sample["label"] for sample in dataset] == list(range(20))
     assert dataset[-1] == {"label": 19, "index": 19}
     assert [sample["index"] for sample in dataset.__getitems__([3, 3, np.int64(1)])] == [3, 3, 1]
     assert dataset.__getitems__([]) == []
@@ -65,7 +65,7 @@ def test_samples_by_number(tmp_path: Path) -> None:
         with pytest.raises(IndexError, match=rf"index must be in \[0, 20\), got {index}"):
             dataset[index]
     with pytest.raises(ConfigError, match=r"a sample's number must be a whole number, got 0\.5"):
-        dataset[0.5]  # type: ignore[index]
+        dataset[0.5]
 
 
 def test_bad_samples(tmp_path: Path) -> None:
