@@ -18,11 +18,12 @@ from .containers.base import Reader
 from .errors import ConfigError, ShardCorrupt
 from .fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
 from .native.rows import Gone
+from .place import Place
 from .plan import Plan, Shuffle
 from .readers import Readers
 from .selection import Selection
 from .types import Buffer, Column, Indices, Sample
-from .writer import DatasetWriter, Place
+from .writer import DatasetWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,12 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
     return {name: as_field(value) for name, value in values.items()}
 
 
+def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Fields as JSON values, which `as_fields` reads."""
+    parts = ("kind", "dtype", "shape", "channels")
+    return {n: {part: v for part in parts if (v := getattr(f, part)) is not None} for n, f in fields.items()}
+
+
 def infer_fields(sample: Sample) -> dict[str, Field]:
     """Fields that fit one sample: numbers are scalars, arrays keep their shape, bytes that are an image are one."""
     return as_fields({name: _infer(name, value) for name, value in sample.items()})

@@ -1,9 +1,11 @@
-"""Image files looked at without decoding: the format, the size, and whether the file is whole.
+"""Image files looked at without decoding: the format, the size, how it is coded, and whether the file is whole.
 
-Only headers and end marks are read, a few microseconds an image. JPEG: ITU-T T.81; PNG: RFC 2083; WebP: RFC 9649.
+Only headers and end marks are read, a few microseconds an image. JPEG: ITU-T T.81, T.871 (JFIF) and T.872
+(Adobe's mark); PNG: RFC 2083; WebP: RFC 9649; orientation: Exif 2.32 (CIPA DC-008).
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .errors import BadSample
@@ -125,3 +127,127 @@ def _bmp(data: bytes) -> ImageInfo:
     if len(data) < start + length:
         raise BadSample(f"the bmp image is cut short: {len(data)} of {start + length} bytes")
     return ImageInfo("bmp", abs(height), abs(width), 4 if bits == 32 else 3)
+
+
+@dataclass(frozen=True, slots=True)
+class JpegCoding:
+    """How a JPEG is coded, by its headers.
+
+    Attributes:
+        process: the frame's marker less 0xC0: 0 baseline, 1 extended, 2 progressive, 3 lossless, 9 and 10 arithmetic.
+        bits: of one number.
+        colors: `grey`, `ycbcr`, `rgb`, `cmyk` (or YCCK), or `other`.
+        several_scans: whether the first scan lacks components.
+    """
+
+    process: int
+    bits: int
+    colors: str
+    several_scans: bool
+
+    @property
+    def baseline(self) -> bool:
+        """Whether hardware decodes it: baseline with Huffman codes, 8 bits, YCbCr or grey, in one scan."""
+        return self.process == 0 and not self.several_scans and self._plain
+
+    @property
+    def transcodable(self) -> bool:
+        """Whether its coefficients can be written as a baseline file: a coding of the same numbers, in other order."""
+        return self.process in (0, 1, 2, 9, 10) and self._plain
+
+    @property
+    def _plain(self) -> bool:
+        return self.bits == 8 and self.colors in ("grey", "ycbcr")
+
+
+def jpeg_coding(data: Buffer) -> JpegCoding:
+    """How a JPEG is coded; BadSample if its headers don't say."""
+    data = bytes(data)
+    frame, jfif, adobe = None, False, None
+    for marker, start, stop in _segments(data):
+        if marker in _SIZE_MARKERS and stop - start >= 6:
+            frame = marker - 0xC0, data[start], data[start + 6 : stop : 3]  # components are 3 bytes, their names first
+        elif marker == 0xE0 and data[start : start + 5] == b"JFIF\0" and stop - start >= 14:
+            jfif = True
+        elif marker == 0xEE and data[start : start + 5] == b"Adobe" and stop - start >= 12:
+            adobe = data[start + 11]
+        elif marker == 0xDA and frame is not None:
+            process, bits, names = frame
+            return JpegCoding(process, bits, _colors(names, jfif, adobe), data[start] < len(names))
+    raise BadSample("the jpeg image is corrupt: its headers end before any scan")
+
+
+def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
+    """What decoders take the components for: by the JFIF mark, else Adobe's, else the components' names."""
+    if len(names) != 3:
+        return {1: "grey", 4: "cmyk"}.get(len(names), "other")
+    rgb = not jfif and (names == b"RGB" if adobe is None else adobe == 0)
+    return "rgb" if rgb else "ycbcr"
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The markers of a JPEG up to its first scan, and where what they hold begins and ends; whole ones only."""
+    position = 2
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xFF or marker in _BARE_MARKERS:
+            position += 1 if marker == 0xFF else 2
+            continue
+        start, position = position + 4, position + 2 + int.from_bytes(data[position + 2 : position + 4])
+        if marker == 0xD9 or not start < position <= len(data):
+            return
+        yield marker, start, position
+        if marker == 0xDA:
+            return
+
+
+def orientation(data: Buffer) -> int:
+    """How a picture is to be turned before it is shown: EXIF's 1 (not at all) to 8; 1 if absent or damaged."""
+    data = bytes(data)
+    find = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}.get(sniff(data) or "")
+    try:
+        return 1 if find is None else _tiff_orientation(find(data).removeprefix(b"Exif\0\0"))
+    except struct.error:
+        return 1
+
+
+def _jpeg_exif(data: bytes) -> bytes:
+    for marker, start, stop in _segments(data):
+        if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
+            return data[start:stop]
+    return b""
+
+
+def _png_exif(data: bytes) -> bytes:
+    position = 8
+    while position < len(data):
+        (length,) = struct.unpack_from(">I", data, position)
+        if data[position + 4 : position + 8] == b"eXIf":
+            return data[position + 8 : position + 8 + length]
+        position += length + 12
+    return b""
+
+
+def _webp_exif(data: bytes) -> bytes:
+    position = 12
+    while position < len(data):
+        (length,) = struct.unpack_from("<I", data, position + 4)
+        if data[position : position + 4] == b"EXIF":
+            return data[position + 8 : position + 8 + length]
+        position += 8 + length + length % 2
+    return b""
+
+
+def _tiff_orientation(tiff: bytes) -> int:
+    """Tag 0x0112 of the first directory."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 1
+    (directory,) = struct.unpack_from(order + "I", tiff, 4)
+    (count,) = struct.unpack_from(order + "H", tiff, directory)
+    for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
+        if tag == 0x0112 and kind in (3, 4):
+            value = int(struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)[0])
+            return value if 1 <= value <= 8 else 1
+    return 1

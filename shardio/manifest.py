@@ -18,7 +18,7 @@ import xxhash
 
 from . import durable, npy
 from .errors import ConfigError, ManifestError, NotADataset
-from .fields import Field, as_fields
+from .fields import Field, as_fields, described
 from .shards import Shards, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -38,6 +38,7 @@ class Manifest:
         shards: the shard files.
         digest: names the content: fields, values, their order; not container or shard size. `xxh3:` and 32 digits.
         metadata: whatever the source had to say (class names, where it came from).
+        adopted: whether others wrote the shards' files, which are then never removed.
     """
 
     container: str
@@ -45,6 +46,7 @@ class Manifest:
     shards: Shards
     digest: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    adopted: bool = False
 
     @property
     def samples(self) -> int:
@@ -53,18 +55,15 @@ class Manifest:
 
     def to_json(self, table: bytes | None = None) -> bytes:
         """The manifest as it is written; with `table`, the content of `shardio.shards.npy`, it refers to that."""
-        fields = {
-            name: {k: v for k in ("kind", "dtype", "shape", "channels") if (v := getattr(f, k)) is not None}
-            for name, f in self.fields.items()
-        }
         value = {
             "format": "shardio",
             "version": VERSION,
             "container": self.container,
             "digest": self.digest,
             "samples": self.samples,
-            "fields": fields,
+            "fields": described(self.fields),
             "metadata": dict(self.metadata),
+            **({"adopted": True} if self.adopted else {}),
             "shards": self._listed() if table is None else {"count": len(self.shards), "checksum": _checksum(table)},
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
@@ -90,7 +89,8 @@ class Manifest:
                 raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
             value = msgspec.json.decode(data, type=_File)
             shards = _listed(value.shards) if value.shards.count is None else _mapped(value.shards, table)
-            manifest = cls(value.container, as_fields(value.fields), shards, value.digest, value.metadata)
+            fields = as_fields(value.fields)
+            manifest = cls(value.container, fields, shards, value.digest, value.metadata, value.adopted)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
         except (msgspec.MsgspecError, ConfigError, ManifestError, OverflowError, TypeError) as error:
@@ -131,6 +131,7 @@ class _File(msgspec.Struct):
     fields: dict[str, dict[str, Any]]
     shards: _Shards
     metadata: dict[str, Any] = {}
+    adopted: bool = False
 
 
 def _listed(value: _Shards) -> Shards:

@@ -140,6 +140,8 @@ class Pipeline(Generic[T]):
 
     def close(self) -> None:
         """Stops the workers, each after the task it is in, and waits for them, 2 s at most. May be called twice."""
+        if self._waited_for:  # what has not ended by then does not end; and at the interpreter's own end `os` is gone
+            return
         if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
             return
         if threading.current_thread() in self._threads:
@@ -152,8 +154,6 @@ class Pipeline(Generic[T]):
             self._work_there.notify_all()
             self._called.notify_all()
             self._head_ready.notify_all()
-        if self._waited_for:  # what has not ended by then does not end
-            return
         self._waited_for = True
         deadline = time.monotonic() + JOIN_LIMIT
         for thread in self._threads:

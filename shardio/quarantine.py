@@ -62,10 +62,7 @@ class Quarantine:
     def __init__(self, action: OnBad, most: float, file: Path | None, rank: int) -> None:
         if action not in get_args(OnBad):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
-        if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
-            raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
-        if most >= 1 and most != int(most):
-            raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
+        check_most(most)
         self.all: list[Bad] = []
         self._most, self._rank, self._path = most, rank, file
         self._allowed = self._met = 0
@@ -73,7 +70,7 @@ class Quarantine:
     def begin(self, samples: int) -> None:
         """An epoch of so many samples begins for this rank."""
         self._met = 0
-        self._allowed = int(self._most) if self._most >= 1 else math.ceil(self._most * samples)
+        self._allowed = allowance(self._most, samples)
 
     def add(self, bad: Iterable[Bad]) -> None:
         """Takes in what a delivered batch has met; TooManyBad if that is more than allowed."""
@@ -95,6 +92,19 @@ class Quarantine:
         # Opened for each line, as they are few: nothing to close, and every line is out when the process dies.
         with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{line}\n")
+
+
+def check_most(most: float) -> None:
+    """ConfigError unless `most` is a count, or below 1 a share."""
+    if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
+        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
+    if most >= 1 and most != int(most):
+        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
+
+
+def allowance(most: float, samples: int) -> int:
+    """How many of `samples` may be bad: `most` is a count, or below 1 a share, rounded up."""
+    return int(most) if most >= 1 else math.ceil(most * samples)
 
 
 def quarantine_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:

@@ -16,6 +16,7 @@ from .native.rows import Gone
 from .types import Buffer, Rows
 
 SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
+MEASURED = 64  # values that are in memory at once for nothing but their sizes
 
 
 @final
@@ -93,6 +94,21 @@ class Selection:
                 values[place] = value
         return values
 
+    def sizes(self, name: str) -> NDArray[np.int64]:
+        """The stored bytes of a field of each sample, int64 [n]: looked up where the values are, or else measured."""
+        field = self._field(name)
+        if field.fixed:
+            return np.full(len(self._rows), field.row_bytes, np.int64)
+        sizes = np.empty(len(self._rows), np.int64)
+        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
+            rows, found = self._rows[places], reader.direct(name) if native.library() is not None else None
+            try:
+                known = None if found is None else direct.sizes(found, rows)
+            except Gone as error:
+                raise _cut_short(self._path(number), name) from error
+            sizes[places] = _measured(reader, rows, name) if known is None else known
+        return sizes
+
     def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
         """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
@@ -113,9 +129,7 @@ class Selection:
             yield
         except Gone as error:
             gone = ", ".join(self._path(n) for n in self._gone(found, name)) or self._path(self._numbers[0])
-            raise ShardCorrupt(
-                f"{gone}, field {name!r}: the file was cut short while it was open, or its storage failed"
-            ) from error
+            raise _cut_short(gone, name) from error
 
     def _gone(self, found: Sequence[direct.Direct], name: str) -> Iterator[int]:
         field = self._field(name)
@@ -144,6 +158,16 @@ class Selection:
         ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
         for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
             yield self._reader(number), order[start:end]
+
+
+def _cut_short(paths: str, name: str) -> ShardCorrupt:
+    return ShardCorrupt(f"{paths}, field {name!r}: the file was cut short while it was open, or its storage failed")
+
+
+def _measured(reader: Reader, rows: Rows, name: str) -> NDArray[np.int64]:
+    """The sizes of values that have to be read for it, a few at a time."""
+    parts = (rows[first : first + MEASURED] for first in range(0, len(rows), MEASURED))
+    return np.array([len(value) for part in parts for value in reader.read(part, name)], np.int64)
 
 
 def _distinct(shards: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:

@@ -1,6 +1,7 @@
 """One shard in the making: samples checked, encoded and written, and the files put in their place."""
 
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class ShardBuilder:
         self._directory = directory
         self._first = first
         self._name = f"shard-{number:06d}{self._container.suffix}"
-        self._workplace = directory / f"{WORKPLACE}{os.getpid()}-{number:06d}"
+        self._workplace = directory / f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}"
         self._on_disk = bool(self._container.files(directory / self._name))
         if self._on_disk:
             self._workplace.mkdir()
@@ -86,6 +87,10 @@ class ShardBuilder:
             key = sample.get("key")
             name = f"sample {self._first + self.samples}" + (f" (key {key})" if isinstance(key, str) else "")
             raise BadSample(f"{name}: {error}") from error
+        self.add(encoded)
+
+    def add(self, encoded: "Encoded") -> None:
+        """Adds one sample that is encoded already, by `encode` or in another dataset of the same fields."""
         self._writer.append(encoded.stored)
         self.samples += 1
         self.payload += sum(map(len, encoded.stored.values()))

@@ -46,7 +46,7 @@ class TextColumn(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shards:
     """A dataset's shards, as columns of one length.
 
@@ -63,6 +63,16 @@ class Shards:
     bytes: NDArray[np.int64]
     checksums: TextColumn
     starts: NDArray[np.int64] = field(init=False)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Shards)
+            and (self.names, self.checksums) == (other.names, other.checksums)
+            and np.array_equal(self.samples, other.samples)
+            and np.array_equal(self.bytes, other.bytes)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.samples) == len(self.bytes) == len(self.checksums):

@@ -2,9 +2,10 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
 
@@ -52,10 +53,9 @@ class World:
 
         The variables of torchrun, Open MPI and Slurm (`srun`) are known, in that order. ConfigError if they are wrong.
         """
-        import torch.distributed as dist  # here, so that importing this module stays quick
-
         env = os.environ if environ is None else environ
-        if environ is None and dist.is_available() and dist.is_initialized():
+        dist: Any = sys.modules.get("torch.distributed")  # where nobody has imported it, nobody has initialised it
+        if environ is None and dist is not None and dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
             local_rank, local_size = env.get("LOCAL_RANK"), env.get("LOCAL_WORLD_SIZE")
             if local_rank is None or local_size is None:

@@ -1,14 +1,12 @@
 """Writing a dataset: samples in, shards that roll by size, the manifest last.
 
-A shard is built in a hidden folder beside its place, fsynced and renamed; `shardio.json` follows when all shards stand.
+Shards are built in a hidden folder, fsynced and put in their place when all of them stand; `shardio.json` follows.
 Whatever happens before that, no directory passes for a dataset that is not whole.
 """
 
 import os
-import re
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +16,8 @@ import numpy as np
 from . import checksums, containers, durable, manifest
 from .errors import BadSample, ConfigError, ShardioError
 from .fields import Field, FieldLike, as_fields, infer_fields
-from .shard import WORKPLACE, ShardBuilder, WrittenShard
+from .place import Place, prepare
+from .shard import ShardBuilder, WrittenShard
 from .shards import Shards, TextColumn
 from .types import Sample
 from .units import parse_size
@@ -34,7 +33,7 @@ class DatasetWriter:
 
     def __init__(
         self,
-        place: "Place",
+        place: Place,
         container: str,
         fields: Mapping[str, Field] | None,
         shard_size: int,
@@ -165,77 +164,7 @@ def on_disk(container: str) -> None:
         raise ConfigError(f"container {container!r} leaves nothing on disk: see shardio.from_samples")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a dataset is built, and where it will stand.
-
-    They differ where it replaces another: that one stays whole until the new one is.
-
-    Attributes:
-        directory: where shards are written.
-        final: the dataset's directory.
-    """
-
-    directory: Path
-    final: Path
-
-    def publish(self) -> None:
-        """Puts the new dataset in the old one's place. The manifest comes last, and the old one goes first."""
-        if self.directory == self.final:
-            return
-        for path in _ours(self.final):
-            if path == self.directory:
-                continue
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in sorted(self.directory.iterdir(), key=lambda path: path.name == manifest.FILE_NAME):
-            os.replace(path, self.final / path.name)
-        durable.sync_directory(self.final)
-        self.directory.rmdir()
-
-    def discard(self) -> None:
-        """Removes what was built beside another dataset; in a directory of its own, finished shards stay."""
-        if self.directory != self.final:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
-    """A place for a dataset at `path`, which is empty, or with `overwrite` holds a dataset or its remains only."""
-    final = Path(path)
-    if final.exists() and not final.is_dir():
-        raise ConfigError(f"{final}: not a directory")
-    final.mkdir(parents=True, exist_ok=True)
-    found, ours = set(final.iterdir()), set(_ours(final))
-    if other := sorted(found - ours):
-        raise ConfigError(f"{final}: the output directory must be empty; it holds {other[0].name}")
-    if not found:
-        return Place(final, final)
-    if not overwrite:
-        kind = "a dataset" if (final / manifest.FILE_NAME) in found else "what is left of an unfinished one"
-        raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} that is there")
-    building = final / f"{WORKPLACE}{os.getpid()}-new"
-    building.mkdir()
-    return Place(building, final)
-
-
-_SHARD_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)+")
-_MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
-_HIDDEN = re.compile(rf"{re.escape(WORKPLACE)}\d+-(\d+|new)|\.({'|'.join(map(re.escape, _MANIFEST_FILES))})\.\d+\.tmp")
-
-
-def _ours(directory: Path) -> list[Path]:
-    """What shardio itself has put into a directory, the manifest first: without it the rest passes for nothing."""
-    return sorted(
-        (
-            path
-            for path in directory.iterdir()
-            if not path.is_symlink()
-            and (
-                (path.is_file() and (path.name in _MANIFEST_FILES or _SHARD_FILE.fullmatch(path.name)))
-                or _HIDDEN.fullmatch(path.name)
-            )
-        ),
-        key=lambda path: path.name != manifest.FILE_NAME,
-    )
+_NONE = np.empty(0, np.uint64)
 
 
 def assemble(
@@ -244,12 +173,15 @@ def assemble(
     fields: Mapping[str, Field],
     written: Iterable[WrittenShard],
     metadata: Mapping[str, Any],
+    *,
+    adopted: bool = False,
 ) -> manifest.Manifest:
     """Makes one dataset of shards that stand in `place.directory`: the digest, the images' shapes, the manifest."""
-    shards = list(written)
+    shards: list[WrittenShard] = []
     digest = checksums.Digest(fields)
-    for shard in shards:
+    for shard in written:
         digest.update(shard.sample_checksums)
+        shards.append(replace(shard, sample_checksums=_NONE))  # of very many samples they take memory
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
@@ -266,9 +198,10 @@ def assemble(
         ),
         digest.text(),
         metadata,
+        adopted,
     )
     if containers.get(container).files(place.directory / "shard"):
         durable.sync_directory(place.directory)
         manifest.save(made, place.directory)
-        place.publish()
+        place.publish(file.name for shard in shards for file in containers.get(container).files(Path(shard.name)))
     return made

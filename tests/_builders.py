@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+DHT, DQT = b"\xff\xc4", b"\xff\xdb"
+"""What the tables in a JPEG begin with: those of Huffman codes, and of quantisation."""
 
 
 def pixels(
@@ -45,6 +49,13 @@ def spoiled(image: bytes) -> bytes:
     return image[:table] + b"\xff" * 16 + image[table + 16 :]
 
 
+def without(image: bytes, marker: bytes) -> bytes:
+    """A JPEG without its segments of one kind."""
+    while (at := image.find(marker)) >= 0:
+        image = image[:at] + image[at + 2 + int.from_bytes(image[at + 2 : at + 4]) :]
+    return image
+
+
 def png(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, dtype: type = np.uint8) -> bytes:
     """A PNG of `pixels`."""
     return encode("png", pixels(height, width, channels, seed=seed, dtype=dtype))
@@ -67,6 +78,28 @@ def with_thumbnail(image: bytes, thumbnail: bytes) -> bytes:
     tiff = b"II*\0" + struct.pack("<IHI", 8, 0, 14) + tags + struct.pack("<I", 0)
     body = b"Exif\0\0" + tiff + thumbnail
     return image[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + image[2:]
+
+
+def tiff(orientation: int, *, order: str = "<", kind: int = 3) -> bytes:
+    """EXIF's form: one directory with one tag besides the orientation, of the type `kind` (3 short, 4 long)."""
+    number, mark = (">", b"MM") if order == ">" else ("<", b"II")
+    other = struct.pack(number + "HHII", 0x0100, 4, 1, 7)
+    value = struct.pack(number + ("HH" if kind == 3 else "I"), *((orientation, 0) if kind == 3 else (orientation,)))
+    entries = other + struct.pack(number + "HHI", 0x0112, kind, 1) + value
+    return mark + struct.pack(number + "HIH", 42, 8, 2) + entries + b"\0" * 4
+
+
+def with_exif(image: bytes, exif: bytes) -> bytes:
+    """The JPEG, PNG or lossy WebP file `image` with the EXIF block `exif`, which begins as a TIFF file does."""
+    if image[:2] == b"\xff\xd8":
+        return image[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif + image[2:]
+    if image[:4] == b"\x89PNG":
+        chunk = b"eXIf" + exif
+        return image[:33] + struct.pack(">I", len(exif)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + image[33:]
+    width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", image, 26))
+    head = b"VP8X" + struct.pack("<II", 10, 0x08) + b"".join((n - 1).to_bytes(3, "little") for n in (width, height))
+    body = b"WEBP" + head + image[12:] + b"EXIF" + struct.pack("<I", len(exif)) + exif + b"\0" * (len(exif) % 2)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 _IDX_TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}

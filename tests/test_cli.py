@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,25 @@ import pytest
 from _builders import idx_pair, jpeg
 
 import shardio
+
+COMMANDS = (
+    "convert",
+    "index",
+    "info",
+    "verify",
+    "stats",
+    "repair",
+    "reshard",
+    "merge",
+    "show",
+    "bench",
+    "train",
+    "demo",
+)
+SOURCES = {
+    "cifar", "filelist", "hdf5", "huggingface", "idx", "imagefolder", "lmdb", "numpy", "parquet", "tfrecord", "torch",
+    "webdataset", "zarr",
+}  # fmt: skip
 
 
 def shardio_command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -73,6 +93,56 @@ def test_verify(dataset: Path, tmp_path: Path) -> None:
     assert done.stderr.strip().splitlines()[-1].startswith(f"shardio: {copy}: 1 problems in ")
 
 
+def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
+    """Every problem with its place, to a file beside the text, or alone on standard output; the exit code stays."""
+    copy, told = tmp_path / "copy", tmp_path / "told.json"
+    subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
+    ds = shardio.open(copy)
+    shard = copy / ds.manifest.shards.names[1]
+    places = ds.manifest.shards.starts[1:3].tolist()
+    data = shard.read_bytes()
+    for number in range(places[0], places[1]):
+        image = ds[number]["image"]
+        data = data.replace(image[-20:], bytes(20))
+    shard.write_bytes(data)
+    done = shardio_command("verify", copy, "--deep", "--most", 1, "--workers", 2, "--json", told)
+    assert done.returncode == 1
+    found = json.loads(told.read_text())
+    assert (found["dataset"], found["deep"], found["samples"]) == (str(copy), True, 24)
+    of_file, of_sample, more = found["problems"]
+    assert of_file["shard"] == of_sample["shard"] == shard.name
+    assert (of_sample["row"], of_sample["sample"]) == (0, places[0])
+    assert of_sample["key"] == ds[places[0]]["key"]
+    assert more["count"] == places[1] - places[0] - 1
+    assert done.stdout.splitlines()[2] == f"{shard.name}: {more['reason']}"
+    count = 1 + places[1] - places[0]
+    assert done.stderr.splitlines()[-1] == f"shardio: {copy}: {count} problems in {found['shards']} shards"
+    alone = shardio_command("verify", copy, "--deep", "--most", 1, "--json", "-")
+    assert (alone.returncode, json.loads(alone.stdout)) == (1, found)
+    whole = shardio_command("verify", dataset, "--json", "-")
+    assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, [])
+
+
+def test_stats(dataset: Path, tmp_path: Path) -> None:
+    """A report for people, every figure as JSON, a picture."""
+    figures, picture = tmp_path / "stats.json", tmp_path / "stats.png"
+    done = shardio_command("stats", dataset, "--json", figures, "-o", picture, "--sample", 10)
+    assert done.returncode == 0, done.stderr
+    assert "decoding 10/10 samples" in done.stderr
+    lines = done.stdout.splitlines()
+    assert "image: image RGB" in lines
+    assert "  classes      2, of 12 to 12 samples (1 : 1)" in lines
+    (pasted,) = re.findall(r"shardio\.Normalize\(\((.*)\), \((.*)\)\)", done.stdout)
+    told = json.loads(figures.read_text())
+    channels = told["fields"]["image"]["images"]["channels"]
+    assert pasted[0] == ", ".join(f"{channel['mean']:.4f}" for channel in channels)
+    assert (told["samples"], told["sampled"]) == (24, 10)
+    assert told["fields"]["image"]["images"]["heights"]["max"] == 42
+    assert cv2.imread(str(picture)).shape[1] == 1656
+    alone = shardio_command("stats", dataset, "--json", "-", "--sample", 10, "--workers", 1)
+    assert json.loads(alone.stdout) == told
+
+
 @pytest.mark.parametrize("options", [(), ("--augment", "--samples", "5", "--columns", "2")])
 def test_show(dataset: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     """A contact sheet is a PNG with as many tiles as asked for."""
@@ -103,27 +173,25 @@ def test_bench(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_convert_idx(tmp_path: Path) -> None:
-    """A source's own options go by --option."""
+    """A source's own options are options of its command."""
     idx_pair(tmp_path / "src", 6, prefix="train-", zipped=True)
     idx_pair(tmp_path / "src", 4, prefix="t10k-")
-    done = shardio_command(
-        "convert", "idx", tmp_path / "src", tmp_path / "out", "--to", "lmdb", "--option", "split=t10k"
-    )
+    done = shardio_command("convert", "idx", tmp_path / "src", tmp_path / "out", "--to", "lmdb", "--subset", "t10k")
     assert done.returncode == 0, done.stderr
     assert len(shardio.open(tmp_path / "out")) == 4
 
 
 def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) -> None:
-    """--on-bad skip says how many were left out and why; --report has them all."""
+    """--on-error skip says how many were left out and why; --report has them all."""
     subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
     (tmp_path / "src" / "cat" / "zero.jpg").write_bytes(b"")
     report = tmp_path / "bad.jsonl"
     done = shardio_command(
-        "convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-bad", "skip", "--report", report
+        "convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-error", "skip", "--report", report
     )
     assert done.returncode == 0, done.stderr
     assert "skipped 1 bad samples" in done.stdout
-    assert "zero.jpg: the image is empty" in done.stdout
+    assert "(key cat/zero.jpg): field 'image': the image is empty" in done.stdout
     (line,) = report.read_text().splitlines()
     assert "zero.jpg" in json.loads(line)["reason"]
 
@@ -131,14 +199,27 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (("convert",), "Missing argument", 2),  # nothing said
+        (("convert",), "Missing command", 2),  # nothing said
         (("nope",), "No such command 'nope'", 2),
         (("info",), "Missing argument", 2),
         (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
-        (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: idx, imagefolder", 2),
+        (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: cifar, filelist", 2),
         (("convert", "imagefolder", "nowhere", "out"), "nowhere", 1),
         (("convert", "imagefolder", ".", "out", "--to", "zip"), "got 'zip'", 2),
-        (("convert", "imagefolder", ".", "out", "--option", "x"), "--option takes NAME=VALUE", 2),
+        (("convert", "imagefolder", ".", "out", "--colour", "x"), "No such option: --colour", 2),
+        (("convert", "imagefolder", ".", "out", "--where", "label < x y"), "not a condition", 2),
+        (("convert", "imagefolder", ".", "out", "--where", "__import__('os')"), "a condition is made of", 2),
+        (("convert", "imagefolder", ".", "out", "--split", "a=2"), "a split's share must be above 0", 2),
+        (("convert", "imagefolder", ".", "out", "--quality", "0"), "quality must be", 2),
+        (("convert", "imagefolder", ".", "out", "--recompress", "x"), "recompress must be", 2),
+        (("convert", "imagefolder", ".", "out", "--compress", "zstd"), "container 'tar' has no options", 2),
+        (("convert", "imagefolder", ".", "out", "--limit", "0"), "limit must be at least 1", 2),
+        (("convert", "imagefolder", ".", "out", "--on-error", "x"), "on_error must be 'raise' or 'skip'", 2),
+        (("convert", "imagefolder", ".", "out", "--dtype", "label=x"), "a dtype must be", 2),
+        (("reshard", "nowhere", "out"), "nowhere: no such directory", 1),
+        (("merge", "a", "out"), "merge takes at least two datasets and OUT", 2),
+        (("repair", "a"), "no shards are there", 1),
+        (("index", "a", "-o", "out"), "a: no tars, TFRecords, LMDBs or HDF5 files are there", 1),
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "shard_size must be a size", 2),
         (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "shard_size needs a unit", 2),
         (("convert", "imagefolder", ".", "out", "--to", "memory"), "leaves nothing on disk", 2),
@@ -147,6 +228,9 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("bench", "nowhere", "--threads", "x"), "--threads must be auto or a whole number, got 'x'", 2),
         (("bench", "nowhere", "--epochs", "0"), "epochs must be at least 1, got 0", 2),
         (("show", "nowhere"), "nowhere: no such directory", 1),
+        (("stats", "nowhere"), "nowhere: no such directory", 1),
+        (("stats", "nowhere", "-o", "x.jpg"), "its name must end in .png, got 'x.jpg'", 2),
+        (("verify", "nowhere"), "nowhere: no such directory", 1),
         (("train", "nowhere", "--output", "out"), "nowhere", 1),
     ],
 )  # fmt: skip
@@ -186,14 +270,23 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
 def test_every_command_says_what_it_does_with_examples() -> None:
     """--help of each command has examples that begin with `shardio` or a launcher; the list of sources is there."""
     overview = shardio_command("--help").stdout
-    for name in ("convert", "info", "verify", "show", "bench", "train", "demo"):
+    for name in COMMANDS:
         assert name in overview
         told = shardio_command(name, "--help").stdout
         assert "Examples:" in told
         assert f"shardio {name} " in told
     listed = shardio_command("convert", "--list")
     assert listed.returncode == 0
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["idx", "imagefolder"]
+    names = [line.split()[0] for line in listed.stdout.splitlines()]
+    assert names == sorted(SOURCES)
+    assert max(map(len, listed.stdout.splitlines())) <= 120
+    for name in names:
+        told = shardio_command("convert", name, "--help").stdout
+        assert f"  shardio convert {name} " in told, name
+        assert "cannot be loaded" not in told
+        for option in re.findall(r"^  (--[a-z-]+)[^\n]*\n?", told, re.MULTILINE):
+            text = told[told.index(f"  {option}") :].split("\n  --")[0]
+            assert len(text.split()) > 2, f"{name} {option} is not documented"
 
 
 def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,20 @@ from _builders import jpeg
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(?P<skip><!-- not run here: [^>]+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
-COMMANDS = {"convert", "info", "verify", "show", "bench", "train", "demo"}
+COMMANDS = {
+    "convert",
+    "index",
+    "info",
+    "verify",
+    "stats",
+    "repair",
+    "reshard",
+    "merge",
+    "show",
+    "bench",
+    "train",
+    "demo",
+}
 
 
 def documents() -> list[Path]:

@@ -5,15 +5,13 @@ import struct
 import cv2
 import numpy as np
 import pytest
-from _builders import CMYK_JPEG, bmp, jpeg, png, webp, with_thumbnail
+from _builders import CMYK_JPEG, bmp, jpeg, png, tiff, webp, with_exif, with_thumbnail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.images import SUFFIXES, ImageInfo, probe, sniff
+from shardio.images import SUFFIXES, ImageInfo, JpegCoding, jpeg_coding, orientation, probe, sniff
 from shardio.types import Buffer
-
-# 3 x 2 pixels in four inks, as image editors write for print.
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -167,3 +165,138 @@ def test_any_buffer_will_do(kind: type[Buffer]) -> None:
 def test_every_format_has_a_suffix() -> None:
     """The formats that `sniff` knows are those that have a suffix."""
     assert {sniff(data) for data in FILES.values()} == set(SUFFIXES)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+@pytest.mark.parametrize("name", ["jpeg", "jpeg, progressive", "png", "webp, lossy"])
+def test_orientations_are_read(name: str, kind: int, order: str, number: int) -> None:
+    """In every format that has EXIF, either byte order, as a short or a long number."""
+    data = with_exif(FILES[name], tiff(number, order=order, kind=kind))
+    assert orientation(data) == number
+    assert orientation(memoryview(data)) == number
+    assert probe(data).format == probe(FILES[name]).format
+
+
+@pytest.mark.parametrize("data", [*FILES.values(), with_thumbnail(jpeg(9, 11), jpeg(3, 4)), b"", b"no image"])
+def test_no_orientation_is_upright(data: bytes) -> None:
+    """Without EXIF, or without that tag in it."""
+    assert orientation(data) == 1
+
+
+def test_the_orientation_is_the_images_own() -> None:
+    """A turned thumbnail says nothing, nor does what stands behind the header."""
+    thumbnail = with_exif(jpeg(3, 4), tiff(6))
+    assert orientation(with_thumbnail(jpeg(9, 11), thumbnail)) == 1
+    assert orientation(jpeg(9, 11) + thumbnail) == 1
+    assert orientation(with_exif(with_thumbnail(jpeg(9, 11), thumbnail), tiff(3))) == 3
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"",
+        b"II*\0",
+        tiff(0),
+        tiff(9),
+        tiff(6, kind=5),  # a fraction
+        b"XX" + tiff(6)[2:],  # no byte order
+        tiff(6)[:4] + struct.pack("<I", 2**32 - 1) + tiff(6)[8:],  # a directory beyond the end
+        tiff(6)[:4] + struct.pack("<I", 30) + tiff(6)[8:],
+        tiff(6)[:8] + struct.pack("<H", 1) + tiff(6)[10:],  # the tag is not in the directory
+        tiff(6)[:22] + b"\x13\x01" + tiff(6)[24:],  # which counts more tags than there are
+        tiff(6)[:30],
+    ],
+)
+@pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy"])
+def test_a_damaged_orientation_is_none(name: str, exif: bytes) -> None:
+    """Nothing is read from beyond the block, and no number that EXIF does not know."""
+    assert orientation(with_exif(FILES[name], exif)) == 1
+
+
+@given(st.sampled_from(["jpeg", "png", "webp, lossy"]), st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255))))
+@settings(deadline=None, max_examples=300)
+def test_any_bytes_have_an_orientation(name: str, changes: list[tuple[int, int]]) -> None:
+    """A number from 1 to 8, whatever is in the file, and wherever it ends."""
+    data = bytearray(with_exif(FILES[name], tiff(6)))
+    for place, byte in changes:
+        data[place] = byte
+    assert 1 <= orientation(data) <= 8
+    assert 1 <= orientation(data[: 5 * len(changes)]) <= 8
+
+
+def adobe(image: bytes, transform: int) -> bytes:
+    """A JPEG with Adobe's mark in the place of JFIF's."""
+    assert image[2:4] == b"\xff\xe0"
+    body = b"Adobe" + struct.pack(">HHHB", 100, 0, 0, transform)
+    return image[:2] + b"\xff\xee" + struct.pack(">H", len(body) + 2) + body + image[20:]
+
+
+def named(image: bytes, names: bytes) -> bytes:
+    """A JPEG without JFIF's mark, whose components have other names, in the frame's header and in the scan's."""
+    image = image[:2] + image[2 + 2 + int.from_bytes(image[4:6]) :] if image[2:4] == b"\xff\xe0" else image
+    frame, scan = image.index(b"\xff\xc0") + 10, image.index(b"\xff\xda") + 5
+    data = bytearray(image)
+    data[frame : frame + 9 : 3] = data[scan : scan + 6 : 2] = names
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (jpeg(9, 11), JpegCoding(0, 8, "ycbcr", False)),
+        (jpeg(9, 11, 1), JpegCoding(0, 8, "grey", False)),
+        (jpeg(9, 11, progressive=True), JpegCoding(2, 8, "ycbcr", False)),
+        (with_thumbnail(jpeg(9, 11, progressive=True), jpeg(3, 4)), JpegCoding(2, 8, "ycbcr", False)),
+        (CMYK_JPEG, JpegCoding(0, 8, "cmyk", False)),
+        (adobe(jpeg(9, 11), 0), JpegCoding(0, 8, "rgb", False)),
+        (adobe(jpeg(9, 11), 1), JpegCoding(0, 8, "ycbcr", False)),
+        (named(jpeg(9, 11), b"RGB"), JpegCoding(0, 8, "rgb", False)),
+        (named(jpeg(9, 11), b"\0\1\2"), JpegCoding(0, 8, "ycbcr", False)),
+    ],
+)
+def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
+    """By the headers of the image itself; colours are told as decoders tell them."""
+    assert jpeg_coding(data) == expected
+    plain = expected.colors in ("ycbcr", "grey")
+    assert (expected.baseline, expected.transcodable) == (plain and not expected.process, plain)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        adobe(jpeg(9, 11), 0),
+        adobe(jpeg(9, 11), 1),
+        adobe(jpeg(9, 11), 2),
+        named(jpeg(9, 11), b"RGB"),
+        named(jpeg(9, 11), b"\0\1\2"),
+        named(adobe(jpeg(9, 11), 1), b"RGB"),
+        jpeg(9, 11)[:20] + adobe(jpeg(9, 11), 0)[2:],
+    ],
+)
+def test_colors_are_what_decoders_take_them_for(data: bytes) -> None:
+    """The same numbers, read as YCbCr, give the picture that was encoded; read as RGB, another one."""
+    decoded, plain = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
+    assert jpeg_coding(data).colors == ("ycbcr" if (decoded == plain).all() else "rgb")
+
+
+@pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])
+def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
+    """It is a bad sample, as for `probe`."""
+    with pytest.raises(BadSample, match="headers end before any scan"):
+        jpeg_coding(jpeg(9, 11)[:cut])
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1), st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_a_damaged_header_has_a_coding_or_none(changes: list[tuple[int, int]], progressive: bool) -> None:
+    """Nothing but BadSample comes of it."""
+    data = bytearray(jpeg(9, 11, progressive=progressive))
+    for place, byte in changes:
+        data[place] = byte
+    try:
+        coding = jpeg_coding(data)
+    except BadSample:
+        return
+    assert coding.transcodable or not coding.baseline

@@ -11,7 +11,19 @@ ROOT = Path(shardio.__file__).parent
 
 # From the ground up; a module may import from its own row and from rows above it in this list, never from below.
 LAYERS = [
-    ["errors", "npy", "types", "units", "timing", "processes", "durable", "_optional", "native", "cpus"],  # L0
+    [
+        "errors",
+        "npy",
+        "types",
+        "units",
+        "timing",
+        "processes",
+        "durable",
+        "_optional",
+        "native",
+        "cpus",
+        "threads",
+    ],  # L0
     [
         "images",
         "fields",
@@ -30,7 +42,21 @@ LAYERS = [
         "source",
     ],  # L1 decide
     ["containers"],  # L2 files and bytes
-    ["shard", "writer", "readers", "selection", "dataset", "mixture", "pipeline", "buffers", "slots", "engines"],  # L3
+    [
+        "foreign",
+        "shard",
+        "place",
+        "writer",
+        "readers",
+        "selection",
+        "dataset",
+        "mixture",
+        "pipeline",
+        "buffers",
+        "rework",
+        "slots",
+        "engines",
+    ],  # L3
     [
         "arguments",
         "mapping",
@@ -47,7 +73,10 @@ LAYERS = [
         "loader",
         "torch_dataset",
         "convert",
+        "examine",
+        "repair",
         "verify",
+        "contents",
         "sheet",
         "testing",
     ],  # L4

@@ -8,6 +8,7 @@ import cv2
 import lmdb
 import numpy as np
 import pytest
+from _builders import DHT, DQT, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -162,6 +163,29 @@ def test_broken_files_do_no_harm(seed: int) -> None:
         how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
         refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
     assert 0 < refused < 150
+
+
+@pytest.mark.parametrize(("marker", "progressive"), [(DHT, 0), (DHT, 1), (DQT, 0), (DQT, 1)])
+def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int) -> None:
+    """A file without its tables is to a decoder that has seen others what it is to a new one."""
+    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    whole = encode(picture(60, 80, 4), cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    files, turbo = (without(whole, marker), whole) * 2, Turbo(3, None)
+    alone, first, after, again = (make(turbo, data, how, (60, 80), 3, False) for data in files)
+    # Without Huffman tables it has the usual ones, and shows noise if these happen to fit.
+    assert len(alone) == 0 or (marker == DHT and not progressive)
+    assert after.tobytes() == alone.tobytes() != first.tobytes() == again.tobytes() != b""
+
+
+def test_frames_of_films_have_the_usual_tables() -> None:
+    """Motion JPEG leaves out the Huffman tables that the standard shows: libjpeg knows them, and so does OpenCV."""
+    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    usual, others = encode(picture(60, 80, 4)), encode(picture(60, 80, 5), cv2.IMWRITE_JPEG_OPTIMIZE, 1)
+    turbo = Turbo(3, None)
+    wanted, before, made = (make(turbo, d, how, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
+    assert (len(before), made.tobytes()) == (1, wanted.tobytes())
+    frame, whole = (cv2.imdecode(np.frombuffer(data, np.uint8), 1) for data in (without(usual, DHT), usual))
+    assert np.array_equal(frame, whole)
 
 
 P = [0.1, 0.2, 0.4, 0.1, 0.1, 0.08, 0.02]

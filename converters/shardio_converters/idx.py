@@ -14,36 +14,39 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import ConfigError, SourceError
 from shardio.fields import Field
 from shardio.types import Sample
 
+from ._common import check_index, png
+
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
 _CHUNK = 1 << 20
 
 
-def idx(src: str | os.PathLike[str], *, split: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
-    """A directory with one file of images, uint8 [n, h, w] or [n, h, w, 3], and at most one file of labels [n].
+def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
+    """IDX files, as MNIST has them: a file of images and a file of labels in one directory.
 
-    The files are known by their content, not their names; files that are not IDX are left alone. Images are stored as
+    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. The files are known by their content, not their names; files that are not IDX are left alone. Images are stored as
     PNG, which loses nothing. Without a file of labels there is no label.
 
     Args:
         src: the directory.
-        split: takes only files whose names begin with this and a dash: `train` takes `train-images-idx3-ubyte.gz`.
+        subset: takes only files whose names begin with this and a dash: `train` takes `train-images-idx3-ubyte.gz`.
         classes: the classes' names by label, a list or text such as "cat,dog".
+
+    Example:
+        shardio convert idx /usr/share/datasets/fashion-mnist data/train --subset train
 
     Raises:
         SourceError: `src` cannot be read, holds no such pair or several, or a file is not what its header says.
         ConfigError: `classes` given without labels.
     """
     root = Path(src).absolute()
-    found = _find(root, "" if split is None else f"{split}-")
+    found = _find(root, "" if subset is None else f"{subset}-")
     pictures = [file for file in found if file.holds_images]
     labels = [file for file in found if file.holds_labels]
     if others := [file for file in found if not file.holds_images and not file.holds_labels]:
@@ -52,13 +55,13 @@ def idx(src: str | os.PathLike[str], *, split: str | None = None, classes: str |
             f" it holds {others[0].dtype} {list(others[0].shape)}"
         )
     if not pictures:
-        named = f" whose name begins with {split + '-'!r}" if split else ""
+        named = f" whose name begins with {subset + '-'!r}" if subset else ""
         raise SourceError(f"{root} holds no IDX file of images{named}")
     if len(pictures) > 1 or len(labels) > 1:
         listed = ", ".join(file.path.name for file in found)
         raise SourceError(
             f"{root} holds more than one pair of IDX files: {listed};"
-            ' point at a directory with one pair, or take one by its prefix, such as split="train"'
+            ' point at a directory with one pair, or take one by its prefix, such as subset="train"'
         )
     given = classes.split(",") if isinstance(classes, str) else classes or ()
     source = Idx(pictures[0], labels[0] if labels else None, tuple(name.strip() for name in given))
@@ -151,6 +154,11 @@ class Idx:
         return Idx, (self._images, self._labels, self._classes)
 
     @property
+    def threads(self) -> bool:
+        """See `shardio.source.Source`."""
+        return True
+
+    @property
     def fields(self) -> Mapping[str, Field]:
         """`image`, grey or RGB and all of one size, and `label` where there are labels."""
         _, height, width, *colors = self._images.shape
@@ -168,14 +176,13 @@ class Idx:
         return np.full(count, np.prod(shape), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < self._images.shape[0]:
-            raise IndexError(f"index must be in [0, {self._images.shape[0]}), got {index}")
-        pixels = self._pixels[index]
-        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
-        if not done:
-            raise BadSample(f"{self._images}, image {index}: cannot be stored as PNG: {list(pixels.shape)}")
+        check_index(index, self._images.shape[0])
         label = {"label": int(self._numbers[index])} if self._labels else {}
-        return {"image": data.tobytes(), **label}
+        return {"image": png(self._pixels[index], f"{self._images}, image {index}"), **label}
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: the labels."""
+        return self._numbers.astype(np.int64) if name == "label" and self._labels else None
 
 
 def _find(root: Path, prefix: str) -> list[_File]:

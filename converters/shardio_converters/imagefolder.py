@@ -8,17 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import ConfigError, SourceError
 from shardio.fields import Field
 from shardio.types import Sample
 
+from ._common import check_index, read_image, text_of
+from ._texts import Texts
+
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
+
+_Id: TypeAlias = tuple[int, int]
 
 
 def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None) -> "ImageFolder":
@@ -33,6 +37,9 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
         src: the folder.
         extensions: the suffixes of the files to take, a list or text such as "jpg,png"; any case.
 
+    Example:
+        shardio convert imagefolder photos data/photos --extensions jpg,png
+
     Raises:
         SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.
         ConfigError: `extensions` names none.
@@ -40,25 +47,28 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
     root = Path(src).absolute()
     tops = sorted(_scan(root), key=lambda entry: entry.name)
-    classes = [entry.name for entry in tops if _is_dir(entry, suffixes)]
+    real = Path(os.path.realpath(root))
+    above = frozenset(map(_identity, (real, *real.parents)))
+    classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
     if not classes:
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
-            raise SourceError(f"{_text(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
-        return ImageFolder(root, [name for name, _ in found], np.array([size for _, size in found], np.int64), (), ())
-    paths: list[str] = []
+            raise SourceError(f"{text_of(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+        return ImageFolder(root, Texts(n for n, _ in found), np.array([s for _, s in found], np.int64), (), ())
+    paths = Texts()
     sizes: list[int] = []
     counts: list[int] = []
     for name in classes:
-        below = sorted(_walk(root, name, suffixes))
+        below = sorted(_walk(root, name, suffixes, above))
         if not below:
             wanted = ", ".join(suffixes)
-            raise SourceError(f"a class folder needs an image, {_text(root / name)} holds none; suffixes: {wanted}")
-        paths += [path for path, _ in below]
-        sizes += [size for _, size in below]
+            raise SourceError(f"a class folder needs an image, {text_of(root / name)} holds none; suffixes: {wanted}")
+        for path, size in below:
+            paths.append(path)
+            sizes.append(size)
         counts.append(len(below))
     starts = tuple(accumulate(counts, initial=0))[:-1]
-    return ImageFolder(root, paths, np.array(sizes, np.int64), tuple(map(_text, classes)), starts)
+    return ImageFolder(root, paths, np.array(sizes, np.int64), tuple(map(text_of, classes)), starts)
 
 
 @final
@@ -75,10 +85,15 @@ class ImageFolder:
     """
 
     root: Path
-    paths: list[str]
+    paths: Texts
     file_sizes: NDArray[np.int64]
     classes: tuple[str, ...]
     starts: tuple[int, ...]
+
+    @property
+    def threads(self) -> bool:
+        """See `shardio.source.Source`."""
+        return True
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -96,18 +111,17 @@ class ImageFolder:
         return self.file_sizes
 
     def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < len(self.paths):
-            raise IndexError(f"index must be in [0, {len(self.paths)}), got {index}")
-        path = self.root / self.paths[index]
-        try:
-            data = path.read_bytes()
-            images.probe(data)
-        except OSError as error:
-            raise BadSample(f"{_text(path)}: cannot be read: {error.strerror}") from error
-        except BadSample as error:
-            raise BadSample(f"{_text(path)}: {error}") from error
+        check_index(index, len(self.paths))
+        name = self.paths[index]
+        data = read_image(f"{self.root}/{name}")
         label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
-        return {"image": data, **label, "key": _text(self.paths[index])}
+        return {"image": data, **label, "key": text_of(name)}
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: the labels."""
+        if name != "label" or not self.classes:
+            return None
+        return np.repeat(np.arange(len(self.classes)), np.diff([*self.starts, len(self.paths)]))
 
 
 def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
@@ -118,10 +132,10 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 
-def _walk(root: Path, top: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _walk(root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id]) -> Iterator[tuple[str, int]]:
     """Path below `root` and size of every image below the folder `top`, in no particular order."""
     # Each folder goes with the folders that it is in, so that a link to one of them isn't followed round and round.
-    waiting = [(top, frozenset({_identity(root)}))]
+    waiting = [(top, above)]
     while waiting:
         folder, above = waiting.pop()
         identity = _identity(root / folder)
@@ -143,7 +157,11 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         raise _unreadable(folder, error) from error
 
 
-def _identity(folder: Path) -> tuple[int, int]:
+def _leads_to(entry: os.DirEntry[str], folders: frozenset[_Id]) -> bool:
+    return entry.is_symlink() and _identity(Path(entry.path)) in folders
+
+
+def _identity(folder: Path) -> _Id:
     try:
         status = folder.stat()
     except OSError as error:
@@ -179,9 +197,4 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _unreadable(folder: Path, error: OSError) -> SourceError:
-    return SourceError(f"{_text(folder)} cannot be read: {error.strerror}")
-
-
-def _text(path: str | Path) -> str:
-    """A file's name as text that can be stored and printed: bytes that are not UTF-8 are written `\\xff`."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return SourceError(f"{text_of(folder)} cannot be read: {error.strerror}")

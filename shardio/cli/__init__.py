@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError, ShardioError
-from . import bench, convert, demo, info, show, train, verify
+from . import bench, convert, demo, index, info, merge, repair, reshard, show, stats, train, verify
 
 INTERRUPTED = 130  # the exit code that shells give a process which SIGINT ended
 
@@ -36,7 +36,20 @@ def _shared(
     pass
 
 
-for command in (convert.convert, info.info, verify.verify, show.show, bench.bench, train.train, demo.demo):
+app.add_typer(convert.app, name="convert")
+for command in (
+    info.info,
+    verify.verify,
+    stats.stats,
+    reshard.reshard,
+    merge.merge,
+    index.index,
+    repair.repair,
+    show.show,
+    bench.bench,
+    train.train,
+    demo.demo,
+):
     app.command()(command)
 
 

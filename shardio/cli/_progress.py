@@ -35,8 +35,11 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[Report]:
-    """A function that shows how far each piece of work is; all output goes to stderr."""
+def progress(unit: str, *, quiet: bool = False) -> Iterator[Report]:
+    """A function that shows how far each piece of work is, unless `quiet`; all output goes to stderr."""
+    if quiet:
+        yield lambda what, done, total: None
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _plain(unit)

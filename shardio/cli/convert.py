@@ -1,112 +1,131 @@
-"""`shardio convert`: pack a source of samples into shards."""
+"""`shardio convert`: pack a source of samples into shards. One command per kind of source, its options and all."""
 
 import inspect
-import json
-import os
+import types
+import typing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .. import source as sources
-from ..convert import OnBad, Skipped
-from ..convert import convert as run
 from ..errors import ConfigError
-from ..units import format_size
-from ..writer import DEFAULT_SHARD_SIZE
-from ._progress import progress
+from ._docstrings import read
+from ._packing import Packing, with_packing
 
-SHOWN = 5  # skipped samples named on the screen
+app = typer.Typer()
 
 
 def _list(value: bool) -> None:
     if value:
         for name in sources.names():
-            summary = (sources.find(name).__doc__ or "").strip().partition("\n")[0]
-            print(f"{name:12} {summary}")
+            print(f"{name:12} {read(_found(name)).summary}")
         raise typer.Exit
 
 
+def _found(name: str) -> sources.Converter:
+    """The converter called `name`; one that cannot be loaded says so when it is used, and spoils no list of all."""
+    if name not in sources.names():
+        return sources.find(name)  # says what there is
+    try:
+        return sources.find(name)
+    except ConfigError as error:
+        told = error
+
+    def broken(src: str) -> Any:
+        raise told
+
+    broken.__doc__ = str(told)
+    return broken
+
+
+class Sources(TyperGroup):
+    """A command for each installed converter, made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The converters' names."""
+        return list(sources.names())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of one converter; ConfigError if there is none of that name."""
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(cmd_name)(_command(cmd_name, _found(cmd_name)))
+        return typer.main.get_command(alone)
+
+
+@app.callback(cls=Sources, subcommand_metavar="SOURCE SRC OUT [OPTIONS]")
 def convert(
-    source: Annotated[str, typer.Argument(help="The kind of source; --list names them.", metavar="SOURCE")],
-    src: Annotated[Path, typer.Argument(help="Where the source is.", metavar="SRC")],
-    out: Annotated[Path, typer.Argument(help="The dataset's directory: empty, or not there yet.", metavar="OUT")],
-    to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar",
-    shard_size: Annotated[
-        str, typer.Option(help="Size of a shard, with a unit: 64MB, 1GiB. One sample may exceed it.")
-    ] = DEFAULT_SHARD_SIZE,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; without it one per core.")] = None,
-    on_bad: Annotated[
-        str, typer.Option(help="raise: end at the first bad file; skip: leave bad files out and say which.")
-    ] = "raise",
-    report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None,
-    compression: Annotated[
-        str | None, typer.Option(help="hdf5 only: gzip, lzf or zstd for arrays of one shape.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, the source's own; may be repeated.")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")
-    ] = False,
     list_sources: Annotated[
         bool, typer.Option("--list", help="List the kinds of sources and end.", callback=_list, is_eager=True)
     ] = False,
 ) -> None:
-    """Pack a source of samples into shards.
+    """Pack a source of samples into shards: `shardio convert SOURCE --help` shows each one's options.
 
-    The same source and settings give the same bytes, with any number of workers.
+    The same source and options give the same bytes, by any number of workers, ranks or Dask workers.
 
     Examples:
 
+      shardio convert --list
+
       shardio convert imagefolder photos/ data/photos --to tar --shard-size 256MB
 
-      shardio convert idx examples/fashion-mnist/train data/train --to hdf5
+      shardio convert imagefolder photos/ data/small --resize-shorter 256 --quality 92 --split train=0.9,val=0.1
 
-      shardio convert idx /usr/share/datasets/fashion-mnist data/test --option split=t10k
+      shardio convert idx examples/fashion-mnist/train data/train --to hdf5 --where "label < 5" --shuffle 1
 
-      shardio convert imagefolder photos/ data/photos --on-bad skip --report bad.jsonl
+      shardio convert imagefolder photos/ data/photos --on-error skip --report bad.jsonl
+
+      srun --ntasks 64 shardio convert imagefolder photos/ data/photos --resume
     """
-    converter = sources.find(source)
-    options = _options(converter, source, option or [])
-    made = converter(src, **options)
-    if report is not None:
-        report.write_text("")  # a path that cannot be written to shows now, and not after the work
-    policy: OnBad = on_bad  # type: ignore[assignment]  # checked where it is used
-    with progress("samples") as show:
-        result = run(
-            made,
-            out,
-            container=to,
-            shard_size=shard_size,
-            workers=workers if workers is not None else len(os.sched_getaffinity(0)),
-            on_bad=policy,
-            overwrite=overwrite,
-            progress=show,
-            **({} if compression is None else {"compression": compression}),
-        )
-    _tell_skipped(result.skipped, report)
-    shards = result.manifest.shards
-    size = format_size(int(shards.bytes.sum()))
-    count = f"{result.manifest.samples} samples in {len(shards)} {to} shards"
-    print(f"{out}: {count}, {size}, digest {result.manifest.digest}")
 
 
-def _options(converter: sources.Converter, source: str, given: list[str]) -> dict[str, str]:
-    known = [name for name, p in inspect.signature(converter).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    options = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or name not in known:
-            raise ConfigError(f"--option takes NAME=VALUE; {source} has the options {', '.join(known)}; got {text!r}")
-        options[name] = value
-    return options
+def _command(name: str, converter: sources.Converter) -> Any:
+    """The command of one converter: SRC, OUT, its own options, and those of all."""
+    told = read(converter)
+    signature = inspect.signature(converter, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+    def command(src: str, out: Path, packing: Packing, **options: Any) -> None:
+        packing.carry_out(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
+
+    arguments = [
+        _parameter(
+            "src", Annotated[str, typer.Argument(help=told.arguments.get("src", "Where it is."), metavar="SRC")]
+        ),
+        _parameter(
+            "out",
+            Annotated[Path, typer.Argument(help="The dataset's directory: empty, or not there yet.", metavar="OUT")],
+        ),
+        *(_option(p, told.arguments.get(p.name, "")) for p in own),
+        _parameter("packing", Packing),
+    ]
+    described: Any = command
+    described.__signature__ = inspect.Signature(arguments)
+    described.__name__ = name
+    text = "\n\n".join(part for part in (told.summary, told.text) if part)
+    described.__doc__ = text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, told.examples))
+    return with_packing(described)
 
 
-def _tell_skipped(skipped: tuple[Skipped, ...], report: Path | None) -> None:
-    if report is not None:
-        report.write_text("".join(json.dumps({"number": s.number, "reason": s.reason}) + "\n" for s in skipped))
-    if skipped:
-        print(f"skipped {len(skipped)} bad samples:")
-        for bad in skipped[:SHOWN]:
-            print(f"  {bad.reason}")
-        if len(skipped) > SHOWN:
-            print(f"  and {len(skipped) - SHOWN} more" + ("" if report else "; --report FILE names them all"))
+def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
+    return own or (f"shardio convert {name} SRC OUT --to hdf5",)
+
+
+def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
+    """A converter's parameter as an option: a number or a flag if it is declared as one, else text."""
+    kind: Any = next((k for k in _kinds(parameter.annotation) if k in (bool, int, float)), str)
+    if parameter.default is inspect.Parameter.empty:
+        return _parameter(parameter.name, Annotated[kind, typer.Option(help=text)])
+    # None says that the option was not given: what the converter then takes is its own affair.
+    shown = "" if parameter.default in (None, "") else f" Without it: {parameter.default}."
+    return _parameter(parameter.name, Annotated[kind | None, typer.Option(help=text + shown)], None)
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    united = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    return typing.get_args(annotation) if united else (annotation,)
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

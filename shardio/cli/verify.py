@@ -8,12 +8,20 @@ import typer
 from ..dataset import open as open_dataset
 from ..errors import ShardCorrupt
 from ..verify import verify as run
+from ._output import write_json
 from ._progress import progress
 
 
 def verify(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
-    deep: Annotated[bool, typer.Option("--deep", help="Read every sample, too, and compute the digest anew.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read and decode every sample, too, and compute the digest anew.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Threads; without it one per core.")] = None,
+    most: Annotated[int, typer.Option(help="Bad samples to list of each shard; the others are counted.")] = 20,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the result to this file; - is standard output.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Compare a dataset's files with its manifest; exit code 1 if anything differs.
 
@@ -21,14 +29,22 @@ def verify(
 
       shardio verify data/photos
 
-      shardio verify data/photos --deep
+      shardio verify data/photos --deep --json result.json
     """
+    opened = open_dataset(dataset)
     with progress("shards") as show:
-        result = run(open_dataset(dataset), deep=deep, progress=lambda done, total: show("verifying", done, total))
-    for problem in result.problems:
+        result = run(
+            opened,
+            deep=deep,
+            progress=lambda done, total: show("verifying", done, total),
+            workers=workers,
+            most=most,
+        )
+    alone = write_json(json_file, {"dataset": str(dataset), "deep": deep, **result.to_dict()})
+    for problem in () if alone else result.problems:
         print(problem)
-    if result.problems:
-        raise ShardCorrupt(f"{dataset}: {len(result.problems)} problems in {result.shards} shards")
-    print(
-        f"{dataset}: {result.shards} shards are whole" + (f", {result.samples} samples, digest right" if deep else "")
-    )
+    if result.found:
+        raise ShardCorrupt(f"{dataset}: {result.count} problems in {result.shards} shards")
+    if not alone:
+        seen = f", {result.samples} samples, digest right" if deep else ""
+        print(f"{dataset}: {result.shards} shards are whole{seen}")

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError, MissingDependency
 from ..fields import Field
 from ..types import Stored
-from ._writing import OutputFiles, check_sample, size_of
+from ._writing import OutputFiles, check_sample, describe, fixed_sizes, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
@@ -20,6 +20,8 @@ _CHUNK_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
 _SPOOL_BUFFER = 128 << 10
 _PAGE = 4096
+FIELDS = "shardio.fields"
+"""The attribute of a shard that says what its fields are: enough to rebuild a lost manifest."""
 
 
 @final
@@ -32,6 +34,7 @@ class Hdf5Writer:
         if compression == "zstd":
             _zstd()  # before anything is written
         self._path, self._fields, self._first = path, dict(fields), first
+        self._row_bytes = fixed_sizes(fields)
         self._compression = compression
         self._count = 0
         self._whole, self._closed = True, False
@@ -46,7 +49,7 @@ class Hdf5Writer:
         """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
         if self._closed or not self._whole:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
-        check_sample(sample, self._fields, self._first + self._count, self._path)
+        check_sample(sample, self._fields, self._row_bytes, self._first + self._count, self._path)
         self._whole = False
         for name, spool in self._data.items():
             spool.write(sample[name])
@@ -72,6 +75,7 @@ class Hdf5Writer:
         # Aligned, so that reads of whole pages are possible; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
         with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
+            file.attrs[FIELDS] = describe(self._fields)
             for name, field in self._fields.items():
                 if field.fixed:
                     shape = (self._count, *field.row_shape)

@@ -1,4 +1,4 @@
-"""Where things are in a tar shard: the members' names and headers, and the columns of the side index.
+"""Where things are in a tar shard: the members' names and headers.
 
 Source: the WebDataset convention (a sample's members share what stands before the first dot), POSIX.1-1988 `ustar`.
 """
@@ -7,7 +7,6 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ from .. import images
 from ..errors import ConfigError
 from ..fields import Field
 from ..types import Buffer
+from . import indexed
 
 BLOCK = 512
+PADDING = bytes(BLOCK)
 KEY_DIGITS = 12
 LARGEST_MEMBER = 8**11 - 1
 """Bytes: the size field of a ustar header has 11 octal digits."""
@@ -27,53 +28,25 @@ _EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy"}
 _IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
 
 
-def index_path(path: Path) -> Path:
-    """The side index of the shard at `path`: `shard-000000.tar` has `shard-000000.idx.npy`."""
-    return path.with_name(path.stem + ".idx.npy")
-
-
-def visible(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """The fields that are members: all but the hidden columns."""
-    return {name: field for name, field in fields.items() if not name.startswith("_")}
-
-
-def index_dtype(fields: Mapping[str, Field]) -> np.dtype[Any]:
-    """One row of the side index: `<field>.offset` and `<field>.size` of each member, then scalars and hidden columns.
-
-    Raises:
-        ConfigError: two columns would have one name.
-    """
-    columns: list[tuple[Any, ...]] = []
-    for name in visible(fields):
-        columns += [(f"{name}.offset", "<i8"), (f"{name}.size", "<i8")]
-    for name in packed(fields):
-        columns.append((name, fields[name].row_dtype, fields[name].row_shape))
-    names = [column[0] for column in columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"a tar's index would have two columns called {twice[0]!r}: rename a field")
-    return np.dtype(columns)
-
-
-def packed(fields: Mapping[str, Field]) -> list[str]:
-    """The fields whose values stand in the side index itself."""
-    return [name for name, field in fields.items() if name.startswith("_") or field.kind == "scalar"]
-
-
 def check_names(fields: Mapping[str, Field]) -> None:
     """Raises ConfigError where two fields' members would, or could, have one name, or a name is too long for ustar.
 
     WebDataset makes extensions lower case, so names that differ in case only are one.
     """
     owners: dict[str, str] = {}
-    for name, field in visible(fields).items():
-        possible = _IMAGE_EXTENSIONS if field.kind == "image" else (_extension(name, field),)
-        for extension in possible:
-            full = qualified(name, field, extension)
+    for name, field in indexed.visible(fields).items():
+        for full in extensions(name, field):
             other = owners.setdefault(full.lower(), name)
             if other != name:
                 raise ConfigError(f"fields {other!r} and {name!r} could both be the tar member KEY.{full}: rename one")
             if KEY_DIGITS + 1 + len(full) > _LONGEST_NAME:
                 raise ConfigError(f"a tar member's name has at most {_LONGEST_NAME} letters; too long: field {name!r}")
+
+
+def extensions(name: str, field: Field) -> list[str]:
+    """What may follow the key in the member's name."""
+    possible = _IMAGE_EXTENSIONS if field.kind == "image" else (_extension(name, field),)
+    return [qualified(name, field, extension) for extension in possible]
 
 
 def extension_of(name: str, field: Field, stored: Buffer) -> str:

@@ -1,6 +1,7 @@
 """What every writer needs: samples checked before a byte is written, and files that no failure leaves open."""
 
 import contextlib
+import json
 import os
 import tempfile
 import weakref
@@ -8,25 +9,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, final
 
-from ..errors import BadSample, ConfigError
-from ..fields import Field
+from ..errors import BadSample, ConfigError, ShardCorrupt
+from ..fields import Field, as_fields, described
 from ..types import Stored
 
 BUFFER = 1 << 20
+_MOST_PARTS = 1000  # that one call of the system takes, less some
 
 
-def check_sample(sample: Stored, fields: Mapping[str, Field], index: int, path: Path) -> None:
-    """Raises ConfigError unless the fields are the shard's, BadSample if a fixed field has the wrong size."""
+def fixed_sizes(fields: Mapping[str, Field]) -> dict[str, int]:
+    """The stored bytes of each fixed field."""
+    return {name: field.row_bytes for name, field in fields.items() if field.fixed}
+
+
+def check_sample(sample: Stored, fields: Mapping[str, Field], sizes: Mapping[str, int], index: int, path: Path) -> None:
+    """Raises ConfigError unless the fields are the shard's, BadSample if a fixed field has not its size in `sizes`."""
     if sample.keys() != fields.keys():
         missing, extra = fields.keys() - sample.keys(), sample.keys() - fields.keys()
         raise ConfigError(
             f"{path.name}, sample {index}: fields must be {', '.join(fields)}; "
             f"missing: {', '.join(sorted(missing)) or 'none'}, unknown: {', '.join(sorted(extra)) or 'none'}"
         )
-    for name, field in fields.items():
-        if field.fixed and (size := size_of(sample[name])) != field.row_bytes:
-            wrong = f"expected {field.row_bytes} bytes, got {size}"
+    for name, expected in sizes.items():
+        if (size := size_of(sample[name])) != expected:
+            wrong = f"expected {expected} bytes, got {size}"
             raise BadSample(f"{path.name}, sample {index}, field {name!r}: {wrong}")
+
+
+def describe(fields: Mapping[str, Field]) -> str:
+    """The fields of a shard as JSON text, less hidden columns: a shard says by itself what it holds."""
+    visible = {name: field for name, field in fields.items() if not name.startswith("_")}
+    return json.dumps(described(visible), separators=(",", ":"))
+
+
+def read_description(text: str | bytes, path: Path) -> dict[str, Field]:
+    """What `describe` wrote in the shard at `path`; ShardCorrupt if it is anything else."""
+    try:
+        return as_fields(json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ShardCorrupt(f"{path}: what it says of its fields is damaged: {error}") from error
 
 
 def check_options(options: Mapping[str, Any], known: tuple[str, ...], container: str) -> None:
@@ -39,6 +60,42 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], container:
 def size_of(value: Any) -> int:
     """The bytes in a buffer; of a memoryview too, whose `len` counts elements."""
     return value.nbytes if isinstance(value, memoryview) else len(value)
+
+
+@final
+class Stream:
+    """A file that is written from front to back. What is written is not copied but gathered, and goes out in few calls.
+
+    The system takes it without the interpreter's lock, so threads write shards side by side.
+    """
+
+    __slots__ = ("_file", "_parts", "_size", "position")
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.position = 0
+
+    def write(self, *parts: Any) -> None:
+        """Adds buffers at the end."""
+        for part in parts:
+            whole = part if type(part) is bytes else bytes(part)  # others may be changed before they are written
+            self._parts.append(whole)
+            self._size += len(whole)
+            self.position += len(whole)
+        if self._size >= BUFFER or len(self._parts) > _MOST_PARTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands what was gathered to the system."""
+        left, self._parts, self._size = self._parts, [], 0
+        while left:
+            done = os.writev(self._file.fileno(), left[:_MOST_PARTS])
+            while left and done >= len(left[0]):
+                done -= len(left.pop(0))
+            if done:
+                left[0] = left[0][done:]
 
 
 @final

@@ -60,6 +60,9 @@ class Container(Protocol):
     def files(self, path: Path) -> tuple[Path, ...]:
         """All files of the shard at `path`, the shard itself first."""
 
+    def described(self, path: Path) -> Mapping[str, Field] | None:
+        """What the shard at `path` says of its fields; None if it says nothing. ShardCorrupt if it cannot be read."""
+
 
 def check_rows(rows: Rows, count: int, path: object) -> None:
     """Raises IndexError unless every row is in [0, count)."""

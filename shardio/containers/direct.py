@@ -134,6 +134,14 @@ def located(found: Direct, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.in
     return _places([found], np.zeros(len(rows), np.int64), rows)
 
 
+def sizes(found: Direct, rows: Rows) -> NDArray[np.int64] | None:
+    """The stored bytes of each row, int64 [n]; None if any is not to be found, or not all in the file."""
+    places = located(found, rows)
+    if places is None or not _inside([found], np.zeros(len(rows), np.int64), *places).all():
+        return None
+    return places[1]
+
+
 def read_ahead(found: Direct, start: int, stop: int) -> None:
     """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
     if found.kind == "rows":

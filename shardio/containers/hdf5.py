@@ -7,22 +7,26 @@ A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data`
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import durable
 from ..errors import ShardCorrupt
 from ..fields import Field
 from ..types import Column, Rows
 from ._files import Handle, RawFile, as_rows, check_request
 from ._hdf5_library import LibraryFile, library_rows, library_values
-from ._hdf5_writer import Hdf5Writer
-from ._writing import check_options
+from ._hdf5_writer import FIELDS, Hdf5Writer
+from ._writing import check_options, read_description
 from .base import check_out
 from .direct import MAPPED_ROW, Direct, rows_of
 from .hdf5_chunks import chunked_rows
+
+_MOST_LINKS = 16
 
 
 class _Rows(Protocol):
@@ -39,11 +43,18 @@ class _Values(Protocol):
 
 @final
 class Hdf5Reader:
-    """See `base.Reader`; h5py is asked where things are when the shard is opened, and not again."""
+    """See `base.Reader`; h5py is asked where things are when the shard is opened, and not again.
 
-    def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
+    Args:
+        path: the file.
+        fields: its fields.
+        names: what their datasets are called, of a file that others wrote; without it the index beside it says so, if
+            there is one.
+    """
+
+    def __init__(self, path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | None = None) -> None:
         self._path, self._fields = path, dict(fields)
-        self._handle = Handle(_open, path, fields)
+        self._handle = Handle(partial(_open, names=names), path, fields)
 
     def __len__(self) -> int:
         return self._handle.get().count
@@ -52,11 +63,13 @@ class Hdf5Reader:
         """One field of many samples: see `base.Reader`."""
         opened = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, opened.count, self._path)
+        part: Any = opened.parts[field]
         if not kind.fixed:
-            return opened.values[field].read(rows)
+            values: list[bytes] = part.read(rows)
+            return values
         out = check_out(out, len(rows), kind)
         if out.size:
-            opened.rows[field].read(rows, out)
+            part.read(rows, out)
         return out
 
     def direct(self, field: str) -> Direct | None:
@@ -84,9 +97,35 @@ class Hdf5Container:
         """The HDF5 file at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""
         return Hdf5Reader(Path(path), fields)
 
+    def described(self, path: Path) -> Mapping[str, Field] | None:
+        """The attribute that the writer left."""
+        try:
+            with importlib.import_module("h5py").File(path, "r") as file:
+                text = file.attrs.get(FIELDS)
+        except (OSError, RuntimeError) as error:
+            raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
+        return None if text is None else read_description(text, path)
+
     def files(self, path: Path) -> tuple[Path, ...]:
-        """The file itself."""
-        return (path,)
+        """The file itself, and its index if others wrote it."""
+        index = index_path(path)
+        return (path, index) if index.exists() else (path,)
+
+
+def index_path(path: Path) -> Path:
+    """The index of a file that others wrote: scalars, hidden columns, and the other fields' names as attributes."""
+    return path.with_name(path.name.removesuffix(".h5") + ".idx.h5")
+
+
+def write_index(path: Path, names: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Writes an index: what the datasets of fields are called, and the columns `[n, ...]` that it holds itself."""
+    h5py = importlib.import_module("h5py")
+    with h5py.File(path, "w") as file:
+        for name, own in names.items():
+            file.attrs[name] = own
+        for name, column in columns.items():
+            file.create_dataset(name, data=column)
+    durable.sync_file(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +190,87 @@ class _PlainValues:
 @dataclass(frozen=True, slots=True)
 class _Open:
     count: int
-    rows: Mapping[str, _Rows]
-    values: Mapping[str, _Values]
+    parts: Mapping[str, _Rows | _Values]
     direct: Mapping[str, Direct]
 
 
-def _open(path: Path, fields: Mapping[str, Field]) -> _Open:
-    file, library = RawFile(path), LibraryFile(path)
-    rows: dict[str, _Rows] = {}
-    values: dict[str, _Values] = {}
+def _open(path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | None = None) -> _Open:
+    parts: dict[str, _Rows | _Values] = {}
     counts: dict[str, int] = {}
+    index = index_path(path)
+    if names is None and index.exists():
+        names = _names(index)
+        _add(index, {name: field for name, field in fields.items() if name not in names}, {}, parts, counts)
+        fields = {name: field for name, field in fields.items() if name in names}
+    _add(path, fields, names or {}, parts, counts)
+    if len(set(counts.values())) > 1:
+        raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
+    direct = {n: part.direct() for n, part in parts.items() if isinstance(part, (_PlainRows, _PlainValues))}
+    return _Open(next(iter(counts.values()), 0), parts, {name: d for name, d in direct.items() if d is not None})
+
+
+def _names(index: Path) -> dict[str, str]:
+    """What an index says that datasets are called, by field."""
+    try:
+        with importlib.import_module("h5py").File(index, "r") as file:
+            return {name: value for name, value in file.attrs.items() if isinstance(value, str)}
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ShardCorrupt(f"{index}: the index is cut short or damaged: {error}") from error
+
+
+def _add(
+    path: Path,
+    fields: Mapping[str, Field],
+    names: Mapping[str, str],
+    parts: dict[str, "_Rows | _Values"],
+    counts: dict[str, int],
+) -> None:
+    """Adds the readers of a file's fields and their numbers of samples."""
+    file, library = RawFile(path), LibraryFile(path)
     try:
         with importlib.import_module("h5py").File(path, "r") as opened:
             mapped = file.map()
             for name, field in fields.items():
-                if name not in opened:
-                    raise ShardCorrupt(f"{path}: has no field {name!r}")
+                own = names.get(name, name)
+                found = _found(opened, own, path)
+                if found is None:
+                    raise ShardCorrupt(f"{path}: has no field {own!r}")
                 if field.fixed:
-                    rows[name] = _fixed(opened[name], file, mapped, library, name, field)
-                    counts[name] = len(opened[name])
+                    parts[name], counts[name] = _fixed(found, file, mapped, library, own, field), len(found)
                 else:
-                    values[name], counts[name] = _variable(opened[name], file, mapped, library, name)
+                    parts[name], counts[name] = _variable(found, file, mapped, library, own)
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, such as too many open files; libhdf5's own complaints have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
-    if len(set(counts.values())) > 1:
-        raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
-    plain = {**rows, **values}.items()
-    direct = {name: reader.direct() for name, reader in plain if isinstance(reader, (_PlainRows, _PlainValues))}
-    return _Open(next(iter(counts.values()), 0), rows, values, {name: d for name, d in direct.items() if d is not None})
+
+
+def _found(group: Any, name: str, path: Path) -> Any:
+    """The dataset or group called `name`, a path within the file; None if there is none.
+
+    A shard may come from anywhere, so it may not say which other files are read: links out of it are refused.
+    """
+    h5py = importlib.import_module("h5py")
+    for _ in range(_MOST_LINKS):
+        place, rest = group, [part for part in name.split("/") if part]
+        while rest:
+            link = place.get(rest[0], getlink=True) if hasattr(place, "keys") and rest[0] in place else None
+            if isinstance(link, h5py.ExternalLink):
+                raise ShardCorrupt(
+                    f"{path}, field {name!r}: a link to another file, {link.filename!r}, is not followed"
+                )
+            if isinstance(link, h5py.SoftLink):
+                within = link.path if link.path.startswith("/") else f"{place.name}/{link.path}"
+                name = "/".join([within, *rest[1:]])
+                break
+            if link is None:
+                return None
+            place = place[rest.pop(0)]
+        else:
+            if hasattr(place, "shape") and (place.is_virtual or place.external):
+                raise ShardCorrupt(f"{path}, field {name!r}: its data are in other files, which are not read")
+            return place
+    raise ShardCorrupt(f"{path}, field {name!r}: links lead to links more than {_MOST_LINKS} times")
 
 
 def _fixed(

@@ -7,6 +7,7 @@ uint64 index, big-endian, then the field name   the stored bytes
 eight bytes of 0xff, then a hidden column name  the column of all samples, end to end
 eight bytes of 0xff, then `_first`              the first sample's index, uint64, little-endian
 eight bytes of 0xff, then `_count`              the number of samples, uint64, little-endian
+eight bytes of 0xff, then `_fields`             the fields, as JSON
 ==============================================  =====================================================
 """
 
@@ -29,12 +30,12 @@ from ..types import Column, Rows, Stored
 from . import direct
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
-from ._writing import check_options, check_sample, size_of
+from ._writing import check_options, check_sample, describe, fixed_sizes, read_description, size_of
 from .base import check_out
 from .direct import Direct, rows_of
 
 _SHARD = b"\xff" * 8
-_FIRST, _COUNT = _SHARD + b"_first", _SHARD + b"_count"
+_FIRST, _COUNT, _FIELDS = _SHARD + b"_first", _SHARD + b"_count", _SHARD + b"_fields"
 _LONGEST_KEY = 511
 _LARGEST_VALUE = 2**32 - 1
 _COMMIT_BYTES = 32 << 20
@@ -54,6 +55,7 @@ class LmdbWriter:
             if len(_SHARD) + len(name.encode()) > _LONGEST_KEY:
                 raise ConfigError(f"an LMDB key has at most {_LONGEST_KEY} bytes: field {name!r} is too long")
         self._path, self._fields, self._first = path, dict(fields), first
+        self._row_bytes = fixed_sizes(fields)
         self._entries = sorted((name.encode(), name) for name in fields if not name.startswith("_"))
         self._columns = {name: bytearray() for name in fields if name.startswith("_")}
         self._pending: list[tuple[bytes, bytes]] = []
@@ -71,7 +73,7 @@ class LmdbWriter:
         if self._closed or not self._whole:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
         index = self._first + self._count
-        check_sample(sample, self._fields, index, self._path)
+        check_sample(sample, self._fields, self._row_bytes, index, self._path)
         for name, value in sample.items():
             if (size := size_of(value)) > _LARGEST_VALUE:
                 raise BadSample(f"{self._path.name}, sample {index}, field {name!r}: 4 GiB or more: {size} bytes")
@@ -97,6 +99,7 @@ class LmdbWriter:
                 shard = {_SHARD + name.encode(): bytes(column) for name, column in self._columns.items()}
                 shard[_FIRST] = self._first.to_bytes(8, "little")
                 shard[_COUNT] = self._count.to_bytes(8, "little")
+                shard[_FIELDS] = describe(self._fields).encode()
                 self._pending += sorted(shard.items())
                 self._commit()
                 size = extent_of(self._environment)
@@ -224,6 +227,19 @@ class LmdbContainer:
     def reader(self, path: Path, fields: Mapping[str, Field]) -> LmdbReader:
         """The LMDB file at `path`; ShardCorrupt if it is missing, cut short or damaged."""
         return LmdbReader(Path(path), fields)
+
+    def described(self, path: Path) -> Mapping[str, Field] | None:
+        """The entry that the writer left."""
+        lmdb = importlib.import_module("lmdb")
+        try:
+            with disk_errors(), GATE:
+                lease = take_lease(RawFile(path))
+                _check_size(lease)
+                with lease.environment.handle.begin() as transaction:
+                    text = transaction.get(_FIELDS)
+        except lmdb.Error as error:
+            raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
+        return None if text is None else read_description(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """The file itself."""

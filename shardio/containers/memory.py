@@ -12,7 +12,7 @@ from ..errors import ShardCorrupt
 from ..fields import Field
 from ..types import Column, Rows, Stored
 from ._files import check_request
-from ._writing import check_options, check_sample
+from ._writing import check_options, check_sample, fixed_sizes
 from .base import check_out
 from .direct import Direct, rows_of
 
@@ -32,6 +32,7 @@ class MemoryWriter:
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
         self._path, self._fields, self._first = path, dict(fields), first
+        self._row_bytes = fixed_sizes(fields)
         self._values: dict[str, list[bytes]] = {name: [] for name in fields}
         self._count = 0
         self._closed = False
@@ -40,7 +41,7 @@ class MemoryWriter:
         """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
         if self._closed:
             raise ValueError(f"{self._path}: the writer is closed")
-        check_sample(sample, self._fields, self._first + self._count, self._path)
+        check_sample(sample, self._fields, self._row_bytes, self._first + self._count, self._path)
         for name, values in self._values.items():
             values.append(bytes(sample[name]))
         self._count += 1
@@ -121,6 +122,9 @@ class MemoryContainer:
     def reader(self, path: Path, fields: Mapping[str, Field]) -> MemoryReader:
         """The shard registered at `path`; ShardCorrupt if there is none."""
         return MemoryReader(Path(path), fields)
+
+    def described(self, path: Path) -> None:
+        """Nothing: what is in memory is not lost alone."""
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """None: nothing is on disk."""

@@ -1,4 +1,4 @@
-/* What jpeg.c and resize.c share: scratch memory that grows, and the two steps that make a picture. */
+/* What the image files share: scratch memory that grows, and the steps that make a picture. */
 #ifndef SHARDIO_IMAGE_H
 #define SHARDIO_IMAGE_H
 
@@ -46,5 +46,49 @@ void axis_fill(Axis axis, int from, int to, int first, int count);
  * float planes, else bytes with channels last. 0, or -1 without memory. */
 int resize(Resizer *resizer, Picture source, Axis y, Axis x, int height, int width, int channels, int flip,
            const float *affine, void *out);
+
+/* Where the results of one axis of an area average come from: result i is the weighted mean of source samples at[i] up
+ * to and with last[i]; its weights are `taps` a result. `same`: every result is the one sample in its place. */
+typedef struct {
+    int32_t *at, *last;
+    uint16_t *weights;
+    int32_t count, taps, same;
+} AreaAxis;
+
+/* How long an axis is: `from / parts` samples are averaged to `to / every` results, the last of which may be a part of
+ * one. `mirrored`: results are counted from the end. */
+typedef struct {
+    int64_t from, parts, to, every;
+    int mirrored;
+} Lengths;
+
+/* A plane of bytes that is averaged while its rows arrive, from the first to the last. */
+typedef struct {
+    Scratch memory;
+    AreaAxis y, x;
+    uint16_t *sums;
+    uint8_t *out;
+    size_t stride; /* of `out` */
+    int32_t row, next;
+    int upwards, samples;
+} Area;
+
+enum { AREA_TAPS = 120 }; /* of one result; steeper averages are refused */
+
+/* Makes ready for rows of `samples` bytes; 0, or -1 without memory, or if an axis is too steep. */
+int area_begin(Area *area, Lengths y, Lengths x, int samples, uint8_t *out, size_t stride);
+
+/* The next row. What is beyond the last result is ignored. */
+void area_row(Area *area, const uint8_t *row);
+
+/* One byte a pixel, rows `stride` bytes apart. */
+typedef struct {
+    uint8_t *pixels;
+    size_t stride;
+    int height, width;
+} Plane;
+
+/* Fills `plane` from one of `plane.width` rows: columns become rows. */
+void plane_swap(const uint8_t *source, size_t stride, Plane plane);
 
 #endif

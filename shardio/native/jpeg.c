@@ -47,39 +47,34 @@ static void note_warning(j_common_ptr info, int level) {
     if (level < 0) ((Errors *)info->err)->warned = 1;
 }
 
-static int create(Decoder *decoder) {
+Decoder *shardio_decoder_new(void) {
+    Decoder *decoder = calloc(1, sizeof *decoder);
+    if (!decoder) return NULL;
     decoder->info.err = jpeg_std_error(&decoder->errors.base);
     decoder->errors.base.error_exit = escape;
     decoder->errors.base.emit_message = note_warning;
-    if (setjmp(decoder->errors.escape)) return 0;
-    jpeg_create_decompress(&decoder->info);
-    return 1;
-}
-
-Decoder *shardio_decoder_new(void) {
-    Decoder *decoder = calloc(1, sizeof *decoder);
-    if (!decoder || create(decoder)) return decoder;
-    free(decoder);
-    return NULL;
+    return decoder;
 }
 
 void shardio_decoder_free(Decoder *decoder) {
-    jpeg_destroy_decompress(&decoder->info);
     Scratch *all[] = {&decoder->pixels, &decoder->axes, &decoder->resizer.pairs, &decoder->resizer.rows,
                       &decoder->resizer.bytes};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->memory);
     free(decoder);
 }
 
-/* The pixels of `box` (top, left, height, width) of an image of that height and width; 0 if it can't be trusted. */
+/* The pixels of `box` (top, left, height, width) of an image of that height and width; 0 if it can't be trusted.
+ *
+ * Begins afresh for each file: libjpeg would go on with the last one's tables where there are none. */
 static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int32_t *image, const int32_t *box,
                   int channels, Picture *picture) {
     struct jpeg_decompress_struct *info = &decoder->info;
     decoder->errors.warned = 0;
     if (setjmp(decoder->errors.escape)) {
-        jpeg_abort_decompress(info);
+        jpeg_destroy_decompress(info);
         return 0;
     }
+    jpeg_create_decompress(info);
     jpeg_mem_src(info, (unsigned char *)data, (unsigned long)size);
     jpeg_read_header(info, TRUE);
     int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
@@ -104,7 +99,7 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
         if (!got) escape((j_common_ptr)info);
         row += got;
     }
-    jpeg_abort_decompress(info);
+    jpeg_destroy_decompress(info);
     picture->pixels = pixels + ((size_t)box[1] - left) * (size_t)channels;
     picture->stride = stride;
     return !decoder->errors.warned;

@@ -67,5 +67,5 @@ def test_registry() -> None:
     """Containers are known by name, the registry is read-only, and an unknown name gets the list."""
     assert {name: c.name for name, c in containers.CONTAINERS.items()} == {n: n for n in containers.CONTAINERS}
     assert not hasattr(containers.CONTAINERS, "__setitem__")
-    with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, memory, got 'zip'"):
+    with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, memory, indexed, got 'zip'"):
         containers.get("zip")

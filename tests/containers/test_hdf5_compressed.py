@@ -73,7 +73,7 @@ def values_of(dtype: str) -> NDArray[Any]:
 
 def kind_of(reader: containers.Reader) -> type:
     """How `x` is read."""
-    return type(reader._handle.get().rows["x"])  # type: ignore[attr-defined]
+    return type(reader._handle.get().parts["x"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", ">i4"])

@@ -168,26 +168,42 @@ def test_user_block(tmp_path: Path, options: dict[str, Any]) -> None:
     reader.close()
 
 
-def test_layouts(tmp_path: Path) -> None:
-    """Compact, external and virtual datasets are read by h5py."""
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["source"] = VALUES
-    virtual = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
-    virtual[...] = h5py.VirtualSource("other.h5", "source", VALUES.shape)
+def test_compact(tmp_path: Path) -> None:
+    """A dataset that lies in the file's own headers is read by h5py."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         compact.set_layout(h5py.h5d.COMPACT)
         space = h5py.h5s.create_simple(VALUES.shape)
-        h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, space, compact)
-        file["compact"][...] = VALUES
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, compact)
+        file["x"][...] = VALUES
+        file["soft"] = h5py.SoftLink("/x")
+        file["round"] = h5py.SoftLink("/round")
+    for name in ("x", "soft"):
+        reader = HDF5.reader(tmp_path / "x.h5", as_fields({name: ("int32", (7, 5))}))
+        np.testing.assert_array_equal(reader.read(ROWS, name), VALUES[ROWS])
+        reader.close()
+    with pytest.raises(ShardCorrupt, match="links lead to links"):
+        HDF5.reader(tmp_path / "x.h5", as_fields({"round": ("int32", (7, 5))}))
+
+
+def test_other_files_are_not_read(tmp_path: Path) -> None:
+    """A file may come from anywhere: it does not choose which other files are read."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["source"] = VALUES
+        file["group/source"] = VALUES
+    virtual = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
+    virtual[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "source", VALUES.shape)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
         external = [(str(tmp_path / "x.raw"), 0, h5py.h5f.UNLIMITED)]
         file.create_dataset("external", data=VALUES, external=external)
         file.create_virtual_dataset("virtual", virtual)
-    names = ("compact", "external", "virtual")
-    reader = HDF5.reader(tmp_path / "x.h5", as_fields(dict.fromkeys(names, ("int32", (7, 5)))))
-    for name in names:
-        np.testing.assert_array_equal(reader.read(ROWS, name), VALUES[ROWS])
-    reader.close()
+        file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/source")
+        file["away"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/group")
+        file["soft"] = h5py.SoftLink("/away/source")
+    for name in ("external", "virtual", "link", "away/source", "soft"):
+        field = Field("array", dtype="int32", shape=(7, 5))
+        with pytest.raises(ShardCorrupt, match=r"field '.*': (its data are in other files|a link to another file)"):
+            HDF5.reader(tmp_path / "x.h5", {name: field})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The lmdb container: what the lmdb library sees in it, and how environments are shared."""
 
+import json
 import os
 import pickle
 import shutil
@@ -42,6 +43,7 @@ def test_plain_lmdb_reads_it(path: Path) -> None:
         assert entries.pop(SHARD + name.encode()) == b"".join(stored(row)[name] for row in range(COUNT))
     assert entries.pop(SHARD + b"_first") == FIRST.to_bytes(8, "little")
     assert entries.pop(SHARD + b"_count") == COUNT.to_bytes(8, "little")
+    assert json.loads(entries.pop(SHARD + b"_fields")).keys() == FIELDS.keys()
     assert entries == {}
 
 

@@ -87,8 +87,8 @@ class TestSamples:
         """The training and test files of a download lie side by side."""
         train, _ = idx_pair(tmp_path, 6, prefix="train-")
         test, _ = idx_pair(tmp_path, 3, prefix="t10k-")
-        assert decoded(idx(tmp_path, split="train")).tolist() == train.tolist()
-        assert decoded(idx(tmp_path, split="t10k")).tolist() == test.tolist()
+        assert decoded(idx(tmp_path, subset="train")).tolist() == train.tolist()
+        assert decoded(idx(tmp_path, subset="t10k")).tolist() == test.tolist()
 
     @pytest.mark.parametrize("classes", ["shirt, coat,bag", ["shirt", "coat", "bag"]])
     def test_classes_are_named(self, tmp_path: Path, classes: str | list[str]) -> None:
@@ -192,7 +192,7 @@ class TestRefusals:
         """The message lists the files, and says how to choose."""
         idx_pair(tmp_path, prefix="train-")
         idx_pair(tmp_path, prefix="t10k-")
-        with pytest.raises(SourceError, match=r"t10k-images.*, train-labels.*; point at .*split=\"train\""):
+        with pytest.raises(SourceError, match=r"t10k-images.*, train-labels.*; point at .*subset=\"train\""):
             idx(tmp_path)
 
     def test_two_files_of_labels(self, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ class TestRefusals:
         """The message says what was looked for."""
         write_idx(tmp_path / "labels", np.zeros(3, np.uint8))
         with pytest.raises(SourceError, match=reason):
-            idx(tmp_path, split=split)
+            idx(tmp_path, subset=split)
 
     @pytest.mark.parametrize("name", ["missing", "images-idx3-ubyte"])
     def test_not_a_directory(self, tmp_path: Path, name: str) -> None:

@@ -1,0 +1,220 @@
+"""One peer packing a data set, in its own environment and a fresh process. The runner is `convert.py`.
+
+    python -m benchmarks._pack ORDER.json RESULT.json
+
+Timed is the packing alone, with everything imported; then how long the system takes to have it all on the disk, as not
+every peer waits for that itself.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._workloads import Workload, arrays, photos
+
+SHORTER, QUALITY = 256, 92
+LONGER = 341  # of the tiles' 4 to 3, for a peer that can only be told the longer side
+SHARD_BYTES = 64_000_000
+WORKERS = 2
+
+
+def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+    """`convert`, of a folder of images or a `.npy` file."""
+    from shardio.convert import convert
+    from shardio.convert.reworked import Reworked
+    from shardio.rework import Rework
+    from shardio_converters import imagefolder, numpy
+
+    read = partial(numpy.numpy, source) if task == "tensors" else partial(imagefolder.imagefolder, source)
+    small = Rework(resize_shorter=SHORTER, quality=QUALITY)
+
+    def run() -> None:
+        made: Any = Reworked(read(), small, {}) if task == "small" else read()
+        convert(made, out, container=container, workers=WORKERS, shard_size=SHARD_BYTES)
+
+    return run
+
+
+def webdataset(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+    """A ShardWriter in each of the processes."""
+    importlib.import_module("webdataset")
+    return partial(_in_parts, _webdataset_part, task, workload, source, out)
+
+
+def _webdataset_part(task: str, workload: Workload, source: Path, out: Path, part: int) -> None:
+    from webdataset import ShardWriter
+
+    with ShardWriter(str(out / f"{part}-%06d.tar"), maxsize=SHARD_BYTES, verbose=0) as writer:
+        for number, sample in _samples(task, workload, source, part):
+            if task == "tensors":
+                writer.write({"__key__": f"{number:012d}", "npy": sample})
+            else:
+                writer.write({"__key__": f"{number:012d}", "jpg": sample[0], "cls": sample[1]})
+
+
+def streaming(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+    """An MDSWriter in each of the processes, and their indexes merged, as its manual says."""
+    from streaming.base.util import merge_index
+
+    def run() -> None:
+        _in_parts(_streaming_part, task, workload, source, out)
+        merge_index(str(out), keep_local=True)
+
+    return run
+
+
+def _streaming_part(task: str, workload: Workload, source: Path, out: Path, part: int) -> None:
+    from streaming import MDSWriter
+
+    shape = ",".join(map(str, workload.shape))
+    columns = (
+        {"array": f"ndarray:{workload.dtype}:{shape}"} if task == "tensors" else {"image": "bytes", "label": "int"}
+    )
+    with MDSWriter(out=str(out / str(part)), columns=columns, size_limit=SHARD_BYTES) as writer:
+        for _, sample in _samples(task, workload, source, part):
+            writer.write({"array": sample} if task == "tensors" else {"image": sample[0], "label": sample[1]})
+
+
+def litdata(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+    """`optimize`, with as many workers."""
+    import litdata as library
+
+    inputs: list[Any] = list(range(workload.count))
+    if task != "tensors":
+        inputs = [(str(path), label) for path, label in photos(source, workload.count)]
+    make = partial(_litdata_array, workload, source) if task == "tensors" else partial(_litdata_photo, task)
+    return partial(
+        library.optimize,
+        make,
+        inputs,
+        output_dir=str(out),
+        chunk_bytes=SHARD_BYTES,
+        num_workers=WORKERS,
+        start_method="fork",
+    )
+
+
+def _litdata_photo(task: str, item: tuple[str, int]) -> Any:
+    return _photo(task, Path(item[0])), item[1]
+
+
+def _litdata_array(workload: Workload, source: Path, number: int) -> Any:
+    import torch
+
+    return torch.from_numpy(np.array(arrays(workload, source)[number]))
+
+
+def ffcv(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+    """`DatasetWriter` with as many workers; it makes photos smaller itself, given them decoded by OpenCV."""
+    from ffcv.fields import IntField, NDArrayField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    from benchmarks.bench_ffcv import _Arrays, _Photos, _signed, _stored_field
+
+    data: Any
+    fields: dict[str, Any]
+    if task == "tensors":
+        dtype = np.dtype(_signed(workload.dtype))
+        fields = {"array": NDArrayField(dtype=dtype, shape=workload.shape)}
+        data = _Arrays(arrays(workload, source).view(dtype))
+    elif task == "small":
+        image = RGBImageField(write_mode="jpg", max_resolution=LONGER, jpeg_quality=QUALITY)
+        fields, data = {"image": image, "label": IntField()}, _Decoded(photos(source, workload.count))
+    else:
+        fields = {"image": _stored_field(), "label": IntField()}
+        data = _Photos(photos(source, workload.count))
+
+    def run() -> None:
+        out.mkdir()
+        DatasetWriter(str(out / "data.beton"), fields, num_workers=WORKERS).from_indexed_dataset(data)
+
+    return run
+
+
+class _Decoded:
+    """(pixels, label) by number."""
+
+    def __init__(self, files: list[tuple[Path, int]]) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import cv2
+
+        path, label = self._files[index]
+        return cv2.imread(str(path), cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else 1), label
+
+
+def _in_parts(work: Any, task: str, workload: Workload, source: Path, out: Path) -> None:
+    """`work` in as many processes, each of which has every n-th sample."""
+    out.mkdir()
+    context = multiprocessing.get_context("fork")
+    parts = [context.Process(target=work, args=(task, workload, source, out, part)) for part in range(WORKERS)]
+    for process in parts:
+        process.start()
+    for process in parts:
+        process.join()
+        if process.exitcode:
+            raise RuntimeError(f"a part ended with {process.exitcode}")
+
+
+def _samples(task: str, workload: Workload, source: Path, part: int) -> Iterator[tuple[int, Any]]:
+    if task == "tensors":
+        stored = arrays(workload, source)
+        for number in range(part, workload.count, WORKERS):
+            yield number, np.array(stored[number])
+        return
+    for number, (path, label) in list(enumerate(photos(source, workload.count)))[part::WORKERS]:
+        yield number, (_photo(task, path), label)
+
+
+def _photo(task: str, path: Path) -> bytes:
+    """The file itself, or a smaller JPEG of it by OpenCV, the fastest that pip offers."""
+    data = path.read_bytes()
+    if task == "photos":
+        return data
+    import cv2
+
+    cv2.setNumThreads(1)
+    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    scale = SHORTER / min(image.shape[:2])
+    if scale < 1:
+        size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    return bytes(cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, QUALITY))[1])
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main(order: dict[str, Any]) -> dict[str, Any]:
+    """Packs once; seconds for it, seconds until it is on the disk, bytes, versions."""
+    out = Path(order["out"])
+    workload = Workload(**order["workload"])
+    prepare = globals()[order["library"]]
+    run = prepare(order["task"], order["variant"], workload, Path(order["source"]), out)
+    os.sync()
+    begun = time.perf_counter()
+    run()
+    done = time.perf_counter()
+    os.sync()
+    synced = time.perf_counter()
+    versions = {name: importlib.metadata.version(name) for name in order["versions"]}
+    return {"seconds": done - begun, "seconds_on_disk": synced - begun, "bytes": _size(out), "versions": versions}
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(main(json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,187 @@
+"""What converters share: which fields are taken and what they are called, pixels as PNG, files named in errors."""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+
+_OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
+_MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
+_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
+
+
+def choose(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
+    """Which of a source's own names become which fields, in order: `{field: own name}`.
+
+    Args:
+        given: `{field: own name}`, or text such as `"image=data/images,label"`, where a name without `=` is both. All
+            that are available without it.
+        available: the source's own names.
+        place: the source, for messages.
+
+    Raises ConfigError for a name that the source does not have, or one field given twice.
+    """
+    known = list(available)
+    if given is None:
+        pairs = [(field_name(name), name) for name in known]
+    elif isinstance(given, str):
+        parts = [part.strip() for part in given.split(",") if part.strip()]
+        pairs = [_pair(part, known) for part in parts]
+    else:
+        pairs = list(given.items())
+    chosen: dict[str, str] = {}
+    for field, name in pairs:
+        if name not in known:
+            raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}")
+        if field in chosen:
+            raise ConfigError(f"{place}: {chosen[field]!r} and {name!r} would both be the field {field!r}; rename one")
+        chosen[field] = name
+    if not chosen:
+        raise ConfigError(f"fields must name at least one of {', '.join(known)}, got {given!r}")
+    return chosen
+
+
+def field_name(name: str) -> str:
+    """A source's own name as a field may be called: `data/images` becomes `data.images`, `a b` becomes `a_b`."""
+    return _OTHER.sub("_", name.strip("/").replace("/", ".")).lstrip("_.-") or "field"
+
+
+def _pair(part: str, known: list[str]) -> tuple[str, str]:
+    if part in known:  # a name may hold an equals sign itself
+        return field_name(part), part
+    field, equals, name = part.partition("=")
+    return (field.strip(), name.strip()) if equals else (field_name(part), part)
+
+
+def png(pixels: NDArray[Any], place: object) -> bytes:
+    """Grey [h, w] or RGB [h, w, 3] pixels, uint8 or uint16, as a PNG; BadSample, naming `place`, if there are none."""
+    done = False
+    if pixels.size:
+        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
+    if not done:
+        raise BadSample(f"{place}: cannot be stored as PNG: {list(pixels.shape)} of {pixels.dtype}")
+    return bytes(data)
+
+
+def check_image_size(size: int, path: str | Path) -> None:
+    """BadSample, naming the file, if it has more bytes than an image that can be decoded."""
+    if size > _MOST_IMAGE:
+        raise BadSample(f"{text_of(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
+
+
+def read_image(path: str) -> bytes:
+    """A whole file; BadSample, naming it, if it cannot be read, or is too large for an image."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            check_image_size(size, path)
+            data = os.read(descriptor, size + 1)
+            # A read gives at most 2 GiB, and a file may have grown; mostly this is all.
+            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                data += more
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise BadSample(f"{text_of(path)}: cannot be read: {error.strerror}") from error
+    return data
+
+
+def text_of(path: str | Path) -> str:
+    """A file's name as text that can be stored and printed: bytes that are not UTF-8 are written `\\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def check_index(index: int, count: int) -> None:
+    """IndexError unless `index` is in [0, count)."""
+    if not 0 <= index < count:
+        raise IndexError(f"index must be in [0, {count}), got {index}")
+
+
+def files_of(src: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[Path]:
+    """`src` itself, or the files in the directory `src` that end in one of `suffixes`, by name; hidden ones left out.
+
+    Raises SourceError if there is none, or one is no file that can be read.
+    """
+    root = Path(src).absolute()
+    try:
+        found = [root]
+        if root.is_dir():
+            with os.scandir(root) as entries:
+                names = [entry.name for entry in entries if entry.name.lower().endswith(suffixes)]
+            found = [path for name in sorted(names) if not name.startswith(".") and not (path := root / name).is_dir()]
+        for path in found:
+            if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for a writer for ever
+                raise SourceError(f"{text_of(path)} is no file")
+    except OSError as error:
+        raise SourceError(f"{text_of(error.filename or root)} cannot be read: {error.strerror}") from error
+    if not found:
+        raise SourceError(f"{text_of(root)} holds no files that end in {' or '.join(suffixes)}")
+    return found
+
+
+def labelled(name: str, field: Field) -> Field:
+    """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
+    if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
+        return field
+    return Field("scalar", dtype="int64")
+
+
+def sniffed(values: Iterable[bytes]) -> Field:
+    """A field of images if the first of `values` that isn't empty begins like one, otherwise of bytes."""
+    first = next((value for value in values if len(value)), b"")
+    return Field("image" if images.sniff(first) else "bytes")
+
+
+def spread(count: int, most: int = 100) -> list[int]:
+    """At most `most` of `count` rows, evenly spaced: a sample to estimate sizes from."""
+    rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
+    return rows
+
+
+def utf8(data: bytes) -> str:
+    """`data` as text; BadSample if it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadSample(f"not UTF-8: {error}") from error
+
+
+class Closes(Protocol):
+    """What can be closed, such as a file."""
+
+    def close(self) -> None:
+        """Lets go of it."""
+
+
+_T = TypeVar("_T", bound=Closes)
+
+
+@final
+class OneOpen(Generic[_T]):
+    """Numbered files of which one is open at a time, in each process anew: a fork's child uses nothing inherited."""
+
+    def __init__(self, opens: Callable[[int], _T]) -> None:
+        self._opens = opens
+        self._open: _T | None = None
+        self._key = (0, -1)
+
+    def get(self, number: int) -> _T:
+        """File `number`; the one before is closed."""
+        if self._open is None or self._key != (os.getpid(), number):
+            if self._open is not None:
+                self._open.close()
+                self._open = None  # in case the next one does not open
+            self._open = self._opens(number)
+            self._key = (os.getpid(), number)
+        return self._open

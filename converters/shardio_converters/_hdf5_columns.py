@@ -1,0 +1,222 @@
+"""What an HDF5 file holds, by name: the datasets, members and groups that can be columns of samples, and its links.
+
+A file may name other files: in external links, external storage and virtual datasets. None of them is opened unless
+that is asked for: only hard links are followed, and soft links are resolved by name.
+"""
+
+import importlib
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from shardio.fields import CHECKSUM, Field, shape_column
+
+from ._arrays import array_field
+
+_HOPS = 32  # links to links that are followed before they count as a loop
+_UNKNOWN = Field("bytes")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a file.
+
+    Attributes:
+        path: the dataset, or the group of `data` and `offsets`.
+        members: the names that lead to a member of a compound dataset.
+        shape: the dataset's own shape, `(n, ...)`.
+        field: what its rows are.
+        ragged: whether it is a group of `data` and `offsets`.
+        classes: the names of an enumeration of 0, 1, 2...
+        problem: why it cannot be taken, or nothing.
+        mean: about how many bytes a row takes; 0 where that is not known yet.
+    """
+
+    path: str
+    members: tuple[str, ...]
+    shape: tuple[int, ...]
+    field: Field = _UNKNOWN
+    ragged: bool = False
+    classes: tuple[str, ...] = ()
+    problem: str = ""
+    mean: int = 0
+
+
+@final
+class Contents:
+    """What an open file holds.
+
+    Args:
+        file: the h5py.File.
+        path: where it lies.
+        external_links: whether what it names in other files belongs to it.
+
+    Attributes:
+        columns: by own name: the path, and for members `path/member`.
+        foreign: what is left out because it is in other files, and in which, or what is wrong with those.
+        follow: whether other files belong to it.
+    """
+
+    def __init__(self, file: Any, path: Path, external_links: bool) -> None:
+        self.columns: dict[str, Column] = {}
+        self.foreign: dict[str, str] = {}
+        self._h5py: Any = importlib.import_module("h5py")
+        self.follow = external_links
+        self._links: dict[str, str] = {}
+        self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
+        self._walk(file["/"], "", path)
+
+    def usual(self) -> dict[str, Column]:
+        """The columns that are taken when none are chosen: not what shardio itself adds to a shard."""
+        hidden = (CHECKSUM, shape_column(""))
+        return {name: c for name, c in self.columns.items() if not c.problem and not name.startswith(hidden)}
+
+    def all(self) -> dict[str, Column]:
+        """All columns under all their names, those through links within the file too."""
+        names = [*self.columns, *self._links]
+        for link in self._links:
+            below = f"{self._resolve(link)}/"
+            names += [
+                f"{link}/{name[len(below) :]}" for name in (*self.columns, *self._links) if name.startswith(below)
+            ]
+        return {name: self.columns[real] for name in names if (real := self._resolve(name)) in self.columns}
+
+    def _resolve(self, name: str) -> str:
+        for _ in range(_HOPS):
+            ends = [at for at, letter in enumerate(name) if letter == "/"]
+            through = next((end for end in [*ends, len(name)] if name[:end] in self._links), None)
+            if through is None:
+                break
+            name = self._links[name[:through]] + name[through:]
+        return name
+
+    def _walk(self, group: Any, prefix: str, path: Path) -> None:
+        """Adds what is below `group`, whose names begin with `prefix`; `path` is the file that it is in."""
+        h5l, links, names = self._h5py.h5l, group.id.links, list[bytes]()
+        links.visit(names.append)  # every link once, and through hard ones only
+        for raw in names:
+            local, kind = os.fsdecode(raw), links.get_info(raw).type
+            name = prefix + local
+            if kind == h5l.TYPE_HARD:
+                self._add(group[local], name, path)
+            elif kind == h5l.TYPE_SOFT:
+                target = posixpath.join("/", posixpath.dirname(name), os.fsdecode(links.get_val(raw)))
+                self._links[name] = posixpath.normpath(target).lstrip("/")
+            elif kind == h5l.TYPE_EXTERNAL:
+                filename, target = (os.fsdecode(part) for part in links.get_val(raw))
+                if not self.follow:
+                    self.foreign[name] = f"an external link to {target} in {filename}"
+                    continue
+                try:
+                    there = group[local]
+                except (OSError, KeyError, ValueError, RuntimeError) as error:
+                    self.foreign[name] = f"an external link to {target} in {filename}: {error}"
+                    continue
+                if self._add(there, name, path) and isinstance(there, self._h5py.Group):
+                    self._walk(there, f"{name}/", Path(os.fsdecode(there.file.filename)))
+
+    def _add(self, found: Any, name: str, path: Path) -> bool:
+        """Adds a dataset or a group of `data` and `offsets`; False if it has another name already."""
+        info = self._h5py.h5o.get_info(found.id)
+        first = self._seen.setdefault((info.fileno, info.addr), name)
+        if first != name:
+            self._links[name] = first
+            return False
+        if isinstance(found, self._h5py.Dataset):
+            others = _other_files(found)
+            # HDF5 puts fill values in the place of missing files, and numbers in the place of a percent sign.
+            missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
+            if missing or (others and not self.follow):
+                what = f"{', '.join(missing)}, which is missing" if self.follow else ", ".join(others)
+                self.foreign[name] = f"kept in {what}"
+            else:
+                self.columns |= _of_dataset(found, name)
+        elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
+            for part in ("data", "offsets"):
+                part_info = self._h5py.h5o.get_info(found[part].id)
+                self._seen[part_info.fileno, part_info.addr] = name
+            self.columns[name] = Column(name, (), (len(found["offsets"]) - 1,), ragged=True)
+        return True
+
+    def _is_ragged(self, group: Any) -> bool:
+        if sorted(group.id) != [b"data", b"offsets"]:
+            return False
+        if any(group.id.links.get_info(part).type != self._h5py.h5l.TYPE_HARD for part in group.id):
+            return False
+        data, offsets = group["data"], group["offsets"]
+        if not all(isinstance(part, self._h5py.Dataset) and not _other_files(part) for part in (data, offsets)):
+            return False
+        kinds = data.dtype == np.uint8 and offsets.dtype.kind in "iu"
+        return kinds and data.ndim == offsets.ndim == 1 and len(offsets) > 0
+
+
+def _other_files(dataset: Any) -> list[str]:
+    """The other files that a dataset's data is in."""
+    # Asked before its shape: a virtual dataset may open its files to tell that.
+    external = {os.fsdecode(part[0]) for part in dataset.external or ()}
+    virtual = {part.file_name for part in dataset.virtual_sources()} - {"."} if dataset.is_virtual else set()
+    return sorted(external | virtual)
+
+
+def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:
+    shape = dataset.shape
+    column = Column(name, (), shape or ())
+    kind = dataset.id.get_type()
+    try:
+        _ = kind.dtype
+    except TypeError as error:
+        return {name: replace(column, problem=str(error))}
+    if not shape:
+        return {name: replace(column, problem="it has no rows")}
+    return dict(_columns(kind, name, column, shape[1:]))
+
+
+def _columns(kind: Any, name: str, column: Column, shape: tuple[int, ...]) -> Iterator[tuple[str, Column]]:
+    """`column` completed, or one for each member of a compound; rows have `shape`, elements the HDF5 type `kind`."""
+    h5t = importlib.import_module("h5py").h5t
+    if kind.get_class() == h5t.ARRAY:
+        yield from _columns(kind.get_super(), name, column, shape + kind.get_array_dims())
+    elif kind.get_class() == h5t.COMPOUND and kind.dtype.kind != "c":
+        for number in range(kind.get_nmembers()):
+            member = os.fsdecode(kind.get_member_name(number))
+            inner = replace(column, members=(*column.members, member))
+            yield from _columns(kind.get_member_type(number), f"{name}/{member}", inner, shape)
+    else:
+        refused = {h5t.BITFIELD: "bitfields", h5t.REFERENCE: "references", h5t.TIME: "datetimes"}
+        what = refused.get(kind.get_class()) or _field(kind.dtype, shape)
+        if isinstance(what, str):
+            yield name, replace(column, problem=f"no field holds {what}")
+        else:
+            yield name, replace(column, field=what, classes=_classes(kind.dtype))
+
+
+def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
+    """The field of rows of `shape`; the name of the type if no field holds it."""
+    h5py = importlib.import_module("h5py")
+    if h5py.check_string_dtype(dtype):
+        return Field("json" if shape else "text")
+    if (base := h5py.check_vlen_dtype(dtype)) is not None:
+        numbers = array_field(np.dtype(base), ())
+        if shape or numbers is None:
+            return f"{list(shape)} of variable-length {base}" if shape else f"variable-length {base}"
+        if not np.dtype(base).isnative:  # h5py gives the bytes as they are in the file, and calls them native
+            return f"variable-length {base}: h5py confuses their byte order"
+        return Field("bytes") if base == np.uint8 else Field("array", dtype=numbers.dtype)
+    if dtype.kind in "mM":
+        return "datetimes"
+    if dtype.kind == "V" and not shape:
+        return Field("bytes")
+    return array_field(dtype, shape) or str(dtype)
+
+
+def _classes(dtype: Any) -> tuple[str, ...]:
+    """The names of an enumeration whose values are 0, 1, 2..."""
+    values = importlib.import_module("h5py").check_enum_dtype(dtype) or {}
+    names = {value: name for name, value in values.items()}
+    return tuple(names[number] for number in range(len(names))) if names.keys() == set(range(len(names))) else ()

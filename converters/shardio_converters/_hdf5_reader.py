@@ -1,0 +1,165 @@
+"""The columns of one open HDF5 file, read in blocks."""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, SourceError
+
+from ._arrays import Blocks, rows_at_once, sample_value
+from ._common import text_of
+from ._hdf5_columns import Column
+
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
+"""What h5py raises for what it cannot read; MemoryError where damage is taken for a length."""
+
+_VARYING = 256  # rows of varying size that are read at once at most
+_OFFSETS = 1 << 17  # offsets that are read at once
+
+
+def open_file(path: Path) -> Any:
+    """The h5py.File at `path`; SourceError if it cannot be opened."""
+    try:
+        return importlib.import_module("h5py").File(path, "r")
+    except DAMAGE as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise SourceError(f"{text_of(path)} cannot be read as HDF5: {reason}") from error
+
+
+@final
+class Reader:
+    """An HDF5 file whose columns are read; the last block of each dataset is kept.
+
+    Args:
+        path: the file.
+        columns: those that will be asked for.
+
+    Raises SourceError if the file cannot be opened, lacks a column or needs a filter that is not installed.
+    """
+
+    def __init__(self, path: Path, columns: Iterable[Column]) -> None:
+        self._path = path
+        self._blocks = Blocks()
+        self._windows: dict[str, tuple[int, NDArray[np.uint8]]] = {}
+        self._datasets: dict[str, Any] = {}
+        self._heads: dict[str, list[str]] = {}  # the members that are read of each compound
+        self._means: dict[str, int] = {}
+        self._file = open_file(path)
+        try:
+            for column in columns:
+                self._add(column)
+        except DAMAGE as error:
+            self.close()
+            raise SourceError(f"{text_of(path)} cannot be read: {error}") from error
+        except SourceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._datasets.clear()
+        self._file.close()
+
+    def _add(self, column: Column) -> None:
+        for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
+            self._datasets[path] = self._file[path]
+            _check_filters(self._datasets[path], f"{text_of(self._path)}, {path}")
+            self._means[path] = self._means.get(path, 0) + column.mean
+        if column.members:
+            heads = self._heads.setdefault(column.path, [])
+            heads += [name for name in column.members[:1] if name not in heads]
+
+    def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
+        """Row `row` as a sample has it; BadSample names it. `alone` reads no block for it."""
+        try:
+            element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
+            return sample_value(element, column.field)
+        except (BadSample, TypeError) as error:  # TypeError: nothing where numbers should be
+            raise BadSample(f"{text_of(self._path)}, {column.path}, row {row}: {error}") from error
+
+    def fill(self, column: Column, out: NDArray[Any]) -> None:
+        """All rows of a column of scalars; BadSample if they cannot be read."""
+        step = self._step(column.path)
+        for low in range(0, len(out), step):
+            block = self._read(column.path, low, min(low + step, len(out)))
+            out[low : low + step] = _member(block, column)
+
+    def add_lengths(self, column: Column, sizes: NDArray[np.int64]) -> None:
+        """Adds the bytes of each row of a ragged column; rows that cannot be told stay as they are."""
+        for low in range(0, len(sizes), _OFFSETS):
+            part = sizes[low : low + _OFFSETS]
+            with contextlib.suppress(BadSample):  # those rows will be bad samples
+                offsets = self._read(f"{column.path}/offsets", low, low + len(part) + 1)
+                part += np.maximum(np.diff(offsets.astype(np.int64)), 0)
+
+    def _element(self, column: Column, row: int, alone: bool) -> Any:
+        if alone:
+            return _member(self._read(column.path, row, row + 1)[0], column)
+        return _member(self._row(column.path, row, self._step(column.path)), column)
+
+    def _ragged(self, column: Column, row: int) -> bytes:
+        path, data = f"{column.path}/data", self._datasets[f"{column.path}/data"]
+        start, stop = (int(self._row(f"{column.path}/offsets", at, _OFFSETS)) for at in (row, row + 1))
+        size = data.shape[0]
+        if not 0 <= start <= stop <= size:
+            raise BadSample(f"offsets {start} to {stop} are not within {size} bytes")
+        low, window = self._windows.get(path, (0, np.empty(0, np.uint8)))
+        if not low <= start <= stop <= low + len(window):
+            chunk = data.chunks[0] if data.chunks else 1
+            low = start // chunk * chunk
+            self._windows.pop(path, None)
+            window = self._read(path, low, min(-(-stop // chunk) * chunk, size))
+            self._windows[path] = low, window
+        return window[start - low : stop - low].tobytes()
+
+    def _row(self, path: str, row: int, step: int) -> Any:
+        count = self._datasets[path].shape[0]
+        return self._blocks.row(path, row, count, step, lambda start, stop: self._read(path, start, stop))
+
+    def _step(self, path: str) -> int:
+        dataset = self._datasets[path]
+        if dataset.dtype.hasobject:
+            return min(_VARYING, rows_at_once(self._means[path]))
+        row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
+        return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
+
+    def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
+        dataset = self._datasets[path]
+        with _reading():
+            heads = self._heads.get(path)
+            values: NDArray[Any] = (dataset.fields(heads) if heads else dataset)[start:stop]
+            return values
+
+
+def _member(values: Any, column: Column) -> Any:
+    for name in column.members:
+        values = values[name]
+    return values
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        raise BadSample(f"damaged, h5py says: {error}") from error
+
+
+def _check_filters(dataset: Any, place: str) -> None:
+    """Loads hdf5plugin where a dataset's filters need it; SourceError names a filter that is missing all the same."""
+    h5z = importlib.import_module("h5py").h5z
+    properties = dataset.id.get_create_plist()
+    for code, _, _, title in (properties.get_filter(number) for number in range(properties.get_nfilters())):
+        if h5z.filter_avail(code):
+            continue
+        with contextlib.suppress(ImportError):
+            importlib.import_module("hdf5plugin")
+        if not h5z.filter_avail(code):
+            what = f"HDF5 filter {code} ({title.decode(errors='replace')})"
+            raise SourceError(f"{place} needs {what}: pip install 'shardio-data[hdf5]' may provide it")

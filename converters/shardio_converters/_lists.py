@@ -1,0 +1,269 @@
+"""Lists of samples, a row each: CSV and TSV (RFC 4180) and JSON lines (https://jsonlines.org), as compact columns."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import SourceError
+from shardio.fields import Field
+
+from ._common import text_of
+from ._texts import Texts
+
+_MOST = 16 << 20  # characters of one cell: a quote that is never closed must not take all memory
+
+# As numbers are written out: `007`, `+49` and `1_000` stay text, because as numbers they'd lose something.
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan", re.IGNORECASE)
+_EXACT = 15  # digits of a whole number that float64 surely holds
+
+Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
+"""Rows by column, each with the number of the line it begins on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's values, one a row: numbers, or Texts, which hold JSON where the field is json."""
+
+    field: Field
+    values: NDArray[Any] | Texts
+
+    def __getitem__(self, row: int) -> Any:
+        if isinstance(self.values, np.ndarray):
+            return self.values[row].item()
+        return json.loads(self.values[row]) if self.field.kind == "json" else self.values[row]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list on disk.
+
+    Attributes:
+        path: the file.
+        delimiter: between the cells of a row; None for JSON lines.
+    """
+
+    path: Path
+    delimiter: str | None
+
+    def __str__(self) -> str:
+        return text_of(self.path)
+
+    def names(self) -> list[str]:
+        """The columns' names: the header, or the keys of the first object. SourceError if there is no row."""
+        with closing(self._rows()) as rows:
+            for _, row in rows:
+                return _checked(list(row), self)
+        raise SourceError(f"{self} holds no rows")
+
+    def line(self, row: int) -> int:
+        """The line that a row begins on, counted from 1; for messages."""
+        with closing(self._rows()) as rows:
+            return next(islice(rows, row, None))[0]
+
+    def read(
+        self, paths: Iterable[str], others: Iterable[str], *, whole: bool
+    ) -> tuple[dict[str, Texts], dict[str, Column]]:
+        """The columns `paths` as they stand, and `others` by the kind that all their values have.
+
+        Args:
+            paths: names of columns of paths.
+            others: names of other columns.
+            whole: whether these are all columns, so that a row with another one is refused.
+
+        Raises SourceError naming the line: a row without one of the columns, or what cannot be the value of one.
+        """
+        found = {name: Texts() for name in paths}
+        cells = {name: _Cells() for name in others}
+        takers: dict[str, Callable[[Any], None]] = {name: _path_into(texts) for name, texts in found.items()}
+        takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
+        with closing(self._rows()) as rows:
+            for line, row in rows:
+                if whole and len(row) > len(takers):
+                    raise SourceError(
+                        f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, the first row has not"
+                    )
+                for name, take in takers.items():
+                    try:
+                        take(row[name])
+                    except KeyError as error:
+                        raise SourceError(f"{self}, line {line}: has no {name!r}") from error
+                    except (TypeError, ValueError) as error:
+                        raise SourceError(f"{self}, line {line}, column {name!r}: {_reason(error)}") from error
+        return found, {name: self._column(name, cell) for name, cell in cells.items()}
+
+    def _column(self, name: str, cells: "_Cells") -> Column:
+        if not self.delimiter:
+            return _of_json(cells)
+        values = _numbers(cells.texts)
+        if values is None:
+            return Column(Field("text"), cells.texts)
+        if len(values) < len(cells.texts):
+            line = self.line(next(row for row, text in enumerate(cells.texts) if not text))
+            raise SourceError(f"{self}, line {line}: column {name!r} holds numbers, here it is empty")
+        return Column(Field("scalar", dtype=values.dtype.name), values)
+
+    def _rows(self) -> Rows:
+        return _records(self) if self.delimiter else _objects(self)
+
+
+class _Cells:
+    """One column while it is read: its cells as text, or as JSON with the types that were met."""
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.types: set[type] = set()
+
+    def add_text(self, cell: str) -> None:
+        cell.encode()
+        self.texts.append(cell)
+
+    def add_json(self, value: Any) -> None:
+        text = _to_json(value)
+        text.encode()
+        self.texts.append(text)
+        self.types.add(type(value))
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _path_into(texts: Texts) -> Callable[[Any], None]:
+    def take(path: Any) -> None:
+        if not isinstance(path, str):
+            raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
+        os.fsencode(path)
+        texts.append(path)
+
+    return take
+
+
+def _reason(error: Exception) -> str:
+    return "not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+
+
+def _records(listing: Listing) -> Rows:
+    """The rows of a table with a header; empty lines are passed over."""
+    header: list[str] = []
+    with _opened(listing) as file, _long_cells():
+        # Strict: a stray quote would take the rest of the file into one cell, row by row unseen.
+        reader = csv.reader(file, delimiter=listing.delimiter or ",", strict=True)
+        line = 1
+        try:
+            for cells in reader:
+                if cells and not header:
+                    header = _checked(cells, listing)
+                elif cells:
+                    if len(cells) != len(header):
+                        raise SourceError(f"{listing}, line {line}: has {len(cells)} cells, the header {len(header)}")
+                    yield line, dict(zip(header, cells, strict=True))
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise SourceError(f"{listing}, line {line}: {error}") from error
+
+
+def _checked(header: list[str], listing: Listing) -> list[str]:
+    if not all(map(_is_text, header)):
+        raise SourceError(f"{listing}: columns' names must be UTF-8, got {str(header)[:80]}")
+    if twice := [name for number, name in enumerate(header) if name in header[:number]]:
+        raise SourceError(f"{listing}: columns must have different names, {twice[0]!r} is there twice")
+    return header
+
+
+def _is_text(name: str) -> bool:
+    # In another encoding, such as UTF-16, there are zeros or what is no UTF-8.
+    return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _objects(listing: Listing) -> Rows:
+    """The objects of JSON lines; empty lines are passed over."""
+    with _opened(listing) as file:
+        for line, text in enumerate(file, 1):
+            if text.isspace():
+                continue
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise SourceError(f"{listing}, line {line}: not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise SourceError(
+                    f"{listing}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}"
+                )
+            yield line, row
+
+
+@contextmanager
+def _opened(listing: Listing) -> Iterator[Iterable[str]]:
+    # Bytes that are not UTF-8 pass as surrogates: in paths they are right.
+    newline = "" if listing.delimiter else "\n"
+    try:
+        with listing.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+            yield file
+    except OSError as error:
+        raise SourceError(f"{listing} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Lets cells be longer than the 128 KiB that `csv` allows."""
+    before = csv.field_size_limit()
+    csv.field_size_limit(max(before, _MOST))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _numbers(texts: Texts) -> NDArray[Any] | None:
+    """The cells that aren't empty as int64, or float64; None unless they all are such numbers, and there is one."""
+    for dtype, parse in ((np.int64, _whole), (np.float64, _fraction)):
+        try:
+            values = np.fromiter((parse(text) for text in texts if text), dtype)
+        except (ValueError, OverflowError):
+            continue
+        return values if len(values) else None
+    return None
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    if not _NUMBER.fullmatch(text) or (len(text) > _EXACT and _WHOLE.fullmatch(text)):
+        raise ValueError(text)
+    return float(text)
+
+
+def _of_json(cells: _Cells) -> Column:
+    """Truth values, whole numbers, numbers or texts where all are such; JSON otherwise."""
+    values: Iterator[Any] = (json.loads(text) for text in cells.texts)
+    if cells.types == {str}:
+        return Column(Field("text"), Texts(values))
+    dtype = {frozenset({bool}): "bool", frozenset({int}): "int64"}.get(frozenset(cells.types))
+    if dtype is None and cells.types <= {int, float}:
+        dtype, values = "float64", map(_exact, values)
+    if dtype is not None:
+        try:
+            return Column(Field("scalar", dtype=dtype), np.fromiter(values, dtype, len(cells.texts)))
+        except OverflowError:  # JSON's numbers have no limit
+            pass
+    return Column(Field("json"), cells.texts)
+
+
+def _exact(value: float) -> float:
+    if isinstance(value, int) and float(value) != value:
+        raise OverflowError(value)
+    return float(value)

@@ -1,0 +1,158 @@
+"""Zarr stores on a local disk: which arrays are in them, told without running anything that they hold."""
+
+import json
+import lzma
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from shardio._optional import load
+from shardio.errors import SourceError
+from shardio.fields import Field
+
+from ._arrays import array_field
+from ._common import text_of
+
+DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
+    *(MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""All that zarr and its codecs raise for what they cannot read; MemoryError where damage is taken for a length."""
+
+_METADATA = ("zarr.json", ".zarray")
+_BYTES = Field("bytes")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array: its path in the store, its shape, and the field of its rows, or why they have none.
+
+    `mean` is about how many bytes a row takes, 0 where that is not known yet.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    field: Field = _BYTES
+    problem: str = ""
+    mean: int = 0
+
+
+@final
+class Store:
+    """The open store at `root`, a directory or a zip file, by zarr 2 or 3; SourceError if it cannot be opened."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._zarr = load("zarr", purpose="the converter 'zarr'", extra="zarr")
+        stores = self._zarr.storage
+        try:
+            if not root.is_dir():
+                self._store = stores.ZipStore(str(root), mode="r")
+            elif hasattr(stores, "LocalStore"):  # zarr 3
+                self._store = stores.LocalStore(root, read_only=True)
+            else:
+                self._store = stores.DirectoryStore(str(root))
+        except DAMAGE as error:
+            raise SourceError(f"{text_of(root)} cannot be read: {error}") from error
+
+    def array(self, path: str) -> Any:
+        """The array at `path`; SourceError if zarr does not take its metadata."""
+        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # of zarr 2, and an Exception of no other kind
+        try:
+            return self._zarr.open_array(store=self._store, path=path, mode="r")
+        except (*DAMAGE, wrong) as error:
+            raise SourceError(f"{text_of(self._root)}: the array {path!r} cannot be read: {error!r}") from error
+
+    def close(self) -> None:
+        """Closes the store."""
+        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before
+            self._store.close()
+
+
+def columns(root: Path) -> dict[str, Column]:
+    """All arrays of the store at `root`, by path; one that is the whole store is called `array`."""
+    codecs: dict[str, set[str]] = {}
+    for path, metadata in _find(root):  # a folder may hold metadata of both formats
+        codecs[path] = codecs.get(path, set()) | _codecs(metadata)
+    if not codecs:
+        raise SourceError(f"{text_of(root)} holds no arrays of Zarr")
+    store = Store(root)
+    found: dict[str, Column] = {}
+    try:
+        for path in sorted(codecs):
+            if "pickle" in codecs[path]:  # zarr 2 unpickles a fill value just to open an array
+                found[path or "array"] = Column(path, (0,), problem="pickled objects may run code")
+            else:
+                found[path or "array"] = _column(store.array(path), path, codecs[path])
+    finally:
+        store.close()
+    return found
+
+
+def _column(array: Any, path: str, codecs: set[str]) -> Column:
+    shape, dtype = tuple(array.shape), array.dtype
+    column, rows = Column(path, shape), shape[1:]
+    if dtype.kind in "TUS" or "vlen-utf8" in codecs:
+        return replace(column, field=Field("json" if rows else "text"))
+    if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
+        return column
+    field = array_field(dtype, rows)
+    return replace(column, field=field) if field else replace(column, problem=f"no field holds {list(rows)} of {dtype}")
+
+
+def _codecs(metadata: Mapping[str, Any]) -> set[str]:
+    """The names of an array's codecs and of those within them."""
+    names: set[str] = set()
+    waiting = [metadata.get(key) for key in ("filters", "compressor", "codecs")]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            names |= {part[key].removeprefix("numcodecs.") for key in ("id", "name") if isinstance(part.get(key), str)}
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return names
+
+
+def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Path and metadata of every array in the store. Read here, because zarr may run code to tell them."""
+    try:
+        if root.is_dir():
+            yield from _find_in_folder(root, "", frozenset())
+            return
+        with zipfile.ZipFile(root) as file:
+            for name in file.namelist():
+                folder, _, base = name.rpartition("/")
+                if base in _METADATA:
+                    yield from _array_metadata(file.read(name), folder, f"{text_of(root)}, {name}")
+    except DAMAGE as error:
+        raise SourceError(f"{text_of(root)} cannot be read: {error}") from error
+
+
+def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    inode = folder.stat().st_ino
+    known = [folder / name for name in _METADATA if (folder / name).exists()]
+    if inode in above or not (known or (folder / ".zgroup").exists()):  # above: a link to a folder that it is in
+        return
+    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, text_of(file))]
+    yield from arrays
+    if not arrays:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        for name in names:
+            yield from _find_in_folder(folder / name, f"{path}/{name}".lstrip("/"), above | {inode})
+
+
+def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Path and metadata of an array; nothing for a group."""
+    metadata = json.loads(data)
+    if not isinstance(metadata, dict):
+        raise SourceError(f"{place} is no metadata of Zarr")
+    if metadata.get("node_type") != "group":
+        yield path, metadata

@@ -1,0 +1,262 @@
+"""A list of files: CSV, TSV or JSON lines, with a row for each sample: where its files are, and its other values."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.types import Sample
+
+from ._common import check_image_size, check_index, choose, sniffed, text_of
+from ._lists import Column, Listing
+from ._texts import Texts
+
+PATHS = ("path", "file", "file_name", "filename", "image")
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
+
+_SNIFFED = 100  # files that are tried at most to find one that can be read
+_THREADS = 16  # a network file system answers many questions in the time of one
+_AT_ONCE = 4096  # files that a thread asks about before it looks for more
+
+
+def filelist(
+    src: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    path: str | Mapping[str, str] | None = None,
+    fields: str | Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    classes: str | Iterable[str] | None = None,
+) -> "FileList":
+    """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
+
+    Tables have a header. A column of whole numbers is an int64 scalar, one of other numbers a float64 scalar, any other
+    text; numbers are as they are usually written, so `007` and `+49` are text. JSON lines are objects with the same
+    keys: truth values, numbers and texts are scalars and text where all rows have such, anything else is json. Files
+    that begin like an image are the field `image`, others `bytes`, and `key` is the path as the list has it, unless a
+    sample has several files. Paths may be absolute or lead out of the root: a list is its user's own.
+
+    Args:
+        src: the list: .csv, .tsv, .jsonl or .ndjson; with a delimiter, a table of any name.
+        root: the folder that relative paths start from. Without it that of the list.
+        path: the column that holds the paths, or several and what to call their fields, as in "image=photo,mask=mask".
+            Without it the first that is there of path, file, file_name, filename and image.
+        fields: the other columns to take and what to call them, as in "label=species,width". Without it all.
+        delimiter: the character between the cells of a row; "\\t" is a tab. Without it the list's suffix tells.
+        classes: the classes' names by label, a list or text such as "cat,dog", or "auto" for the sorted texts of the
+            field label, or else class. Text in it becomes its number, and the field is called label.
+
+    Example:
+        shardio convert filelist train.csv data/train --root /data/photos --classes auto
+        shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
+
+    Raises:
+        SourceError: the list cannot be read, or one of its rows is not like the others; the message names the line.
+        ConfigError: there is no such column, two fields would have one name, or `classes` do not fit the labels.
+    """
+    listing = _listing(Path(src).absolute(), delimiter)
+    folder = listing.path.parent if root is None else Path(root).absolute()
+    if not folder.is_dir():
+        raise SourceError(f"root must be a folder, got {text_of(folder)}")
+    names = listing.names()
+    wanted = _usual(names, listing) if path is None else path
+    alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
+    chosen = choose({"file": str(wanted)} if alone else wanted, names, listing)
+    rest = [name for name in names if name not in chosen.values()]
+    others = choose(fields, rest, listing) if rest or fields is not None else {}
+    texts, columns = listing.read(chosen.values(), others.values(), whole=fields is None)
+    files = {name: _Files(sniffed(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
+    if alone:
+        files = {file.field.kind: file for file in files.values()}
+    taken = {name: columns[own] for name, own in others.items()}
+    labels: tuple[str, ...] = ()
+    if classes is not None:
+        taken, labels = _classified(taken, classes, listing)
+    if both := files.keys() & taken.keys():
+        raise ConfigError(f"{listing}: two columns would be the field {min(both)!r}; rename one with path or fields")
+    return FileList(folder, files, taken, labels)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Files:
+    """One file a row: the field, of kind `image` or `bytes`, and the paths."""
+
+    field: Field
+    paths: Texts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FileList:
+    """The rows of a list. Pickling sends its columns, so that a worker needs the files but not the list.
+
+    Attributes:
+        root: the folder that relative paths start from.
+        files: the files by field.
+        columns: other values by field.
+        classes: the names of the classes, where they are known.
+    """
+
+    root: Path
+    files: Mapping[str, _Files]
+    columns: Mapping[str, Column]
+    classes: tuple[str, ...]
+
+    def __reduce__(self) -> tuple[type["FileList"], tuple[Any, ...]]:
+        return FileList, (self.root, self.files, self.columns, self.classes)
+
+    @property
+    def _keys(self) -> Texts:
+        return next(iter(self.files.values())).paths
+
+    @property
+    def _has_key(self) -> bool:
+        return len(self.files) == 1 and "key" not in {**self.files, **self.columns}
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The files, the other columns, and `key`: the path as the list has it, if there is one file a sample."""
+        key = {"key": Field("text")} if self._has_key else {}
+        files, columns = self.files.items(), self.columns.items()
+        return {**{name: file.field for name, file in files}, **{name: c.field for name, c in columns}, **key}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where they are known."""
+        return {"source": "filelist", **({"classes": list(self.classes)} if self.classes else {})}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The files' sizes in bytes, `[n]`, 0 for those that are missing; the file system is asked once."""
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            sizes = np.zeros(len(self._keys), np.int64)
+            for file in self.files.values():
+                sizes += _sizes(self.root, file.paths, pool)
+            return sizes
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self._keys))
+        sample = {name: _read(self.root, file.paths[index], file.field) for name, file in self.files.items()}
+        sample |= {name: column[index] for name, column in self.columns.items()}
+        return {**sample, "key": text_of(self._keys[index])} if self._has_key else sample
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: columns of numbers and of truth values."""
+        values = self.columns[name].values if name in self.columns else None
+        return values if isinstance(values, np.ndarray) else None
+
+
+def _listing(path: Path, delimiter: str | None) -> Listing:
+    if not path.is_file():  # what a shell calls <(...) can be read only once, and errors look for their line
+        raise SourceError(f"{text_of(path)} is {'no file' if path.exists() else 'missing'}")
+    suffix = path.suffix.lower()
+    if delimiter is None:
+        if suffix not in DELIMITERS:
+            raise ConfigError(f"{text_of(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
+        return Listing(path, DELIMITERS[suffix])
+    one = "\t" if delimiter == "\\t" else delimiter
+    if len(one) != 1 or one in '\r\n"':
+        raise ConfigError(f"a delimiter must be one character, no quote and no end of a line, got {delimiter!r}")
+    return Listing(path, one)
+
+
+def _usual(names: list[str], listing: Listing) -> str:
+    for name in PATHS:
+        if name in names:
+            return name
+    raise ConfigError(f"{listing} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
+
+
+def _classified(
+    columns: Mapping[str, Column], classes: str | Iterable[str], listing: Listing
+) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """The columns with labels as numbers, and the classes' names."""
+    own = next((name for name in ("label", "class") if name in columns), None)
+    if own is None:
+        raise ConfigError(f"classes need a field label or class; taken are {', '.join(columns) or 'none'}")
+    values, kind = columns[own].values, columns[own].field
+    if kind.kind != "text" and (kind.dtype != "int64" or classes == "auto"):
+        raise ConfigError(f"classes={classes!r} do not fit {own!r}, which is {kind.dtype or kind.kind}")
+    if classes == "auto":
+        known = sorted(set(values) - {""})
+    else:
+        known = [name.strip() for name in (classes.split(",") if isinstance(classes, str) else classes)]
+    numbers = {name: number for number, name in enumerate(known)}
+    if len(numbers) < len(known):
+        raise ConfigError(f"classes must differ, got {', '.join(known)}")
+    texts = (numbers.get(text, -1) for text in values)
+    labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, Texts) else values
+    outside = (labels < 0) | (labels >= len(known))
+    if outside.any():
+        row = int(outside.argmax())
+        told = f"{', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+        raise SourceError(
+            f"{listing}, line {listing.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
+        )
+    changed = Column(Field("scalar", dtype="int64"), labels)
+    return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
+
+
+def _sizes(root: Path, paths: Texts, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
+    def part(start: int) -> NDArray[np.int64]:
+        stop = min(start + _AT_ONCE, len(paths))
+        return np.fromiter((_size(root, paths[row]) for row in range(start, stop)), np.int64, stop - start)
+
+    return np.concatenate(list(pool.map(part, range(0, len(paths), _AT_ONCE))))
+
+
+def _size(root: Path, path: str) -> int:
+    try:
+        return os.stat(os.path.join(root, path)).st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def _heads(root: Path, paths: Texts) -> Iterator[bytes]:
+    """The first bytes of the first files, as far as they can be read."""
+    for path in islice(paths, _SNIFFED):
+        try:
+            yield _bytes_of(root, path, most=64)
+        except BadSample:
+            continue
+
+
+def _read(root: Path, path: str, field: Field) -> bytes:
+    data = _bytes_of(root, path, image=field.kind == "image")
+    if field.kind == "image":
+        try:
+            images.probe(data)
+        except BadSample as error:
+            raise BadSample(f"{text_of(root / path)}: {error}") from error
+    return data
+
+
+def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> bytes:
+    place = root / path
+    try:
+        found = os.stat(place)
+        if image:
+            check_image_size(found.st_size, place)
+        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would wait for a writer for ever
+            raise BadSample(f"{text_of(place)} is no file")
+        with place.open("rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise BadSample(f"{text_of(place)}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadSample(f"{text_of(place)!r}: no file can be called so: {error}") from error

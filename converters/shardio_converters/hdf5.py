@@ -1,0 +1,233 @@
+"""HDF5 files, of any layout that h5py reads: samples are the rows of datasets along their first axis.
+
+The format is described at https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.foreign.files import find
+from shardio.foreign.names import Paths
+from shardio.types import Sample
+
+from ._arrays import listed, measure
+from ._common import OneOpen, check_index, choose, labelled, text_of
+from ._hdf5_columns import Column, Contents
+from ._hdf5_reader import DAMAGE, Reader, open_file
+
+SUFFIXES = (".h5", ".hdf5", ".he5")
+
+
+def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_links: bool = False) -> "Hdf5":
+    """HDF5 files: datasets whose rows, along the first axis, are the samples.
+
+    Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it); they are
+    read one after the other in the order of their names and must agree. Each dataset is a field: numbers are scalars or arrays, strings text, opaque values
+    bytes, enumerations their whole numbers, rows of uint8 that vary in length bytes, or images if they begin like one,
+    and such rows of other numbers arrays without a fixed shape. Each member of a compound dataset is a field. A group
+    of just `data` (uint8) and `offsets` (whole numbers, n+1), which is how shardio stores them, is bytes or images.
+    References, bitfields and datetimes are left out. Soft links within the file can be chosen.
+
+    Args:
+        src: the file, the directory or the pattern; in Python also a list of such.
+        fields: the datasets to take and what to call them, as in "image=data/images,label"; a member is "table/name".
+            Without it all are taken, and they must have the same number of rows.
+        external_links: reads what a file keeps in other files: external links, external storage, virtual datasets.
+            Without it they are refused, because a file from elsewhere must not choose what is read.
+
+    Example:
+        shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
+        shardio convert hdf5 runs data/runs --external-links
+
+    Raises:
+        SourceError: a file is missing, damaged, needs a filter that is not installed or keeps data in other files;
+            files do not agree, datasets differ in their number of rows, or no field holds what they are made of.
+        ConfigError: `fields` names what is not there.
+    """
+    paths = find(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
+    names: dict[str, str] = {}
+    columns: dict[str, Column] = {}
+    counts: list[int] = []
+    for path in paths:
+        contents = _contents(path, external_links)
+        if fields is None:
+            _check_whole(contents, path)
+        names = names or _choose(fields, contents, path)
+        found = _take(names, contents, path, paths[0])
+        if fields is None and (extra := contents.usual().keys() - names.values()):
+            raise SourceError(f"files must agree: {text_of(path)} has {min(extra)!r}, {text_of(paths[0])} has not")
+        columns = columns or found
+        _check_same(columns, found, path, paths[0])
+        counts.append(next(iter(found.values())).shape[0])
+        Reader(path, found.values()).close()  # filters that are missing show now
+    return Hdf5(tuple(paths), columns, np.cumsum([0, *counts], dtype=np.int64)).measured()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hdf5:
+    """The rows of HDF5 files. Pickling sends paths; a worker opens the files itself, one at a time.
+
+    Attributes:
+        paths: the files.
+        columns: what is read of them, by field.
+        starts: the number of each file's first sample, and of all samples, `[files + 1]`.
+    """
+
+    paths: tuple[Path, ...]
+    columns: Mapping[str, Column]
+    starts: NDArray[np.int64]
+    container = "hdf5"
+
+    def __reduce__(self) -> tuple[type["Hdf5"], tuple[Any, ...]]:
+        return Hdf5, (self.paths, self.columns, self.starts)
+
+    @cached_property
+    def _readers(self) -> OneOpen[Reader]:
+        return OneOpen(partial(_reader, self.paths, tuple(self.columns.values())))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """One for each dataset, member or group that was chosen."""
+        return {name: column.field for name, column in self.columns.items()}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files."""
+        return self.paths
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `shardio.source.HasNames`: scalars are there without their members' names."""
+        members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
+        if members:
+            name = "/".join([members[0].path, *members[0].members])
+            raise SourceError(f"{text_of(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
+        return {name: column.path for name, column in self.columns.items()}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where the labels are an enumeration of 0, 1, 2..."""
+        classes = self.columns["label"].classes if "label" in self.columns else ()
+        return {"source": "hdf5", **({"classes": list(classes)} if classes else {})}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each sample, `[n]`: exact for numbers and offsets, the average of up to 100 rows for others."""
+        sizes = np.full(self.starts[-1], sum(column.mean for column in self.columns.values()), np.int64)
+        if ragged := [column for column in self.columns.values() if column.ragged]:
+            for number in range(len(self.paths)):
+                for column in ragged:
+                    part = sizes[self.starts[number] : self.starts[number + 1]]
+                    self._readers.get(number).add_lengths(column, part)
+        return sizes
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, int(self.starts[-1]))
+        return {name: self._value(column, index) for name, column in self.columns.items()}
+
+    def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
+        number = bisect_right(self.starts, index) - 1
+        return self._readers.get(number).value(column, index - int(self.starts[number]), alone=alone)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: any scalar, unless a part is damaged: its rows tell where."""
+        column = self.columns.get(name)
+        if column is None or column.field.kind != "scalar":
+            return None
+        values = np.empty(self.starts[-1], column.field.row_dtype)
+        try:
+            for number in range(len(self.paths)):
+                self._readers.get(number).fill(column, values[self.starts[number] : self.starts[number + 1]])
+        except BadSample:
+            return None
+        return values
+
+    def measured(self) -> "Hdf5":
+        """The same with the kinds and the average sizes of what varies from row to row, by reading some of it."""
+        return Hdf5(self.paths, {name: self._measure(column) for name, column in self.columns.items()}, self.starts)
+
+    def _measure(self, column: Column) -> Column:
+        read = partial(self._value, column, alone=True)
+        # What a ragged column takes is told by its offsets.
+        field, mean = measure(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
+        return replace(column, field=field, mean=mean)
+
+
+def _reader(paths: Sequence[Path], columns: Sequence[Column], number: int) -> Reader:
+    return Reader(paths[number], columns)
+
+
+def _contents(path: Path, external_links: bool) -> Contents:
+    file = open_file(path)
+    try:
+        return Contents(file, path, external_links)
+    except DAMAGE as error:
+        raise SourceError(f"{text_of(path)} cannot be read: {error}") from error
+    finally:
+        file.close()
+
+
+def _check_whole(contents: Contents, path: Path) -> None:
+    """Raises SourceError unless everything that `path` holds can be taken together."""
+    if contents.foreign:
+        raise SourceError(f"{text_of(path)} {_elsewhere(contents)}; or choose others with fields")
+    usual = contents.usual()
+    if not usual:
+        raise SourceError(f"{text_of(path)} holds no datasets with rows: {_listed(contents.columns)}")
+    if len({column.shape[0] for column in usual.values()}) > 1:
+        listed = _listed(usual)
+        raise SourceError(f"{text_of(path)}: datasets differ in their rows; choose some with fields: {listed}")
+
+
+def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
+    available = contents.usual() if fields is None else contents.all()
+    try:
+        return choose(fields, available, text_of(path))
+    except ConfigError as error:
+        if contents.foreign:
+            raise ConfigError(f"{error}; the file {_elsewhere(contents)}") from error
+        raise
+
+
+def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path) -> dict[str, Column]:
+    """The columns called `names`, by field; SourceError if one cannot be taken or they differ in their rows."""
+    available = contents.all()
+    found: dict[str, Column] = {}
+    for field, name in names.items():
+        column = available.get(name)
+        if column is None:
+            raise SourceError(f"files must agree: {text_of(path)} has no {name!r}, {text_of(first)} has")
+        if column.problem:
+            raise SourceError(f"{text_of(path)}: {name!r} cannot be taken: {column.problem}")
+        found[field] = replace(column, field=labelled(field, column.field))
+    if len({column.shape[0] for column in found.values()}) > 1:
+        listed = _listed({name: available[name] for name in names.values()})
+        raise SourceError(f"{text_of(path)}: what is chosen must have the same number of rows: {listed}")
+    return found
+
+
+def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:
+    for name, column in found.items():
+        if replace(column, shape=()) != replace(expected[name], shape=()):
+            ours, others = (f"{c.path} {c.field}" for c in (column, expected[name]))
+            raise SourceError(
+                f"files must agree: field {name!r} is {ours} in {text_of(path)}, {others} in {text_of(first)}"
+            )
+
+
+def _elsewhere(contents: Contents) -> str:
+    named = ", ".join(f"{name!r} ({what})" for name, what in contents.foreign.items())
+    return f"keeps data in other files: {named}" + ("" if contents.follow else "; external_links=True reads them")
+
+
+def _listed(columns: Mapping[str, Column]) -> str:
+    return listed({name: column.shape for name, column in columns.items()})

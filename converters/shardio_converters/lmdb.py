@@ -1,0 +1,196 @@
+"""LMDB files of images: Caffe's Datum, or image files under keys; what is read is told by `shardio.foreign.lmdb`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.foreign import lmdb as foreign
+from shardio.foreign.files import File
+from shardio.foreign.names import naming, shown
+from shardio.types import Sample
+
+from ._common import check_index, png
+
+LAYOUTS = ("auto", "datum", "image")
+_PROBES = 100
+
+
+def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True) -> "Lmdb":
+    """An LMDB of Caffe's Datum records or of image files: a directory that holds data.mdb, or the file itself.
+
+    The samples are in the order of the keys, which are the text field `key`. A Datum gives `label`, int64, 0 where it
+    has none, and `image`: its encoded file as it is, or raw bytes of 1 or 3 channels as PNG, which loses nothing. Raw
+    values of other channels, and float_data, are `array` [channels, height, width], uint8 or float32, of fixed shape if
+    the first and the last agree.
+
+    The file is only read, without a lock file: nobody may write to it meanwhile.
+
+    Args:
+        src: the directory or the file.
+        layout: `datum`, `image` (the values are image files), or `auto`: by the first value.
+        bgr: whether raw pixels of 3 channels are blue, green, red, as Caffe stores them; otherwise red, green, blue.
+
+    Example:
+        shardio convert lmdb ilsvrc12_train_lmdb data/train
+
+    Raises:
+        SourceError: `src` is not there, no such LMDB, damaged, empty, or a shard of shardio's.
+        ConfigError: there is no such layout.
+    """
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if (Path(src) / "shardio.json").exists():
+        raise _shardios(src)
+    file = foreign.open_lmdb(src)
+    places = foreign.scan(file)
+    if not len(places):
+        raise SourceError(f"{shown(file.path)} holds no entries")
+    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO):
+        raise _shardios(file.path)
+    source = Lmdb(file.path, places, Field("image"), datums=False, bgr=bgr)
+    if layout == "image" or (layout == "auto" and _holds_images(source)):
+        return source
+    return Lmdb(file.path, places, _field(source), datums=True, bgr=bgr)
+
+
+def _shardios(path: str | os.PathLike[str]) -> SourceError:
+    return SourceError(f"{shown(path)} was written by shardio; datasets of shardio's are copied by `shardio reshard`")
+
+
+@final
+class Lmdb:
+    """The entries of an LMDB file by number. Pickled, it carries their places and opens the file anew."""
+
+    threads = True
+    container = "indexed"
+
+    def __init__(self, path: Path, places: NDArray[Any], field: Field, *, datums: bool, bgr: bool) -> None:
+        self._path, self._places, self._field, self._datums, self._bgr = path, places, field, datums, bgr
+        self._file: File | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """`image` or `array`, `label` of a Datum, and `key`."""
+        label = {"label": Field("scalar", dtype="int64")} if self._datums else {}
+        return {self._field.kind: self._field, **label, "key": Field("text")}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "lmdb"}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The file."""
+        return (self._path,)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where the file's entries begin and end, `[2]`."""
+        return np.array([0, len(self._places)], np.int64)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The values' bytes, `[n]`."""
+        return self._places["size"].astype(np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self._places))
+        key, value, place = self.entry(index)
+        with naming(place):
+            if not self._datums:
+                images.probe(value)
+                return {"image": value, "key": key}
+            datum = foreign.datum(value)
+            return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
+
+    def places(self, index: int) -> dict[str, tuple[int, int]]:
+        """See `shardio.source.HasPlaces`: image files and values stand there as they are stored, raw pixels do not."""
+        check_index(index, len(self._places))
+        _, value, place = self.entry(index)
+        at = self._places[index]
+        start, size = int(at["offset"]), int(at["size"])
+        with naming(place):
+            if self._datums:
+                datum = foreign.datum(value)
+                span = datum.place
+                if span is None or (self._field.kind == "image" and not datum.encoded):
+                    raise BadSample("its Datum holds no image file, and no values in one piece")
+                start, size = start + span[0], span[1]
+        return {self._field.kind: (start, size), "key": (int(at["key"]), int(at["key_size"]))}
+
+    def entry(self, index: int) -> tuple[str, bytes, str]:
+        """Key and value of entry `index`, and what to call it in messages; BadSample if it cannot be read."""
+        self._file = file = self._file or foreign.open_lmdb(self._path)
+        at = self._places[index]
+        with naming(f"{shown(self._path)}, entry {index}"):
+            key = foreign.read(file, int(at["key"]), int(at["key_size"])).decode("utf-8", "backslashreplace")
+        with naming(place := f"{shown(self._path)}, key {key!r}"):
+            return key, foreign.read(file, int(at["offset"]), int(at["size"])), place
+
+    def _pixels(self, datum: foreign.Datum, record: bytes) -> Any:
+        """The image file or the array that a Datum holds; BadSample unless it is of the kind that the first one is."""
+        if (kind := _kind(datum)) != self._field.kind:
+            raise BadSample(f"its Datum holds an {kind}, an {self._field.kind} is wanted")
+        if datum.encoded:
+            data = datum.bytes_of(record)
+            images.probe(data)
+            return data
+        pixels = datum.array(record)
+        if kind == "array":
+            return pixels
+        colors = pixels[::-1] if self._bgr else pixels
+        return png(colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum")
+
+
+def _kind(datum: foreign.Datum) -> str:
+    return "image" if datum.encoded or (datum.data is not None and datum.shape[0] in (1, 3)) else "array"
+
+
+def _holds_images(source: Lmdb) -> bool:
+    """Whether the first value is an image, not a Datum; SourceError if it is neither."""
+    try:
+        _, value, place = source.entry(0)
+        if images.sniff(value):
+            return True
+        with naming(place):
+            datum = foreign.datum(value)
+            if datum.data is None and not datum.floats:
+                raise BadSample("not a Datum: it has no values")
+    except BadSample as error:
+        raise SourceError(f"the first value is neither an image nor a Datum; {error}") from error
+    return False
+
+
+def _field(source: Lmdb) -> Field:
+    """The field of the pixels, by the first Datum that can be read, and the last."""
+    count = len(source.sizes())
+    first = _first_array(source, range(min(count, _PROBES)))
+    if first is None:
+        return Field("image")
+    last = _first_array(source, range(count - 1, max(count - 1 - _PROBES, -1), -1))
+    alike = last is not None and last.shape == first.shape
+    return Field("array", dtype=first.dtype.name, shape=first.shape if alike else None)
+
+
+def _first_array(source: Lmdb, numbers: range) -> NDArray[Any] | None:
+    """The array in the first good Datum of these; None if that is an image."""
+    wrong = None
+    for number in numbers:
+        try:
+            _, value, place = source.entry(number)
+            with naming(place):
+                datum = foreign.datum(value)
+                return None if _kind(datum) == "image" else datum.array(value)
+        except BadSample as error:
+            wrong = wrong or error
+    raise SourceError(f"no Datum can be read; {wrong}") from wrong

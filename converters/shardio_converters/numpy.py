@@ -1,0 +1,194 @@
+"""NumPy's files: .npy, .npz, and directories of .npy files. Samples are the rows of arrays along their first axis.
+
+The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, SourceError
+from shardio.fields import Field
+from shardio.types import Sample
+
+from ._arrays import array_field, sample_value
+from ._common import check_index, choose, files_of, labelled, text_of
+from ._npy_files import Stored, is_npz, of_npy, of_npz
+
+
+def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
+    """NumPy arrays whose rows, along the first axis, are the samples: .npy, .npz, or a directory of .npy files.
+
+    Each array is a field, called as in the .npz or as its file in the directory; that of a lone .npy file is called
+    after what it holds: `array`, `scalar` or `text`. Numbers are scalars or arrays of one shape, strings text. Each
+    member of a structured array is a field, `name.member`. All that are taken must have the same number of rows.
+
+    Files are memory-mapped, and so are the members of a .npz unless they are compressed: such a member is unpacked to a
+    temporary file without a name, in TMPDIR, by each process that reads it. Objects are never loaded: they are pickles.
+
+    Args:
+        src: the file or the directory.
+        fields: the arrays to take and what to call them, as in "image=x,label=y". Without it all.
+
+    Example:
+        shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
+        shardio convert numpy features.npy data/features --to hdf5
+
+    Raises:
+        SourceError: a file is missing or damaged, arrays differ in their number of rows, or hold what no field holds.
+        ConfigError: `fields` names what is not there.
+    """
+    root = Path(src).absolute()
+    files = files_of(root, (".npy",))
+    if files != [root]:
+        stored = {path.stem: of_npy(path) for path in files}
+    elif is_npz(root):
+        stored = of_npz(root)
+    else:
+        lone = of_npy(root)
+        field = _field(_Column(lone, (), lone.dtype, lone.shape))
+        stored = {field.kind if field else "array": lone}
+    columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
+    if not columns:
+        raise SourceError(f"{text_of(root)} holds no arrays")
+    source = Arrays({field: columns[own] for field, own in choose(fields, columns, text_of(root)).items()})
+    source.check()
+    return source
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """An array, or the member of a structured one that `names` lead to: its elements' type, and its shape."""
+
+    stored: Stored
+    names: tuple[str, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """The rows of arrays, by field. Pickling sends paths and places; a worker maps the files itself."""
+
+    columns: Mapping[str, _Column]
+
+    def __reduce__(self) -> tuple[type["Arrays"], tuple[Mapping[str, _Column]]]:
+        return Arrays, (self.columns,)
+
+    def check(self) -> None:
+        """SourceError unless each array has rows that a field can hold, and all the same number."""
+        for column in self.columns.values():
+            if reason := _refusal(column):
+                raise SourceError(f"{_name(column)} {reason}; others can be chosen with fields")
+        counts = {name: column.shape[0] for name, column in self.columns.items()}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
+
+    @cached_property
+    def _mapped(self) -> dict[Stored, NDArray[Any]]:
+        return {}
+
+    @cached_property
+    def _views(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """One for each array, or member of a structured array, that was chosen."""
+        found = {name: _field(column) for name, column in self.columns.items()}
+        return {name: labelled(name, field) for name, field in found.items() if field}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "numpy"}
+
+    @property
+    def _count(self) -> int:
+        return next(iter(self.columns.values())).shape[0]
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of a row in the file, `[n]`; strings with their padding."""
+        return np.full(self._count, sum(column.row_bytes for column in self.columns.values()), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, self._count)
+        sample = {}
+        for name, column in self.columns.items():
+            try:
+                sample[name] = sample_value(self._values(name)[index], self.fields[name])
+            except (BadSample, ValueError, SystemError) as error:  # the last is what NumPy makes of no code point
+                raise BadSample(f"{_name(column)}, row {index}: {error}") from error
+        return sample
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: arrays of one dimension."""
+        if name not in self.columns or self.fields[name].kind != "scalar":
+            return None
+        return self._values(name).astype(np.dtype(self.fields[name].dtype))
+
+    def _values(self, name: str) -> NDArray[Any]:
+        if name not in self._views:
+            column = self.columns[name]
+            if column.stored not in self._mapped:  # members of a structured array share it
+                self._mapped[column.stored] = column.stored.map()
+            view = self._mapped[column.stored]
+            for member in column.names:
+                view = view[member]
+            self._views[name] = view
+        return self._views[name]
+
+
+def _columns(name: str, stored: Stored) -> Iterator[tuple[str, _Column]]:
+    def members(name: str, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Any]:
+        if dtype.subdtype:
+            dtype, inner = dtype.subdtype
+            shape += inner
+        if not dtype.names or dtype.hasobject:
+            yield name, _Column(stored, names, dtype, shape)
+            return
+        for own in dtype.names:
+            yield from members(f"{name}.{own}", (*names, own), dtype[own], shape)
+
+    return members(name, (), stored.dtype, stored.shape)
+
+
+def _name(column: _Column) -> str:
+    return ".".join([str(column.stored), *column.names])
+
+
+def _field(column: _Column) -> Field | None:
+    """The field of its rows; None if there is none."""
+    if column.dtype.kind in "SU":
+        return Field("text") if len(column.shape) == 1 else None
+    return array_field(column.dtype, column.shape[1:])
+
+
+def _refusal(column: _Column) -> str:
+    """Why its rows cannot be samples; empty if they can."""
+    if column.stored.dtype.hasobject:
+        return "holds Python objects, which are pickles and never loaded"
+    if column.dtype.kind in "Mm":
+        return f"holds {column.dtype}, which no field holds; x.astype('int64') makes numbers of it"
+    if not column.shape:
+        return "is a single value, it has no rows"
+    if not column.shape[0] or not column.row_bytes:
+        return f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
+    if not _field(column):
+        return f"holds {list(column.shape)} of {column.dtype}, which no field holds"
+    return ""

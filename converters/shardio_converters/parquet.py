@@ -1,0 +1,301 @@
+"""Parquet files: samples are the rows, with the columns as fields.
+
+The format is described at https://parquet.apache.org/docs/file-format.
+"""
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio._optional import load
+from shardio.errors import BadSample, SourceError
+from shardio.fields import Field
+from shardio.foreign.files import find
+from shardio.foreign.names import Paths, shown
+from shardio.types import Sample
+
+from ._arrays import measure
+from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once
+from ._arrow_values import arrow, numbers
+from ._common import OneOpen, check_index, choose
+
+_KEPT = 64 << 20  # bytes of a row group that are kept
+_BUFFER = 256 << 10  # bytes read at once of each column
+_THREADS = 8  # that read footers
+_SET = re.compile(r"(.+)-\d{5}-of-\d{5}(-\w+)?\.parquet")
+
+
+def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Parquet":
+    """Parquet files: the rows are the samples, the columns their fields.
+
+    Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it); files are
+    read one after the other in the order of their names and must agree. Numbers are scalars, text is text, bytes are
+    bytes, or images if they begin like one; lists of numbers are arrays, of a fixed shape where the lists have a fixed
+    size; other lists, structs and maps are JSON. Decimals, dates and times become text, the latter in ISO 8601, in UTC
+    where there is a time zone. A null is a bad sample, but in JSON. What Hugging Face notes in the files is heeded:
+    images, the shapes of arrays and the names of classes; an image that is only a path is a bad sample.
+
+    Args:
+        src: the file, the directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of
+            such. In a directory, files such as train-00000-of-00002.parquet must all be of one set.
+        fields: the columns to take and what to call them, as in "image=img,label". All without it.
+
+    Example:
+        shardio convert parquet train.parquet data/train --fields image=img,label
+        shardio convert parquet 'mnist/train-*.parquet' data/mnist
+
+    Raises:
+        SourceError: files are missing, damaged, of several sets or do not agree, or no field holds a column's type.
+        ConfigError: `fields` names what is not there.
+    """
+    paths = _files(src)
+    with _opened(paths[0]) as file:
+        schema = file.schema_arrow
+    names = choose(fields, dict.fromkeys(schema.names), shown(paths[0]))
+    first = _layout(schema, names, paths[0])
+    with ThreadPoolExecutor(_THREADS) as pool:
+        footers = list(pool.map(partial(_footer, names=names, whole=fields is None, first=first), paths))
+    index = [(n, g, rows, size) for n, groups in enumerate(footers) for g, (rows, size) in enumerate(groups)]
+    groups, rows, sizes = np.split(np.array(index, np.int64).reshape(-1, 4), (2, 3), axis=1)
+    starts = np.cumsum([0, *rows[:, 0]], dtype=np.int64)
+    return Parquet(tuple(paths), first.columns, first.classes, groups, starts, sizes[:, 0]).sniffed()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Parquet:
+    """The rows of Parquet files. Pickling sends paths and where row groups begin; a worker opens the files itself.
+
+    Attributes:
+        paths: the files.
+        columns: what is read of them, by field.
+        classes: the classes' names, as metadata has them.
+        groups: the file and the number within it of each row group, `[groups, 2]`.
+        starts: the number of each row group's first sample, and of all samples, `[groups + 1]`.
+        group_sizes: about how many bytes each row group's columns take unpacked, `[groups]`.
+    """
+
+    paths: tuple[Path, ...]
+    columns: Mapping[str, Column]
+    classes: Mapping[str, list[str]]
+    groups: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    group_sizes: NDArray[np.int64]
+
+    threads = True  # see `shardio.source.Source`: each copy opens the files itself
+
+    def __reduce__(self) -> tuple[type["Parquet"], tuple[Any, ...]]:
+        return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts, self.group_sizes)
+
+    @cached_property
+    def _readers(self) -> "OneOpen[_Reader]":
+        return OneOpen(lambda number: _Reader(self.paths[number], self.columns))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """One for each column that was chosen."""
+        return {name: column.field for name, column in self.columns.items()}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where the files tell them."""
+        return {"source": "parquet", **self.classes}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each sample, `[n]`: of what varies the average of its row group, as it is coded there."""
+        counts = np.diff(self.starts)
+        return np.repeat(self.group_sizes // np.maximum(counts, 1), counts)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, int(self.starts[-1]))
+        rows, row, place = self._locate(index)
+        return rows.sample(row, place)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: any scalar without nulls and damage; rows tell where those are."""
+        column = self.columns.get(name)
+        if column is None or column.field.kind != "scalar":
+            return None
+        values = np.empty(int(self.starts[-1]), column.field.row_dtype)
+        try:
+            for position, (number, group) in enumerate(self.groups.tolist()):
+                part = self._readers.get(number).numbers(group, column)
+                values[self.starts[position] : self.starts[position + 1]] = part
+        except damage():
+            return None
+        return values
+
+    def sniffed(self) -> "Parquet":
+        """The same, with fields of images where bytes begin like one."""
+        count, found = int(self.starts[-1]), {}
+        for name, column in self.columns.items():
+            field, _ = measure(column.field, count, partial(self._value, name), 0)
+            found[name] = replace(column, field=field)
+        return replace(self, columns=found)
+
+    def _value(self, name: str, index: int) -> Any:
+        rows, row, place = self._locate(index)
+        return rows.value(name, row, place)
+
+    def _locate(self, index: int) -> tuple[Rows, int, str]:
+        """Rows of which one is sample `index`, its number among them, and what messages call it."""
+        position = bisect_right(self.starts, index) - 1
+        number, group = self.groups[position].tolist()
+        begin, stop = self.starts[position : position + 2].tolist()
+        place = f"{shown(self.paths[number])}, row {index - int(self.starts[position - group])}"
+        step = rows_at_once(int(self.group_sizes[position]) // (stop - begin))
+        rows, row = self._readers.get(number).find(group, index - begin, step, place)
+        return rows, row, place
+
+
+@final
+class _Reader:
+    """An open file. What was read of the last row group is kept, or if that is too much, the last of it."""
+
+    def __init__(self, path: Path, found: Mapping[str, Column]) -> None:
+        self._columns = found
+        self._file = _open(path)
+        self._begin(-1, iter(()))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._begin(-1, iter(()))
+        self._file.close(force=True)
+
+    def find(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
+        """The batch that holds row `row` of a row group, read in batches of `step`, and its number within the batch.
+
+        Raises BadSample that names `place` if the row or one before it is damaged: there is no way around it.
+        """
+        if group != self._group or row < self._starts[0]:
+            names = list(dict.fromkeys(column.name for column in self._columns.values()))
+            self._begin(group, self._file.iter_batches(step, row_groups=[group], columns=names, use_threads=False))
+        while row >= self._starts[-1]:
+            self._read_on(place)
+        position = bisect_right(self._starts, row) - 1
+        return self._batches[position], row - self._starts[position]
+
+    def numbers(self, group: int, column: Column) -> NDArray[Any]:
+        """A row group's column of scalars; BadSample if one is null, or any of `damage` if it cannot be read."""
+        return numbers(self._file.read_row_group(group, [column.name], use_threads=False)[column.name], column.field)
+
+    def _begin(self, group: int, unread: Iterator[Any]) -> None:
+        self._group = group
+        self._unread = unread
+        self._failure = ""
+        self._batches: list[Rows] = []
+        self._bytes = 0
+        self._starts = [0]  # of each batch that is kept, and of the next
+
+    def _read_on(self, place: str) -> None:
+        if not self._failure:
+            try:
+                batch = next(self._unread)
+            except StopIteration:
+                self._failure = "there are fewer rows than the file says"
+            except damage() as error:
+                self._failure = str(error)
+        if self._failure:
+            raise BadSample(f"{place}: its row group is damaged here or before: {self._failure}")
+        self._bytes += batch.nbytes
+        if self._bytes > _KEPT:
+            self._batches, self._starts, self._bytes = [], self._starts[-1:], batch.nbytes
+        self._batches.append(Rows(batch, self._columns, _no_file))
+        self._starts.append(self._starts[-1] + batch.num_rows)
+
+
+def _files(src: Paths) -> list[Path]:
+    paths = find(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
+    if isinstance(src, (str, os.PathLike)) and Path(src).is_dir():
+        sets = sorted({match[1] for path in paths if (match := _SET.fullmatch(path.name))})
+        if len(sets) > 1:
+            pattern = shown(Path(src) / f"{sets[0]}-*.parquet")
+            raise SourceError(f"{shown(src)} holds several sets, {', '.join(sets)}; choose one, as with {pattern!r}")
+    return paths
+
+
+def _open(path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile that reads in the thread it is used in; SourceError if the file is none."""
+    library = load("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
+    try:
+        file = arrow().OSFile(os.fsencode(path))  # opened here, because of a path it takes UTF-8 only
+        # Without a buffer a whole column is read for its first rows.
+        return library.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
+    except damage() as error:
+        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """As `_open`, for a while; what cannot be read meanwhile is a SourceError too."""
+    file = _open(path)
+    try:
+        yield file
+    except damage() as error:
+        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+    finally:
+        file.close(force=True)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the file at `path` holds: the chosen columns, their classes' names, and the names of all columns."""
+
+    path: Path
+    columns: Mapping[str, Column]
+    classes: Mapping[str, list[str]]
+    names: tuple[str, ...]
+
+
+def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
+    features = noted(schema, shown(path))
+    found = columns(names, schema, features, shown(path))
+    return _Layout(path, found, classes(found, features), tuple(schema.names))
+
+
+def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -> list[tuple[int, int]]:
+    """The rows of each row group, and about how many bytes they take; SourceError unless `path` is like the first."""
+    with _opened(path) as file:
+        _check_same(_layout(file.schema_arrow, names, path), first, whole)
+        metadata = file.metadata
+        fixed = sum(column.field.row_bytes for column in first.columns.values() if column.field.fixed)
+        varying = {column.name for column in first.columns.values() if not column.field.fixed}
+        # What is stored has names like a.list.element, of which `a` is the column's; that may have dots as well.
+        stored = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
+        wanted = [n for n, parts in enumerate(stored) if not varying.isdisjoint(accumulate(parts, "{}.{}".format))]
+        groups = []
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            size = sum(group.column(number).total_uncompressed_size for number in wanted)
+            groups.append((group.num_rows, group.num_rows * fixed + size))
+    if sum(rows for rows, _ in groups) != metadata.num_rows or any(min(group) < 0 for group in groups):
+        raise SourceError(f"{shown(path)} is damaged: its row groups do not have {metadata.num_rows} rows together")
+    return groups
+
+
+def _check_same(found: _Layout, first: _Layout, whole: bool) -> None:
+    """Raises SourceError unless both files have the same of all that is taken."""
+    ours, others = shown(found.path), shown(first.path)
+    if whole and (extra := set(found.names) - set(first.names)):
+        raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
+    for name, column in found.columns.items():
+        if column != first.columns[name]:
+            told = f"{column.field} in {ours}, {first.columns[name].field} in {others}"
+            raise SourceError(f"files must agree: field {name!r} is {told}")
+    if found.classes != first.classes:
+        raise SourceError(f"files must agree: the classes are others in {ours} than in {others}")
+
+
+def _no_file(path: str) -> bytes:
+    raise BadSample(f"only a path, {path!r}: the file is not read, as a table from elsewhere must not choose it")

@@ -1,0 +1,233 @@
+"""TFRecord files whose records are `tf.train.Example`; what is read is told by `shardio.foreign.tfrecord`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, SourceError
+from shardio.fields import Field
+from shardio.foreign.files import check_plain, find
+from shardio.foreign.names import Paths, naming, shown
+from shardio.foreign.places import Places, Spans, scan
+from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
+from shardio.foreign.tfrecord import scan as scan_file
+from shardio.types import Sample
+
+from ._common import check_index, choose
+
+_DTYPES = {"float": "float32", "int64": "int64"}
+_KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
+
+
+def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: bool = True) -> "TFRecord":
+    """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
+
+    What the features are is known by the first 100 records and the last. One bytes value is an image, by its first
+    bytes, else text if all of them are UTF-8, else bytes; several are a list of texts, as JSON. One number is a scalar,
+    int64 or float32; several are an array, of fixed shape if there are always as many. A record that lacks a chosen
+    feature, or has no values for it, is a bad sample.
+
+    Files compressed with GZIP or ZLIB are unpacked to temporary files without names, in TMPDIR, by each process that
+    reads them; it keeps up to eight. In another order than the files' own they are unpacked again and again.
+
+    Args:
+        src: a file, a directory, whose files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
+            `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of such.
+        fields: features to take and what to call them, such as "image=image/encoded,label=image/class/label"; without
+            it all that the first record has, where `/` becomes `.`.
+        crc: whether the records' checksums are verified; those of their lengths always are.
+
+    Example:
+        shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
+
+    Raises:
+        SourceError: `src` is not there, holds no records, is damaged between records or cut off, or a feature is
+            several values of bytes.
+        ConfigError: `fields` names a feature that no record near the beginning has.
+    """
+    paths = find(src, takes, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
+    places = Places(paths, scan(paths, _scan), open_tfrecord)
+    if not len(places):
+        raise SourceError(f"{shown(src)} holds no records")
+    probed = _probe(places, crc)
+    if not (first := next((seen for seen in probed if seen), None)):
+        raise SourceError(f"{shown(src)}: its records have no features: they are no tf.train.Example, or empty ones")
+    available = sorted(first if fields is None else {name for seen in probed for name in seen})
+    chosen = choose(fields, available, shown(src))
+    kinds = {}
+    for field, name in chosen.items():
+        try:
+            kinds[field] = _field([seen[name] for seen in probed if name in seen])
+        except SourceError as error:
+            raise SourceError(f"{shown(src)}, feature {name!r}: {error}; leave it out by fields") from error
+    return TFRecord(places, chosen, kinds, crc=crc)
+
+
+@final
+class TFRecord:
+    """Records of TFRecord files by number."""
+
+    threads = True
+    container = "indexed"
+
+    def __init__(self, places: Places, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool) -> None:
+        self._places, self._names, self._fields, self._crc = places, dict(names), dict(fields), crc
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The chosen features."""
+        return self._fields
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "tfrecord"}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files."""
+        return self._places.paths
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first record's number of each file, and the number of all, `[files + 1]`."""
+        return self._places.starts
+
+    def sizes(self) -> NDArray[np.int64]:
+        """What each record has, `[n]`."""
+        return self._places.sizes
+
+    def places(self, index: int) -> dict[str, tuple[int, int]]:
+        """See `shardio.source.HasPlaces`: one value of bytes and lists of floats stand there as they are stored."""
+        check_index(index, len(self._places))
+        _, features, place = _read(self._places, index, self._crc)
+        record = self._places.locate(index)
+        check_plain(record.file)
+        found = {}
+        for name, own in self._names.items():
+            if self._fields[name].kind == "scalar":
+                continue
+            span = features[own].place if own in features else None
+            if span is None:
+                raise BadSample(f"{place}, feature {own!r}: several values of its kind are not stored in one piece")
+            found[name] = record.offset + span[0], span[1]
+        return found
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self._places))
+        data, features, place = _read(self._places, index, self._crc)
+        sample: dict[str, Any] = {}
+        for name, own in self._names.items():
+            with naming(f"{place}, feature {own!r}"):
+                sample[name] = _value(data, features.get(own), self._fields[name])
+        return sample
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a record has as a feature: of bytes whether all values are an image by their first bytes, or UTF-8."""
+
+    kind: Kind
+    count: int
+    image: bool
+    text: bool
+
+
+def _scan(path: Path) -> Spans:
+    return scan_file(open_tfrecord(path))
+
+
+def _read(places: Places, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
+    """A record's bytes, its features, and what to call it in messages."""
+    file, row, offset, size = places.locate(index)
+    place = f"{shown(file.path)}, record {row}"
+    with naming(place):
+        data = record_at(file, offset, size, crc=crc)
+        return data, example(data), place
+
+
+def _probe(places: Places, crc: bool) -> list[dict[str, _Seen]]:
+    """What the first records and the last have; at least one, or SourceError."""
+    found: list[dict[str, _Seen]] = []
+    wrong = None
+    for number in places.probes().tolist():
+        try:
+            data, features, place = _read(places, number, crc)
+            found.append(_seen(data, features, place))
+        except BadSample as error:
+            wrong = wrong or error
+    if wrong and not found:
+        raise SourceError(f"no record can be read: {wrong}") from wrong
+    return found
+
+
+def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str, _Seen]:
+    found = {}
+    for name, feature in features.items():
+        with naming(f"{place}, feature {name!r}"):
+            values = feature.values(data)
+        texts = values if isinstance(values, list) else []
+        if len(values):
+            image = all(images.sniff(value) is not None for value in texts)
+            found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
+    return found
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _field(seen: Sequence[_Seen]) -> Field:
+    """The field that a feature is, by what some records have."""
+    kind = seen[0].kind
+    seen = [each for each in seen if each.kind == kind]  # others are bad samples
+    counts = {each.count for each in seen}
+    alike, lone = len(counts) == 1, counts == {1}
+    if kind != "bytes":
+        if lone:
+            return Field("scalar", dtype=_DTYPES[kind])
+        return Field("array", dtype=_DTYPES[kind], shape=(counts.pop(),) if alike else None)
+    # Most, not all: the first images may be damaged, and a text may begin as an image does ("BMW ...").
+    if lone and 2 * sum(each.image for each in seen) > len(seen):
+        return Field("image")
+    if all(each.text for each in seen):
+        return Field("text" if lone else "json")
+    if not lone:
+        raise SourceError(f"it is {max(counts)} values of bytes in one record, and not all are text")
+    return Field("bytes")
+
+
+def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
+    """A feature's value; BadSample if it is not what the field is."""
+    values = feature.values(data) if feature else []
+    if feature is None or not len(values):
+        raise BadSample("the record has none, or no values in it")
+    if feature.kind != (wanted := _KINDS.get(str(field.dtype), "bytes")):
+        raise BadSample(f"expected {wanted}, got {feature.kind}")
+    if field.kind == "array":
+        return values
+    if field.kind == "json":
+        return [_text(value) for value in values]
+    if len(values) > 1:
+        raise BadSample(f"expected one value, got {len(values)}")
+    value: Any = values[0]
+    if field.kind == "image":
+        images.probe(value)
+    return value.item() if field.kind == "scalar" else _text(value) if field.kind == "text" else value
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise BadSample(f"not UTF-8: {error}") from error

@@ -1,0 +1,220 @@
+"""Map-style data sets of PyTorch, torchvision's among them: anything that has a length, and samples by number.
+
+They are described at https://pytorch.org/docs/stable/data.html#map-style-datasets.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio import images
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field, infer_fields
+from shardio.types import Sample
+
+from ._common import check_index, labelled
+from ._torch_values import default_names, is_made_here, parts, plain, to_png
+from ._user_code import Named, made, run
+
+
+def torch(
+    src: Any,
+    *,
+    options: str | Mapping[str, Any] | None = None,
+    names: str | Iterable[str] | None = None,
+    pixels: str | Iterable[str] | None = None,
+) -> "MapStyle":
+    """A map-style PyTorch Dataset, module:object or path/to/file.py:object. This runs the code that is named.
+
+    The object is a Dataset, or a class or function that gives one. Modules are looked for in the working directory
+    first. Each worker process imports the code and makes the Dataset anew, so samples must depend on their number only.
+
+    The first sample decides the fields. A dict's keys are fields; the parts of a tuple or list are `image` and `label`
+    if there are two, otherwise `field0`, `field1`, ...; a lone value is called after what it holds, such as `array`.
+    Tensors and arrays are arrays or scalars, of no fixed shape where the first and the last sample differ. PIL images
+    are stored as PNG; bytes are an image if they begin like one; lists and dicts are json.
+
+    Args:
+        src: the object's name; from Python also the Dataset itself, which must then survive pickling.
+        options: keyword arguments for the class or function, as JSON.
+        names: what to call the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
+        pixels: fields of uint8 [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to be stored as PNG images.
+
+    Example:
+        shardio convert torch torchvision.datasets:CIFAR10 data/train --options '{"root": "data"}'
+        shardio convert torch my/data.py:train_set data/train --names image,mask --pixels image,mask
+
+    Raises:
+        SourceError: there is no such object, its code fails, it is no map-style Dataset, or it is empty; the first
+            sample cannot be read or stored.
+        ConfigError: `options` is no JSON object, or `names` or `pixels` do not fit the first sample.
+    """
+    given = _parsed(options)
+    if isinstance(src, (str, os.PathLike)):
+        origin: Any = Named(os.fspath(src), Path.cwd(), given)
+        name, dataset = origin.name, origin.load()
+    else:
+        name = type(src).__name__
+        origin = dataset = made(name, src, given)
+    count = _length(name, dataset)
+    first = run(f"{name}, sample 0", lambda: dataset[0])
+    layout = _Layout(_names(name, first, _listed("names", names)), _listed("pixels", pixels))
+    values = run(f"{name}, sample 0", lambda: layout.values(first))
+    if unknown := set(layout.pixels) - values.keys():
+        raise ConfigError(f"pixels must be fields of a sample, {', '.join(values)}; got {min(unknown)!r}")
+    try:
+        last = run(name, lambda: layout.values(dataset[count - 1]), BadSample)
+    except BadSample:  # it will be told of in its turn
+        last = values
+    fields = _fields(name, parts(first, layout.names), values, last)
+    size = run(f"{name}, sample 0", lambda: sum(len(field.encode(values[own])) for own, field in fields.items()))
+    source = MapStyle(origin, name, layout, fields, count, size, _classes(name, dataset, fields))
+    vars(source)["_dataset"] = dataset  # it is made already, which may have taken long
+    return source
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a Dataset's sample is read: what the parts of a tuple are called, and which of them are pixels."""
+
+    names: tuple[str, ...]
+    pixels: tuple[str, ...]
+
+    def values(self, sample: Any) -> dict[str, Any]:
+        """Values by field; BadSample if a part cannot be stored."""
+        found = {}
+        for name, part in parts(sample, self.names).items():
+            try:
+                value = plain(part)
+                found[name] = to_png(value) if name in self.pixels else value
+            except BadSample as error:
+                raise BadSample(f"field {name!r}: {error}") from error
+        return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MapStyle:
+    """The samples of a Dataset. Pickling sends its name, or what was given in its place; a worker makes it anew.
+
+    Attributes:
+        origin: the Dataset, or its name.
+        name: what messages call it.
+        layout: how its samples are read.
+        fields: the fields of every sample.
+        count: how many samples there are.
+        size: the stored bytes of the first sample.
+        classes: the names of the classes, where they are known.
+    """
+
+    origin: Any
+    name: str
+    layout: _Layout
+    fields: Mapping[str, Field]
+    count: int
+    size: int
+    classes: tuple[str, ...]
+
+    def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
+        state = (self.origin, self.name, self.layout, self.fields, self.count, self.size, self.classes)
+        return MapStyle, state
+
+    @cached_property
+    def _dataset(self) -> Any:
+        return self.origin.load() if isinstance(self.origin, Named) else self.origin
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the classes' names where the Dataset has an attribute `classes`."""
+        return {"source": "torch", **({"classes": list(self.classes)} if self.classes else {})}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The stored bytes of the first sample, for each, `[n]`."""
+        return np.full(self.count, self.size, np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, self.count)
+        dataset = self._dataset
+        return run(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
+
+    def _sample(self, sample: Any) -> Sample:
+        values = self.layout.values(sample)
+        for name, field in self.fields.items():
+            if field.channels == 1 and name in values and images.probe(values[name]).channels != 1:
+                raise BadSample(f"field {name!r}: expected a grey image, as the first and the last are")
+        return values
+
+
+def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(options) if isinstance(options, str) else options or {}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"options must be a JSON object, got {options!r}: {error}") from error
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"options must be a JSON object, got {options!r}")
+    return found
+
+
+def _listed(option: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in (given.split(",") if isinstance(given, str) else given or ()))
+    if len(set(found)) < len(found) or "" in found:
+        raise ConfigError(f"{option} must be different names, got {given!r}")
+    return found
+
+
+def _length(name: str, dataset: Any) -> int:
+    from torch.utils.data import IterableDataset  # only now: it takes seconds
+
+    lacks = [method for method in ("__len__", "__getitem__") if not hasattr(dataset, method)]
+    if isinstance(dataset, IterableDataset) or lacks:
+        raise SourceError(
+            f"{name} must be a map-style Dataset, with a length and samples by number; it is an iterable one or none: "
+            f"{type(dataset).__name__}"
+        )
+    count = run(f"the length of {name}", lambda: len(dataset))
+    if not count:
+        raise SourceError(f"{name} holds no samples")
+    return count
+
+
+def _names(name: str, first: Any, given: tuple[str, ...]) -> tuple[str, ...]:
+    usual = run(f"{name}, sample 0", lambda: default_names(first))
+    if given and len(given) != len(usual):
+        told = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
+        raise ConfigError(f"names must name each part of a sample, the first {told}; got {', '.join(given)}")
+    return given or usual
+
+
+def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields of the first sample, `raw` and as it is stored; what the last has otherwise is left open."""
+    try:
+        fields = infer_fields(first)
+    except ConfigError as error:
+        raise SourceError(f"{name}, sample 0: {error}") from error
+    for own, field in fields.items():
+        if field.kind == "array" and field.shape != np.shape(last.get(own, first[own])):
+            field = replace(field, shape=None)
+        if field.kind == "image" and is_made_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
+            field = replace(field, channels=1)
+        fields[own] = labelled(own, field)
+    return fields
+
+
+def _is_grey(image: Any) -> bool:
+    return isinstance(image, bytes) and bool(images.sniff(image)) and images.probe(image).channels == 1
+
+
+def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str, ...]:
+    """The names that torchvision's data sets have as `classes`."""
+    found = run(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
+    if not isinstance(found, (list, tuple)) or not all(isinstance(own, str) for own in found):
+        return ()
+    return tuple(found) if fields.get("label") == Field("scalar", dtype="int64") else ()

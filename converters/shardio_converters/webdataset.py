@@ -1,0 +1,209 @@
+"""WebDataset tars: samples that are files with one name and several extensions, side by side in a tar.
+
+The convention is that of https://github.com/webdataset/webdataset; `shardio.foreign.tar` says what is read and refused,
+`shardio.foreign.members` what the extensions stand for.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.foreign import members, tar
+from shardio.foreign.files import File, check_plain, find
+from shardio.foreign.members import Part
+from shardio.foreign.names import Paths, naming, shown
+from shardio.foreign.places import Places, Spans, scan
+from shardio.types import Sample
+
+from ._common import check_index, choose
+
+_KEY_DIGITS = 12
+
+
+def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key: bool | None = None) -> "WebDataset":
+    """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
+
+    Files with the same name up to the first dot are a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` are the field
+    `image`, any of them from sample to sample; `cls` is `label`; `caption.txt` is the text `caption`, and so on; `npy`
+    is an array, of fixed shape if the first and last sample agree; what else there is is bytes. Pickles (`pth`, `pyd`,
+    ...) are refused unless `fields` leaves them out. A sample that lacks a field is a bad one.
+
+    Compressed tars (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow) are unpacked to temporary
+    files without names, in TMPDIR, by each process that reads them; it keeps up to eight. In another order than the
+    tars' own they are unpacked again and again.
+
+    Args:
+        src: a tar, a directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of such.
+        fields: extensions to take and what to call them, such as "image=jpg,label=cls,caption=txt"; all extensions of
+            the first sample without it.
+        key: whether there is a text field `key` with each sample's key; without this there is one unless the keys are
+            running numbers of 12 digits, as shardio writes them, or a field is called so.
+
+    Example:
+        shardio convert webdataset 'cc3m/train-{00000..00331}.tar' data/cc3m --fields image=jpg,caption=txt
+
+    Raises:
+        SourceError: `src` is not there, holds no samples, or a tar is damaged, cut off, or holds links or sparse files.
+        ConfigError: `fields` names an extension that no sample near the beginning has, or `key` a field twice.
+    """
+    paths = find(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
+    found = scan(paths, _scan)
+    places = Places(paths, [spans for spans, _ in found], tar.open_tar)
+    if not len(places):
+        raise SourceError(f"{shown(src)} holds no samples: no files whose names have an extension")
+    parts = _parts(places, fields, shown(src))
+    if key and "key" in parts:
+        raise ConfigError(f"{shown(src)}: there would be two fields called 'key'; rename one by fields, or key=False")
+    numbered = all(running for _, running in found)
+    return WebDataset(places, parts, key=(not numbered and "key" not in parts) if key is None else key)
+
+
+@final
+class WebDataset:
+    """Samples of tars. Where each begins is known; its headers are read again when it is."""
+
+    threads = True
+    container = "indexed"
+
+    def __init__(self, places: Places, parts: Mapping[str, Part], *, key: bool) -> None:
+        self._places, self._parts, self._key = places, dict(parts), key
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The chosen extensions, and `key`."""
+        return {n: part.field for n, part in self._parts.items()} | ({"key": Field("text")} if self._key else {})
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "webdataset"}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The tars."""
+        return self._places.paths
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first sample's number of each tar, and the number of all, `[tars + 1]`."""
+        return self._places.starts
+
+    def sizes(self) -> NDArray[np.int64]:
+        """What each sample takes in its tar, headers too, `[n]`."""
+        return self._places.sizes
+
+    def places(self, index: int) -> dict[str, tuple[int, int]]:
+        """See `shardio.source.HasPlaces`."""
+        check_index(index, len(self._places))
+        files = _open(self._places, index)
+        check_plain(files.tar)
+        if self._key:
+            raise SourceError(f"{shown(files.tar.path)}: keys do not stand in a tar as they are stored: give key=False")
+        found = {}
+        for name, part in self._parts.items():
+            if part.field.kind != "scalar":
+                extension = files.find(part)
+                offset, size = files.places[extension]
+                with naming(f"{files}, .{extension}"):
+                    start, size = part.within(files.read(extension))
+                found[name] = offset + start, size
+        return found
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self._places))
+        files = _open(self._places, index)
+        sample: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            extension = files.find(part)
+            with naming(f"{files}, .{extension}"):
+                sample[name] = part.decode(files.read(extension))
+        return sample | ({"key": files.key} if self._key else {})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of one sample, by extension, in an open tar."""
+
+    tar: File
+    key: str
+    places: Mapping[str, tuple[int, int]]
+
+    def __str__(self) -> str:
+        return f"{shown(self.tar.path)}, key {self.key!r}"
+
+    def find(self, part: Part) -> str:
+        """The extension of the file that a field is; BadSample if there is none."""
+        if (extension := part.find(self.places)) is None:
+            raise BadSample(f"{self}: it has no .{part.extensions[0]}, but .{', .'.join(self.places)}")
+        return extension
+
+    def read(self, extension: str) -> bytes:
+        """What the file with this extension holds."""
+        offset, size = self.places[extension]
+        data = self.tar.near(offset, size)
+        if len(data) < size:
+            raise BadSample(f"the tar ends within it, {len(data)} of {size} bytes are there")
+        return data
+
+
+def _open(places: Places, index: int) -> _Files:
+    """The files of sample `index`; BadSample if they are no longer there, or two have the same extension."""
+    file, _, offset, size = places.locate(index)
+    with naming(shown(file.path)):
+        run = tar.run_at(file, offset, size)
+        return _Files(file, run.key, run.places())
+
+
+def _scan(path: Path) -> tuple[Spans, bool]:
+    """Where the samples of a tar are, and whether their keys are running numbers as shardio writes them."""
+    offsets, sizes = array("q"), array("q")
+    running, first = True, 0
+    for number, run in enumerate(tar.scan(tar.open_tar(path))):
+        offsets.append(run.offset)
+        sizes.append(run.size)
+        digits = len(run.key) == _KEY_DIGITS and run.key.isdecimal()
+        first = first if number or not digits else int(run.key)
+        running = running and digits and int(run.key) == first + number
+    return (np.array(offsets, np.int64), np.array(sizes, np.int64)), running
+
+
+def _parts(places: Places, given: str | Mapping[str, str] | None, where: str) -> dict[str, Part]:
+    """Which files are which fields, by the first samples and the last."""
+    probed = list(_probe(places))
+    samples = [extensions for _, extensions in probed]
+    available = dict.fromkeys(extension for sample in samples for extension in sample)
+    chosen = choose(members.named(samples[0]) if given is None else given, available, where)
+    parts = {}
+    for name, extension in chosen.items():
+        having = [number for number, sample in probed if extension in sample]
+        try:
+            with naming("its first or last file"):
+                values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
+            field = members.field_of(extension, values)
+        except (BadSample, SourceError) as error:
+            others = ",".join(f"{field}={own}" for field, own in chosen.items() if own != extension)
+            advice = f"leave it out by fields, such as {others!r}" if others else "choose others by fields"
+            raise SourceError(f"{where}, .{extension}: {error}; {advice}") from error
+        parts[name] = Part(members.alternatives(extension, samples, list(chosen.values())), field)
+    return parts
+
+
+def _probe(places: Places) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Number and extensions of the first samples and the last; at least one, or what is wrong with it is raised."""
+    wrong, good = None, False
+    for number in places.probes().tolist():
+        try:
+            yield number, tuple(_open(places, number).places)
+            good = True
+        except BadSample as error:
+            wrong = wrong or error
+    if wrong and not good:
+        raise SourceError(f"no sample can be read: {wrong}") from wrong

@@ -1,0 +1,175 @@
+"""Zarr stores, of format 2 and 3: samples are the rows of arrays along their first axis.
+
+The formats are described at https://zarr-specs.readthedocs.io.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, SourceError
+from shardio.fields import Field
+from shardio.types import Sample
+
+from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
+from ._common import OneOpen, check_index, choose, labelled, text_of
+from ._zarr_store import DAMAGE, Column, Store, columns
+
+_MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own
+
+
+def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Zarr":
+    """A Zarr array or group, of format 2 or 3: rows along the first axis are the samples.
+
+    Takes a directory or a zip file on a local disk. A lone array is the field `array`; of a group, every array is a
+    field: numbers are scalars or arrays, strings text, values of fixed size without a type bytes, and bytes that vary
+    in length bytes, or images if they begin like one. Chunks that are missing hold the fill value, as Zarr has it.
+    Arrays that hold pickled objects are refused: unpickling runs what a file says. Datetimes and structures are
+    refused, arrays without rows left out.
+
+    Args:
+        src: the directory or the zip file.
+        fields: the arrays to take and what to call them, as in "image=data/images,label". Without it all are taken,
+            and they must have the same number of rows.
+
+    Example:
+        shardio convert zarr train.zarr data/train --fields image=images,label=labels
+        shardio convert zarr train.zarr.zip data/train
+
+    Raises:
+        SourceError: the store is missing, damaged or holds no arrays, arrays differ in their number of rows, or no
+            field holds what they are made of.
+        ConfigError: `fields` names what is not there.
+    """
+    root = Path(src).absolute()
+    usual = {name: column for name, column in columns(root).items() if column.shape}
+    if not usual:
+        raise SourceError(f"{text_of(root)} holds no arrays with rows")
+    names = choose(fields, usual, text_of(root))
+    chosen: dict[str, Column] = {}
+    for field, name in names.items():
+        if usual[name].problem:
+            reason = f"{usual[name].problem}; choose others with fields"
+            raise SourceError(f"{text_of(root)}: {name!r} cannot be taken: {reason}")
+        chosen[field] = replace(usual[name], field=labelled(field, usual[name].field))
+    if len({column.shape[0] for column in chosen.values()}) > 1:
+        shapes = listed({name: usual[name].shape for name in names.values()})
+        raise SourceError(f"{text_of(root)}: arrays differ in their rows; choose some with fields: {shapes}")
+    return Zarr(root, chosen).measured()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Zarr:
+    """The rows of a store's arrays. Pickling sends its path; a worker opens it itself."""
+
+    root: Path
+    columns: Mapping[str, Column]
+
+    def __reduce__(self) -> tuple[type["Zarr"], tuple[Any, ...]]:
+        return Zarr, (self.root, self.columns)
+
+    @cached_property
+    def _count(self) -> int:
+        return next(iter(self.columns.values())).shape[0]
+
+    @cached_property
+    def _readers(self) -> "OneOpen[_Reader]":
+        return OneOpen(partial(_reader, self.root, tuple(self.columns.values())))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """One for each array that was chosen."""
+        return {name: column.field for name, column in self.columns.items()}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "zarr"}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each sample, `[n]`: exact for numbers, the average of some rows for what varies."""
+        return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, self._count)
+        reader = self._readers.get(0)
+        return {name: reader.value(column, index) for name, column in self.columns.items()}
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `shardio.source.HasColumns`: any scalar, unless a part is damaged: its rows tell where."""
+        column = self.columns.get(name)
+        if column is None or column.field.kind != "scalar":
+            return None
+        values = np.empty(self._count, column.field.row_dtype)
+        try:
+            self._readers.get(0).fill(column, values)
+        except BadSample:
+            return None
+        return values
+
+    def measured(self) -> "Zarr":
+        """The same with the kinds and the average sizes of what varies from row to row, by reading some of it."""
+        return Zarr(self.root, {name: self._measure(column) for name, column in self.columns.items()})
+
+    def _measure(self, column: Column) -> Column:
+        field, mean = measure(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
+        return replace(column, field=field, mean=mean)
+
+
+@final
+class _Reader:
+    """An open store; the last block of each of its arrays is kept."""
+
+    def __init__(self, root: Path, columns: Iterable[Column]) -> None:
+        self._root = root
+        self._blocks = Blocks()
+        self._store = Store(root)
+        try:
+            self._arrays = {column.path: self._store.array(column.path) for column in columns}
+        except SourceError:
+            self._store.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
+
+    def value(self, column: Column, row: int) -> Any:
+        """Row `row` as a sample has it; BadSample names it."""
+        try:
+            read = partial(self._read, column.path)
+            element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
+            return sample_value(element, column.field)
+        except BadSample as error:
+            where = f"{text_of(self._root)}, {column.path}" if column.path else text_of(self._root)
+            raise BadSample(f"{where}, row {row}: {error}") from error
+
+    def fill(self, column: Column, out: NDArray[Any]) -> None:
+        """All rows of a column of scalars; BadSample if they cannot be read."""
+        step = self._step(column)
+        for low in range(0, len(out), step):
+            out[low : low + step] = self._read(column.path, low, min(low + step, len(out)))
+
+    def _step(self, column: Column) -> int:
+        array = self._arrays[column.path]
+        if not column.field.fixed and not column.mean:
+            return int(array.chunks[0])
+        row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+        return rows_at_once(max(row_bytes, column.mean), array.chunks, array.shape)
+
+    def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
+        try:
+            return np.asarray(self._arrays[path][start:stop])
+        except DAMAGE as error:
+            raise BadSample(f"cannot be read, zarr says: {error!r}") from error
+
+
+def _reader(root: Path, columns: Iterable[Column], number: int) -> _Reader:
+    return _Reader(root, columns)

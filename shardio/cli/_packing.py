@@ -1,0 +1,193 @@
+"""The options of every command that writes shards, and what they do."""
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+
+from ..convert import Conversion, Skipped
+from ..convert import convert as run
+from ..convert.choice import parse_split, shuffled, split
+from ..convert.matching import matching
+from ..convert.pack import OnError
+from ..convert.reworked import Reworked
+from ..convert.runners import in_processes
+from ..errors import ConfigError
+from ..rework import Recompress, Rework
+from ..source import Source
+from ..types import Indices
+from ..units import format_size
+from ..world import World
+from ..writer import DEFAULT_SHARD_SIZE
+from ._progress import progress
+
+SHOWN = 5  # skipped samples named on the screen
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How samples become a dataset: one field for each option."""
+
+    to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar"
+    shard_size: Annotated[
+        str, typer.Option(help="Size of a shard, with a unit: 64MB, 1GiB. One sample may exceed it.")
+    ] = DEFAULT_SHARD_SIZE
+    workers: Annotated[int | None, typer.Option(help="Processes; without it one per core.")] = None
+    dask: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose workers do the work: tcp://HOST:8786, or local.")
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what is left of this command, if it was cut off.")
+    ] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")
+    ] = False
+    on_error: Annotated[
+        str, typer.Option(help="raise: end at the first bad sample; skip: leave bad samples out and say which.")
+    ] = "raise"
+    max_bad: Annotated[
+        float, typer.Option(help="With skip: how many may be bad, a count, or below 1 a share of all.")
+    ] = 0.01
+    report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only samples for which this holds, of scalar fields: 'label < 10 and not hidden'."),
+    ] = None
+    shuffle: Annotated[int | None, typer.Option(help="Store the samples in a random order, of this seed.")] = None
+    limit: Annotated[int | None, typer.Option(help="At most this many samples: the first ones, in their order.")] = None
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Several datasets OUT/NAME, by random shares: train=0.9,val=0.1 (the seed is --shuffle's, or 0)."
+        ),
+    ] = None
+    resize_shorter: Annotated[
+        int | None, typer.Option(help="Shrink images whose shorter side is longer than this many pixels.")
+    ] = None
+    max_pixels: Annotated[int | None, typer.Option(help="Shrink images that have more pixels than this.")] = None
+    quality: Annotated[int, typer.Option(help="Of JPEGs that are encoded anew, 1 to 100.")] = 92
+    recompress: Annotated[
+        str,
+        typer.Option(
+            help="Encode images anew: never (but for those that shrink), if-needed (JPEGs that hardware decoders do not"
+            " take: progressive, CMYK, rotated by a tag), always."
+        ),
+    ] = "never"
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Cast arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
+    ] = None
+    compress: Annotated[
+        str | None, typer.Option(help="hdf5 only, for arrays of one shape: zstd, gzip, lzf or none.")
+    ] = None
+
+    def carry_out(self, source: Source, out: Path) -> None:
+        """Writes the dataset, or the datasets, and tells of them."""
+        world = World.detect()
+        workers = self.workers or max(1, len(os.sched_getaffinity(0)) // world.local_size)
+        if self.report is not None and not world.rank:
+            self.report.write_text("")  # a path that cannot be written to shows now, and not after the work
+        source = self._reworked(source)
+        skipped: list[tuple[str, Skipped]] = []
+        with progress("samples", quiet=world.rank > 0) as show:
+            made = {}
+            for name, numbers in self._chosen(source, workers, show).items():
+                made[name] = self._convert(source, out / name, numbers, workers, world, show)
+                skipped += [(name, bad) for bad in made[name].skipped]
+        if not world.rank:
+            tell_skipped(skipped, self.report)
+            for name, conversion in made.items():
+                tell(out / name, conversion)
+
+    def _convert(
+        self, source: Source, out: Path, numbers: Indices | None, workers: int, world: World, show: Any
+    ) -> Conversion:
+        compress = {} if self.compress is None else {"compression": None if self.compress == "none" else self.compress}
+        return run(
+            source,
+            out,
+            container=self.to,
+            shard_size=self.shard_size,
+            numbers=numbers,
+            workers=workers,
+            dask=self.dask,
+            world=world,
+            on_error=cast(OnError, self.on_error),  # checked there
+            max_bad=self.max_bad,
+            resume=self.resume,
+            overwrite=self.overwrite,
+            progress=show,
+            **compress,
+        )
+
+    def _reworked(self, source: Source) -> Source:
+        images = Rework(self.resize_shorter, self.max_pixels, self.quality, cast(Recompress, self.recompress))
+        dtypes = _pairs(self.dtype)
+        return source if images.idle and not dtypes else Reworked(source, images, dtypes)
+
+    def _chosen(self, source: Source, workers: int, show: Any) -> Mapping[str, Indices | None]:
+        """By the name of each split ("" if there are none) its samples' numbers; None for all."""
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit must be at least 1, got {self.limit}")
+        parts = None if self.split is None else parse_split(self.split)
+        if self.where is None and self.shuffle is None and self.limit is None and parts is None:
+            return {"": None}
+        if self.where is None:
+            numbers = np.arange(len(source.sizes()))
+        else:
+            numbers = matching(source, self.where, in_processes(workers), show)
+        if self.shuffle is not None:
+            numbers = shuffled(numbers, self.shuffle)
+        numbers = numbers[: self.limit]
+        return {"": numbers} if parts is None else split(numbers, parts, self.shuffle or 0)
+
+
+def with_packing(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(..., packing)` as a command that has all of `Packing`'s options."""
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "packing"]
+    names = [option.name for option in fields(Packing)]
+
+    def packed(**values: Any) -> None:
+        packing = Packing(**{name: values.pop(name) for name in names})
+        command(**values, packing=packing)
+
+    options = [
+        inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, annotation=o.type, default=o.default)
+        for o in fields(Packing)
+    ]
+    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
+    described = cast(Any, packed)
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {p.name: p.annotation for p in parameters}
+    described.__doc__, described.__name__ = command.__doc__, command.__name__
+    return packed
+
+
+def _pairs(text: str | None) -> dict[str, str]:
+    """`image=float16,mask=uint8` by name; a lone `float16` by the name ""."""
+    pairs = (part.strip().rpartition("=") for part in (text or "").split(",") if part.strip())
+    return {name: value for name, _, value in pairs}
+
+
+def tell(out: Path, conversion: Conversion) -> None:
+    made = conversion.manifest
+    size = format_size(int(made.shards.bytes.sum()))
+    print(f"{out}: {made.samples} samples in {len(made.shards)} {made.container} shards, {size}, digest {made.digest}")
+
+
+def tell_skipped(skipped: list[tuple[str, Skipped]], report: Path | None) -> None:
+    if report is not None:
+        lines = [{**({"split": n} if n else {}), "number": s.number, "reason": s.reason} for n, s in skipped]
+        report.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    if skipped:
+        print(f"skipped {len(skipped)} bad samples:")
+        for _, bad in skipped[:SHOWN]:
+            print(f"  {bad.reason}")
+        if len(skipped) > SHOWN:
+            print(f"  and {len(skipped) - SHOWN} more" + ("" if report else "; --report FILE names them all"))

@@ -1,0 +1,31 @@
+"""`shardio merge`: several datasets as one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..convert.datasets import Datasets
+from ..errors import ConfigError
+from ._packing import Packing, with_packing
+
+
+@with_packing
+def merge(
+    paths: Annotated[
+        list[Path], typer.Argument(help="The datasets' directories, then the new one's.", metavar="IN... OUT")
+    ],
+    packing: Packing,
+) -> None:
+    """Write several datasets, one after the other, as one. They must have the same fields and classes.
+
+    Examples:
+
+      shardio merge data/2024 data/2025 data/all --to hdf5
+
+      shardio merge data/a data/b data/mixed --shuffle 1
+    """
+    if len(paths) < 3:
+        raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(map(str, paths))}")
+    *datasets, out = paths
+    packing.carry_out(Datasets(datasets), out)

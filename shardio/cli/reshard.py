@@ -1,0 +1,31 @@
+"""`shardio reshard`: the same samples in other shards."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..convert.datasets import Datasets
+from ._packing import Packing, with_packing
+
+
+@with_packing
+def reshard(
+    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="IN")],
+    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty, or not there yet.", metavar="OUT")],
+    packing: Packing,
+) -> None:
+    """Write a dataset anew, in another container, other shards, or another order.
+
+    Samples are copied as they are stored and checked on the way: the digest stays, unless samples are chosen, ordered
+    or changed by options.
+
+    Examples:
+
+      shardio reshard data/photos data/photos-h5 --to hdf5 --shard-size 1GB
+
+      shardio reshard data/photos data/shuffled --shuffle 1
+
+      shardio reshard data/photos data/parts --split train=0.9,val=0.1
+    """
+    packing.carry_out(Datasets([dataset]), out)

@@ -1,0 +1,206 @@
+"""The journal of a conversion: what it is, which shards stand, and who is at work, in a hidden folder of the output.
+
+    OUT/.converting/
+      lock            held by the process that leads; the lock goes when it does
+      plan.json       what is converted and how; a conversion that is not the same does not go on with it
+      shards/         the shards, until all are there
+      000012.done     the record of shard 12: written when its files stand, so they are whole
+      rank-00003      held by that rank; how many samples it has done, and what ended it
+
+It is all that the processes of a conversion share, on one machine or on many: they need a common file system, no more.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import msgspec
+import numpy as np
+
+from .. import checksums, containers, durable
+from ..errors import ConfigError, ShardioError
+from ..place import JOURNAL
+from ..shard import WrittenShard
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that was left out: its number in the source, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A shard that stands, and what was left out of it. Without samples there is no file."""
+
+    shard: WrittenShard
+    skipped: tuple[Skipped, ...]
+
+
+class _File(msgspec.Struct):
+    name: str
+    samples: int
+    size: int
+    checksum: str
+    sample_checksums: bytes
+    image_shapes: dict[str, tuple[int, int] | None]
+    skipped: list[tuple[int, str]]
+
+
+@final
+class Journal:
+    """The journal of the conversion into `out`.
+
+    Args:
+        out: the dataset's directory.
+        container: of its shards.
+    """
+
+    def __init__(self, out: Path, container: str) -> None:
+        self.folder = out / JOURNAL
+        self.shards = self.folder / "shards"
+        self._container = containers.get(container)
+        self._out = out
+
+    def begin(self, plan: Mapping[str, Any], *, resume: bool) -> None:
+        """Starts a journal, or goes on with the one that is there: the leader does this, with the lock in its hands.
+
+        Raises ConfigError if another conversion has left the journal.
+        """
+        place = self.folder / "plan.json"
+        if resume and place.exists():
+            self._compare(json.loads(place.read_bytes()), plan)
+            for left in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        else:
+            for left in self.folder.iterdir():
+                if left.name != "lock":
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+            self.shards.mkdir()
+        durable.write(place, json.dumps(plan, indent=1).encode())
+
+    def plan(self) -> dict[str, Any] | None:
+        """What the leader has written, or None if it has not yet."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "plan.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def write(self, number: int, record: Record) -> None:
+        """Keeps the record of a shard whose files stand."""
+        shard = record.shard
+        file = _File(
+            shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
+            dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped],
+        )  # fmt: skip
+        durable.write(self.folder / f"{number:06d}.done", msgspec.msgpack.encode(file))
+
+    def read(self, number: int) -> Record | None:
+        """The record of a shard, or None if there is none."""
+        try:
+            data = (self.folder / f"{number:06d}.done").read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            file = msgspec.msgpack.decode(data, type=_File)
+        except msgspec.MsgspecError as error:
+            raise ShardioError(f"{self.folder}, the record of shard {number} is damaged: {error}") from error
+        values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
+        shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
+        return Record(shard, tuple(Skipped(*bad) for bad in file.skipped))
+
+    def done(self) -> set[int]:
+        """The numbers of the shards that have records."""
+        return {int(path.stem) for path in self.folder.glob("*.done") if path.stem.isdigit()}
+
+    def is_whole(self, record: Record) -> bool:
+        """Whether a shard's files are those that its record tells of: they are read for it."""
+        shard = record.shard
+        if not shard.samples:
+            return True
+        with contextlib.suppress(FileNotFoundError):
+            return checksums.of_files(self.files(shard.name)) == (shard.bytes, shard.checksum)
+        return False
+
+    def files(self, name: str) -> list[Path]:
+        """A shard's files: among the shards, or in their place already, if they are adopted or the end was cut off."""
+        folders = (self.shards, self._out)
+        names = dict.fromkeys(path.name for folder in folders for path in self._container.files(folder / name))
+        return [next((f / each for f in folders if (f / each).exists()), self._out / each) for each in names]
+
+    def remove(self) -> None:
+        """The conversion is over."""
+        shutil.rmtree(self.folder)
+
+    def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        for key in sorted({*found, *wanted} - {"job"}):
+            if found.get(key) != wanted.get(key):
+                raise ConfigError(
+                    f"{self._out}: what is left of an unfinished conversion has {key} {found.get(key)!r}, "
+                    f"not {wanted.get(key)!r}: give the same source and options, or begin anew with overwrite"
+                )
+
+
+@final
+class Lock:
+    """An exclusive lock on a file, which goes when its process does, however that ends.
+
+    Raises ConfigError, which names the holder, if another process has it.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._file = open(path, "a+b")  # noqa: SIM115  held for as long as the work takes
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.seek(0)
+            holder = self._file.read().decode(errors="replace").strip() or "another process"
+            self._file.close()
+            raise ConfigError(f"{path.parent.parent}: {what} is at work here already: {holder}") from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                self._file.close()
+                raise
+            warnings.warn(f"{path}: this file system has no locks; nothing keeps two conversions apart", stacklevel=2)
+        self.write(f"process {os.getpid()} on {socket.gethostname()}")
+
+    def write(self, text: str) -> None:
+        """Replaces what stands in the file."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(text.encode())
+        self._file.flush()
+
+    def release(self) -> None:
+        """Lets others have it."""
+        self._file.close()
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether some process holds the lock at `path`; None if there is no such file, or no locks at all."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return False

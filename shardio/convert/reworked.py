@@ -1,0 +1,114 @@
+"""A source whose samples are changed on their way: images made smaller or baseline, numbers cast to another dtype."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSample, ConfigError
+from ..fields import Field
+from ..rework import Rework
+from ..shard import encode
+from ..source import HasColumns, Source
+from ..types import Sample
+
+_PROBED = 64
+"""Samples that are looked at to learn by how much they shrink."""
+
+
+@final
+class Reworked:
+    """`source`, its samples changed.
+
+    Args:
+        source: what is to be changed.
+        images: what becomes of images.
+        dtypes: by field the dtype that its numbers are cast to; `""` stands for all arrays that are not named.
+
+    Raises ConfigError for a field that holds no numbers, or a cast to another kind of number (float to int).
+    """
+
+    def __init__(self, source: Source, images: Rework, dtypes: Mapping[str, str]) -> None:
+        self._source, self._images, self._dtypes = source, images, dict(dtypes)
+        for name in self._dtypes:
+            if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
+                raise ConfigError(f"dtype: {name!r} is no field of numbers; there are {', '.join(source.fields)}")
+        self._fields = {name: self._field(name, field) for name, field in source.fields.items()}
+
+    def _field(self, name: str, field: Field) -> Field:
+        wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
+        if wanted is not None and field.kind in ("array", "scalar"):
+            made = replace(field, dtype=wanted)
+            if not np.can_cast(field.row_dtype, made.row_dtype, "same_kind"):
+                raise ConfigError(f"dtype: field {name!r} is {field.dtype}, which {made.dtype} cannot hold")
+            return made
+        if field.kind == "image" and not self._images.idle:
+            return replace(field, shape=None)
+        return field
+
+    @property
+    def threads(self) -> bool:
+        """See `source.Source`."""
+        return bool(getattr(self._source, "threads", False))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Those of the source, with the new dtypes."""
+        return self._fields
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The source's."""
+        return self._source.metadata
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The source's sizes, scaled by what becomes of a few samples throughout it."""
+        sizes = self._source.sizes()
+        return sizes if self._ratio is None else np.maximum(1, sizes * self._ratio).astype(np.int64)
+
+    @cached_property
+    def _ratio(self) -> float | None:
+        sizes = self._source.sizes()
+        before = after = 0
+        for number in (
+            np.unique(np.linspace(0, len(sizes) - 1, _PROBED).astype(np.int64)).tolist() if len(sizes) else ()
+        ):
+            try:
+                stored = encode(self[number], self._fields).stored
+            except BadSample:  # told of when it is its turn
+                continue
+            before, after = before + int(sizes[number]), after + sum(map(len, stored.values()))
+        return after / before if before else None
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `source.HasColumns`."""
+        return self._source.column(name) if isinstance(self._source, HasColumns) else None
+
+    def __getitem__(self, index: int) -> Sample:
+        sample = self._source[index]
+        changed: dict[str, Any] = {}
+        for name, value in sample.items():
+            field = self._fields[name]
+            try:
+                if field.kind == "image":
+                    value = self._images(bytes(value))
+                elif field != self._source.fields[name]:
+                    value = _cast(np.asarray(value), field.row_dtype)
+            except BadSample as error:
+                key = sample.get("key")
+                named = f" (key {key})" if isinstance(key, str) else ""
+                raise BadSample(f"sample {index} of the source{named}, field {name!r}: {error}") from error
+            changed[name] = value
+        return changed
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        made = array.astype(dtype)
+    same = np.isfinite(array) == np.isfinite(made) if dtype.kind in "fc" else array == made
+    if not same.all():
+        raise BadSample(f"{dtype.name} cannot hold {array[~same].reshape(-1)[0] if array.ndim else array}")
+    return made

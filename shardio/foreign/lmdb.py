@@ -1,0 +1,255 @@
+"""LMDB files of records: the places of all entries, and the Datum that Caffe keeps in them.
+
+Sources: lmdb/libraries/liblmdb/mdb.c (MDB_page, MDB_node, MDB_meta, MDB_db: data version 1, 64 bits, little-endian);
+src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe.
+
+The pages are read here, not by LMDB, which would follow a damaged page out of its memory and end the process, lets a
+process open a file only once, and does not say where in the file a value is. Nothing is locked or written; nobody may
+write to the file meanwhile, as with LMDB's own `MDB_NOLOCK`.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSample, SourceError
+from . import protobuf
+from .files import File, unreadable
+from .names import shown
+from .protobuf import BYTES, FIXED32, VARINT, Record, Span
+
+PLACES = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), ("size", "<u4")])
+"""Where an entry's key and its value are in the file, and their bytes."""
+
+SHARDIO = b"\xff" * 8 + b"_"
+"""How the last keys of a file begin that is a shard of shardio's."""
+
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_PAGE = struct.Struct("<QHHHH")  # number, padding, flags, end of the pointers, begin of the nodes
+_META = struct.Struct("<IIQQ")  # magic, version, address, size of the map
+_TREE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, pages of three kinds, entries, root
+_END = struct.Struct("<QQ")  # last page, transaction
+_META_BYTES = _PAGE.size + _META.size + 2 * _TREE.size + _END.size
+_BRANCH, _LEAF = 1, 2
+_BIG, _SUBDATA, _DUPDATA = 1, 2, 4
+_DUPSORT = 4
+_NODE = 8
+_NO_PAGE = 2**64 - 1
+_DEEPEST = 32
+
+
+class _Tree(NamedTuple):
+    page_size: int
+    flags: int
+    depth: int
+    entries: int
+    root: int
+    transaction: int
+
+
+def open_lmdb(src: str | os.PathLike[str]) -> File:
+    """The data file of an environment: `src` itself, or `data.mdb` in it. Raises SourceError."""
+    path = Path(src).absolute()
+    try:
+        if path.is_dir():
+            path /= "data.mdb"
+        return File(path)
+    except (OSError, ValueError) as error:
+        wanted = "lmdb takes a directory that holds data.mdb, or a file"
+        raise SourceError(
+            f"{wanted}; {shown(path)} cannot be read: {getattr(error, 'strerror', 0) or error}"
+        ) from error
+
+
+def scan(file: File) -> NDArray[Any]:
+    """The places of all entries, `[n]` of PLACES, in the order of their keys; no value is read.
+
+    Raises SourceError: the file is no LMDB, is damaged or cut off, or has named databases or several values for a key.
+    """
+    found = bytearray()
+    try:
+        tree = _tree(file)
+        for page, number in _leaves(file, tree):
+            found += _entries(page, number, file.size).tobytes()
+    except _Wrong as error:
+        raise SourceError(f"{shown(file.path)}: {error}") from error
+    except OSError as error:
+        raise unreadable(file.path, error) from error
+    places = np.frombuffer(found, PLACES)
+    if len(places) != tree.entries:
+        raise SourceError(f"{shown(file.path)}: damaged: it has {tree.entries} entries, {len(places)} are found")
+    return places
+
+
+def read(file: File, offset: int, size: int) -> bytes:
+    """A key or a value; BadSample if the file ends before it."""
+    data = file.read(offset, size)
+    if len(data) < size:
+        raise BadSample(f"the file ends within it, {len(data)} of {size} bytes are there")
+    return data
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _tree(file: File) -> _Tree:
+    """The main database, by the newer of the two meta pages."""
+    first = _meta(file, 0)
+    if first is None:
+        raise _Wrong("not an LMDB file, or of another machine's kind")
+    second = _meta(file, first.page_size)
+    newest = second if second and second.transaction > first.transaction else first
+    if newest.flags & _DUPSORT:
+        raise _Wrong("it has several values for a key (DUPSORT); one is wanted")
+    return newest
+
+
+def _meta(file: File, at: int) -> _Tree | None:
+    page = file.read(at, _META_BYTES)
+    if len(page) < _META_BYTES:
+        return None
+    magic, version, _, _ = _META.unpack_from(page, _PAGE.size)
+    trees = _PAGE.size + _META.size
+    page_size = _TREE.unpack_from(page, trees)[0]
+    if (magic, version) != (_MAGIC, _VERSION) or not 512 <= page_size <= 1 << 16 or page_size & (page_size - 1):
+        return None
+    _, flags, depth, _, _, _, entries, root = _TREE.unpack_from(page, trees + _TREE.size)
+    return _Tree(page_size, flags, depth, entries, root, _END.unpack_from(page, trees + 2 * _TREE.size)[1])
+
+
+def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
+    """The leaf pages and their numbers, in the order of their keys."""
+    if tree.root == _NO_PAGE:
+        return
+    if not 0 < tree.depth <= _DEEPEST:
+        raise _Wrong(f"damaged: a tree of depth {tree.depth}")
+    # No page is met twice, so a damaged file can't lead round and round.
+    left = file.size // tree.page_size
+    waiting = [(tree.root, 1)]
+    while waiting:
+        number, depth = waiting.pop()
+        left -= 1
+        page = file.read(number * tree.page_size, tree.page_size) if number < 1 << 40 else b""
+        if len(page) < tree.page_size or left < 0:
+            raise _Wrong(f"damaged or cut off: page {number} is not within its {file.size} bytes, or met twice")
+        own, _, flags, lower, _ = _PAGE.unpack_from(page)
+        kind = _LEAF if depth == tree.depth else _BRANCH
+        if own != number or flags & (_BRANCH | _LEAF) != kind or not _PAGE.size <= lower <= tree.page_size:
+            raise _Wrong(f"damaged: page {number} is not what the pages above it say")
+        if kind == _LEAF:
+            yield page, number
+        else:
+            waiting += [(child, depth + 1) for child in reversed(_children(page, number))]
+
+
+def _nodes(page: bytes, number: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Where the nodes of a page begin, and the four 16-bit numbers that each begins with."""
+    lower = _PAGE.unpack_from(page)[3]
+    starts = np.frombuffer(page, "<u2", (lower - _PAGE.size) // 2, _PAGE.size).astype(np.int64)
+    if np.any((starts + _NODE > len(page)) | (starts & 1 != 0)):
+        raise _Wrong(f"damaged: a node of page {number} is not within it")
+    words = np.frombuffer(page, "<u2").astype(np.int64)
+    return starts, [words[starts // 2 + place] for place in range(4)]
+
+
+def _children(page: bytes, number: int) -> list[int]:
+    _, (low, middle, high, _) = _nodes(page, number)
+    children: list[int] = (low | middle << 16 | high << 32).tolist()
+    return children
+
+
+def _entries(page: bytes, number: int, file_size: int) -> NDArray[Any]:
+    """The places of a leaf page's entries, `[n]` of PLACES."""
+    starts, (low, high, flags, key_sizes) = _nodes(page, number)
+    if np.any(flags & (_SUBDATA | _DUPDATA)):
+        raise _Wrong("it holds databases with names, or several values for a key; a plain one is wanted")
+    sizes, values = low | high << 16, starts + _NODE + key_sizes
+    big = flags & _BIG != 0
+    if np.any(values + np.where(big, 8, sizes) > len(page)):
+        raise _Wrong(f"damaged: an entry of page {number} is not within it")
+    offsets = number * len(page) + values
+    if big.any():
+        stored = np.frombuffer(page, np.uint8)[values[big, None] + np.arange(8)]
+        overflow = stored.copy().view("<u8").reshape(-1)
+        if np.any(overflow > file_size // len(page)):
+            raise _Wrong(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
+        offsets[big] = overflow.astype(np.int64) * len(page) + _PAGE.size
+    if np.any(offsets + sizes > file_size):
+        raise _Wrong(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
+    found = np.empty(len(starts), PLACES)
+    found["key"], found["key_size"] = number * len(page) + starts + _NODE, key_sizes
+    found["offset"], found["size"] = offsets, sizes
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """Caffe's record.
+
+    Attributes:
+        shape: (channels, height, width) as it says.
+        label: 0 where it has none, as Caffe reads it.
+        encoded: whether `data` is an image file.
+        data: where in the record its bytes are, or None.
+        floats: where float values are instead of bytes.
+    """
+
+    shape: tuple[int, int, int]
+    label: int
+    encoded: bool
+    data: Span | None
+    floats: tuple[Span, ...]
+
+    @property
+    def place(self) -> Span | None:
+        """Where in the record its bytes or float values lie in one piece; None if they do not."""
+        if self.data is not None and self.data[1]:
+            return self.data
+        return self.floats[0] if len(self.floats) == 1 else None
+
+    def bytes_of(self, record: bytes) -> bytes:
+        """Its `data`, b"" if it has none."""
+        start, size = self.data or (0, 0)
+        return record[start : start + size]
+
+    def array(self, record: bytes) -> NDArray[Any]:
+        """The values [channels, height, width], uint8 or float32; BadSample unless there are as many as it says."""
+        if self.data is not None and self.data[1]:
+            values: NDArray[Any] = np.frombuffer(record, np.uint8, self.data[1], self.data[0])
+        else:
+            try:
+                values = protobuf.floats(protobuf.joined(record, self.floats))
+            except ValueError as error:
+                raise BadSample(f"its float_data is damaged: {error}") from error
+        channels, height, width = self.shape
+        if min(self.shape) < 1 or channels * height * width != len(values):
+            raise BadSample(f"a Datum of {channels} x {height} x {width} holds {len(values)} values")
+        return values.reshape(self.shape)
+
+
+def datum(record: bytes) -> Datum:
+    """Reads a Datum: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7. BadSample if damaged."""
+    numbers = dict.fromkeys((1, 2, 3, 5, 7), 0)
+    data: Span | None = None
+    floats: list[Span] = []
+    try:
+        for part in protobuf.records(record):
+            match part:
+                case Record(number=1 | 2 | 3 | 5 | 7 as number, wire=wire) if wire == VARINT:
+                    numbers[number] = protobuf.int32(record, part)
+                case Record(number=4, wire=wire) if wire == BYTES:
+                    data = part.span
+                case Record(number=6, wire=wire) if wire in (BYTES, FIXED32):
+                    floats.append(part.span)
+    except ValueError as error:
+        raise BadSample(f"not a Datum: {error}") from error
+    shape = (numbers[1], numbers[2], numbers[3])
+    return Datum(shape, numbers[5], bool(numbers[7]), data, tuple(floats))

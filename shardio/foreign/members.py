@@ -1,0 +1,216 @@
+"""The files of a WebDataset sample as fields: what their extensions say, and how their bytes become values.
+
+==============================  =========================================  ==================================
+extension                       field                                      value
+==============================  =========================================  ==================================
+`jpg jpeg png webp bmp`         `image`, any of them from sample to sample  `image`, bytes untouched
+`cls`                           `label`                                    int64, from decimal digits
+`txt text`                      as the extension                           `text`
+`json`                          as the extension                           `json`
+`npy`                           as the extension                           `array`, or a scalar if it has no axes
+`bin`                           `bytes`                                    `bytes`
+`pth pt pkl pickle pyd`         none                                       refused: they would be unpickled
+others                          as the extension                           `bytes`
+==============================  =========================================  ==================================
+
+With something before it the field is called that: `mask.png` is the image `mask`, `caption.txt` the text `caption`, and
+`weight.json` is the scalar `weight` if it holds numbers, as shardio writes them.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import images, npy
+from ..errors import BadSample, ConfigError, SourceError
+from ..fields import Field
+from .names import field_name
+
+_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
+_PICKLES = ("pth", "pt", "pkl", "pickle", "pyd")
+_TYPES = (*_IMAGES, "cls", "txt", "text", "json", "npy", "bin")
+_LARGEST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which files of a sample are one of its fields.
+
+    Attributes:
+        extensions: where it stands; the first that the sample has is taken.
+        field: the field.
+    """
+
+    extensions: tuple[str, ...]
+    field: Field
+
+    def find(self, extensions: Collection[str]) -> str | None:
+        """The one of a sample's extensions that this field is, or None."""
+        return next((extension for extension in self.extensions if extension in extensions), None)
+
+    def decode(self, data: bytes) -> Any:
+        """The value of the file's bytes; BadSample says why there is none."""
+        return _value(self.extensions[0], self.field, data)
+
+    def within(self, data: bytes) -> tuple[int, int]:
+        """Where in the file's bytes those are that are stored, which an array of fixed shape has behind its header."""
+        if self.field.kind != "array" or self.field.shape is None:
+            return 0, len(data)
+        array = _array(data)
+        if not array.flags.c_contiguous:
+            raise BadSample("its array is in Fortran's order")
+        return len(data) - array.nbytes, array.nbytes
+
+
+def named(extensions: Iterable[str]) -> dict[str, str]:
+    """What the files of a sample are called as fields, `{field: extension}`, in order.
+
+    Where two would be called the same, all of these are called by their whole extension.
+    """
+    given = list(extensions)
+    names = [_name(extension) for extension in given]
+    often = Counter(names)
+    names = [name if often[name] == 1 else field_name(each) for name, each in zip(names, given, strict=True)]
+    if clash := next((name for name, count in Counter(names).items() if count > 1), None):
+        both = " and ".join(repr(each) for name, each in zip(names, given, strict=True) if name == clash)
+        raise ConfigError(f"the files {both} would both be the field {clash!r}; rename one by fields")
+    return dict(zip(names, given, strict=True))
+
+
+def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Collection[str]) -> tuple[str, ...]:
+    """The extensions where a sample may have this field: of an image any format's, if no sample has two of them.
+
+    Args:
+        extension: the field's own.
+        samples: the extensions of some samples.
+        taken: extensions that are fields themselves.
+    """
+    stem, _, last = extension.rpartition(".")
+    if last not in _IMAGES:
+        return (extension,)
+    formats = [f"{stem}.{each}" if stem else each for each in _IMAGES]
+    if any(sum(each in sample for each in formats) > 1 for sample in samples):
+        return (extension,)
+    return (extension, *(each for each in formats if each not in taken and each != extension))
+
+
+def field_of(extension: str, values: Sequence[bytes]) -> Field:
+    """The field that the files with this extension are.
+
+    Args:
+        extension: the extension.
+        values: what some of them hold; an array's shape is fixed if they agree.
+
+    Raises SourceError if they are pickles, or arrays of no kind that a field holds.
+    """
+    stem, _, last = extension.rpartition(".")
+    if last in _IMAGES:
+        return Field("image")
+    if last in _PICKLES:
+        raise SourceError("it is a pickle, which is never loaded")
+    if last == "cls":
+        return Field("scalar", dtype="int64")
+    if last in ("txt", "text"):
+        return Field("text")
+    if last == "json":
+        return _json_field(values) if stem else Field("json")
+    return _array_field(values) if last == "npy" else Field("bytes")
+
+
+def _name(extension: str) -> str:
+    stem, _, last = extension.rpartition(".")
+    if stem and last in _TYPES:
+        return field_name(stem)
+    return "image" if last in _IMAGES else {"cls": "label", "bin": "bytes"}.get(extension) or field_name(extension)
+
+
+def _json_field(values: Sequence[bytes]) -> Field:
+    """A scalar if all values are numbers or all are true or false, as shardio writes scalars."""
+    found = [value for data in values if (value := _try_json(data)) is not None]
+    match {type(value) for value in found}:
+        case kinds if kinds == {bool}:
+            return Field("scalar", dtype="bool")
+        case kinds if kinds == {int}:
+            return Field("scalar", dtype="int64" if max(found) <= _LARGEST_INT64 else "uint64")
+        case kinds if kinds and kinds <= {int, float}:
+            return Field("scalar", dtype="float64")
+    return Field("json")
+
+
+def _try_json(data: bytes) -> Any:
+    try:
+        return _json(data)
+    except BadSample:
+        return None
+
+
+def _array_field(values: Sequence[bytes]) -> Field:
+    arrays = []
+    for data in values:
+        try:
+            arrays.append(_array(data))
+        except BadSample as error:
+            reason = error
+    if not arrays:
+        raise SourceError(f"no array can be read: {reason}" if values else "no array is there to be read")
+    shapes = {array.shape for array in arrays}
+    try:
+        dtype = np.result_type(*(array.dtype for array in arrays)).name
+        if shapes == {()}:
+            return Field("scalar", dtype=dtype)
+        return Field("array", dtype=dtype, shape=arrays[0].shape if len(shapes) == 1 else None)
+    except (ConfigError, TypeError) as error:  # TypeError: dtypes that have nothing in common
+        raise SourceError(str(error)) from error
+
+
+def _value(extension: str, field: Field, data: bytes) -> Any:
+    match field.kind:
+        case "image":
+            images.probe(data)
+            return data
+        case "text":
+            try:
+                return data.decode()
+            except UnicodeDecodeError as error:
+                raise BadSample(f"not UTF-8: {error}") from error
+        case "json":
+            return _json(data)
+        case "bytes":
+            return data
+    type_ = extension.rpartition(".")[2]
+    if type_ == "npy":
+        array = _array(data)
+        return array.item() if field.kind == "scalar" and not array.shape else array
+    if type_ == "json":
+        return _number(data, str(field.dtype))
+    try:
+        return int(data)
+    except ValueError as error:
+        raise BadSample(f"not a whole number: {data[:40]!r}") from error
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadSample(f"not JSON: {error}") from error
+
+
+def _number(data: bytes, dtype: str) -> Any:
+    value = _json(data)
+    if type(value) not in {"bool": (bool,), "float64": (int, float)}.get(dtype, (int,)):
+        raise BadSample(f"expected {dtype}, got {data[:40]!r}")
+    return value
+
+
+def _array(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    except ValueError as error:
+        raise BadSample(f"not a .npy file: {error}") from error
+    return np.asarray(array)

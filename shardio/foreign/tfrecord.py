@@ -1,0 +1,180 @@
+"""TFRecord files, and the `tf.train.Example` that each record mostly is.
+
+Sources: https://www.tensorflow.org/tutorials/load_data/tfrecord (a record is its length as uint64, a checksum of that,
+the data, a checksum of that; both are masked CRC-32C, little-endian), tensorflow/core/example/feature.proto and
+example.proto.
+"""
+
+import re
+import struct
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _optional
+from ..errors import BadSample, SourceError
+from . import protobuf
+from .files import File, open_file, unreadable
+from .names import shown
+from .places import Spans
+from .protobuf import BYTES, FIXED32, VARINT, Record, Span
+
+_HEADER = struct.Struct("<QI")  # a record's length and its checksum
+_BEFORE, _AFTER = _HEADER.size, 4
+_MASK = 0xA282EAD8
+_NAME = re.compile(r"\.tfrecords?\b|-\d+-of-\d+$")
+
+Kind: TypeAlias = Literal["bytes", "float", "int64"]
+_KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}  # by the field's number in Feature
+_LONE = {"float": FIXED32, "int64": VARINT}  # wire types of numbers that are not packed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature of an Example: its kind, and where in the record its values are.
+
+    Attributes:
+        kind: `bytes`, `float` or `int64`.
+        spans: of bytes where each value is; of numbers where packed stretches or single ones are, in order.
+    """
+
+    kind: Kind
+    spans: tuple[Span, ...]
+
+    @property
+    def place(self) -> Span | None:
+        """Where the value lies in one piece: a lone bytes value, or packed floats (float32, little-endian)."""
+        return self.spans[0] if len(self.spans) == 1 and self.kind != "int64" else None
+
+    def values(self, data: bytes) -> "list[bytes] | NDArray[Any]":
+        """The values, of which there may be none: a list of bytes, or float32 or int64 [n]. BadSample if damaged."""
+        if self.kind == "bytes":
+            return [data[start : start + size] for start, size in self.spans]
+        whole = protobuf.joined(data, self.spans)
+        try:
+            return protobuf.floats(whole) if self.kind == "float" else protobuf.int64s(whole)
+        except ValueError as error:
+            raise BadSample(str(error)) from error
+
+
+def takes(name: str) -> bool:
+    """Whether a file in a directory is a TFRecord file, by its name: `a.tfrecord`, `train-00003-of-00010`."""
+    return _NAME.search(name) is not None
+
+
+def open_tfrecord(path: Path) -> File:
+    """The file at `path`, unpacked to a temporary file if it is compressed: see `files.open_file`."""
+    checksum = _crc32c()
+    return open_file(path, ("gzip", "zlib"), lambda head: len(head) == _BEFORE and _framed(head, checksum))
+
+
+def scan(file: File) -> Spans:
+    """Where each record's data begins, and its bytes. Only lengths are read, and their checksums verified.
+
+    Raises SourceError, which names the byte and says how many whole records stand before it: there is no way on.
+    """
+    checksum = _crc32c()
+    offsets, sizes = array("q"), array("q")
+    at = 0
+    try:
+        while at < file.size:
+            size = _length(file, at, checksum)
+            offsets.append(at + _BEFORE)
+            sizes.append(size)
+            at += _BEFORE + size + _AFTER
+    except ValueError as error:
+        before = f"{len(sizes)} whole records stand before it"
+        raise SourceError(f"{shown(file.path)}, byte {at}: {error}; {before}") from error
+    except OSError as error:
+        raise unreadable(file.path, error) from error
+    return np.array(offsets, np.int64), np.array(sizes, np.int64)
+
+
+def _length(file: File, at: int, checksum: Any) -> int:
+    """The bytes of the record that begins at `at`; ValueError if that is not known, or the file has fewer."""
+    head = file.near(at, _BEFORE)
+    if len(head) == _BEFORE and not _framed(head, checksum):
+        raise ValueError("not a TFRecord, or damaged: the checksum of its length is wrong")
+    size: int = _HEADER.unpack(head)[0] if len(head) == _BEFORE else 0
+    if at + _BEFORE + size + _AFTER > file.size:
+        raise ValueError(f"the file ends at byte {file.size} within this record: it was cut off")
+    return size
+
+
+def record_at(file: File, offset: int, size: int, *, crc: bool = True) -> bytes:
+    """The data of the record of `size` bytes at `offset`; BadSample if its checksum is wrong, which `crc` verifies."""
+    stored = file.read(offset, size + _AFTER)
+    if len(stored) < size + _AFTER:
+        raise BadSample(f"the file ends within it, {len(stored)} of {size + _AFTER} bytes are there")
+    data = stored[:size]
+    if crc and (found := _masked(_crc32c()(data))) != (expected := int.from_bytes(stored[size:], "little")):
+        raise BadSample(f"damaged: its checksum is {found:08x}, it must be {expected:08x}")
+    return data
+
+
+def example(data: bytes) -> dict[str, Feature]:
+    """The features of a serialized `tf.train.Example` that are set, by name.
+
+    As protobuf wants it, the last of two features of one name counts, and a message that was written in parts is whole.
+    Raises BadSample if it is damaged or a `tf.train.SequenceExample`.
+    """
+    found: dict[str, Feature] = {}
+    try:
+        for top in protobuf.records(data):
+            if top.wire == BYTES and top.number == 2:
+                raise BadSample("it is a tf.train.SequenceExample, only tf.train.Example is read")
+            if top.wire != BYTES or top.number != 1:
+                continue
+            for entry in protobuf.records(data, top.start, top.end):
+                if entry.wire == BYTES and entry.number == 1:
+                    name, feature = _entry(data, entry)
+                    found.pop(name, None)
+                    if feature:
+                        found[name] = feature
+    except ValueError as error:
+        raise BadSample(f"not a tf.train.Example: {error}") from error
+    return found
+
+
+def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
+    """Name and value of an entry of the map of features."""
+    name, values = b"", []
+    for part in protobuf.records(data, entry.start, entry.end):
+        if part.wire == BYTES and part.number == 1:
+            name = data[part.start : part.end]
+        elif part.wire == BYTES and part.number == 2:
+            values.append(part)
+    return name.decode(), _feature(data, values)
+
+
+def _feature(data: bytes, parts: list[Record]) -> Feature | None:
+    """Of several kinds the last counts; None if there is no kind at all."""
+    kind: Kind | None = None
+    spans: list[Span] = []
+    for part in parts:
+        for record in protobuf.records(data, part.start, part.end):
+            if record.wire != BYTES or record.number not in _KINDS:
+                continue
+            if kind != _KINDS[record.number]:
+                kind, spans = _KINDS[record.number], []
+            wanted = (BYTES, _LONE.get(kind, BYTES))
+            values = protobuf.records(data, record.start, record.end)
+            spans += [value.span for value in values if value.number == 1 and value.wire in wanted]
+    return Feature(kind, tuple(spans)) if kind else None
+
+
+def _framed(head: bytes, checksum: Any) -> bool:
+    return _masked(checksum(head[:8])) == int.from_bytes(head[8:], "little")
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _crc32c() -> Any:
+    return _optional.load("google_crc32c", purpose="the checksums of TFRecord files", extra="tfrecord").value

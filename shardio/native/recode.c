@@ -1,0 +1,299 @@
+/* JPEG files to smaller or plainer ones, without a detour over RGB: the planes of brightness and colour are averaged as
+ * they are decoded and encoded as they are; progressive files become baseline ones with the very same coefficients.
+ *
+ * Whatever is out of the ordinary (CMYK, RGB, 12 bits, odd sampling) is left to the caller. */
+#include "image.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h> /* asks jpeglib.h what there is */
+
+#if JPEG_LIB_VERSION >= 70 /* libjpeg-turbo as Ubuntu builds it: both are the same there, too */
+#define DCT_scaled_size DCT_h_scaled_size
+#define min_DCT_scaled_size min_DCT_h_scaled_size
+#endif
+
+enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16, MOST_MEMORY = 1 << 30 };
+
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf escape;
+    char damage[JMSG_LENGTH_MAX]; /* what is wrong with the file's data; empty if nothing is */
+} Errors;
+
+typedef struct {
+    struct jpeg_destination_mgr base;
+    uint8_t *bytes;
+    size_t room;
+} File;
+
+typedef struct {
+    struct jpeg_decompress_struct in;
+    struct jpeg_compress_struct out;
+    Errors errors;
+    File file;
+    Scratch lines[PLANES];  /* the rows that libjpeg decodes at once */
+    Scratch made[PLANES];   /* the planes of the result */
+    Scratch turned[PLANES]; /* the same, before rows and columns change places */
+    Area areas[PLANES];
+} Recoder;
+
+/* How the picture in a file is to be turned: first mirrored, then rows and columns change places. */
+enum { ROWS_MIRRORED = 1, COLUMNS_MIRRORED = 2, SWAPPED = 4 };
+
+/* What is to be made of a file: the result's sides, ROWS_MIRRORED etc., the result's quality. */
+typedef struct {
+    const uint8_t *data;
+    int64_t size;
+    int32_t height, width, turn, quality;
+} Work;
+
+static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
+
+/* Warnings that pixels were made up for data that is missing or makes no sense; others are about oddities. */
+static void note_warning(j_common_ptr info, int level) {
+    Errors *errors = (Errors *)info->err;
+    if (level >= 0) return;
+    switch (errors->base.msg_code) {
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_JPEG_EOF:
+    case JWRN_MUST_RESYNC:
+    case JWRN_ARITH_BAD_CODE:
+        errors->base.format_message(info, errors->damage);
+        escape(info);
+    }
+}
+
+static void file_begin(j_compress_ptr info) {
+    File *file = (File *)info->dest;
+    file->base.next_output_byte = file->bytes;
+    file->base.free_in_buffer = file->room;
+}
+
+static boolean file_grow(j_compress_ptr info) {
+    File *file = (File *)info->dest;
+    uint8_t *grown = realloc(file->bytes, 2 * file->room);
+    if (!grown) escape((j_common_ptr)info);
+    file->base.next_output_byte = grown + file->room;
+    file->base.free_in_buffer = file->room;
+    file->bytes = grown;
+    file->room *= 2;
+    return TRUE;
+}
+
+static void file_end(j_compress_ptr info) { (void)info; }
+
+Recoder *shardio_recoder_new(void) {
+    Recoder *recoder = calloc(1, sizeof *recoder);
+    if (!recoder || !(recoder->file.bytes = malloc(FIRST_ROOM))) {
+        free(recoder);
+        return NULL;
+    }
+    recoder->file.room = FIRST_ROOM;
+    recoder->file.base.init_destination = file_begin;
+    recoder->file.base.empty_output_buffer = file_grow;
+    recoder->file.base.term_destination = file_end;
+    recoder->in.err = recoder->out.err = jpeg_std_error(&recoder->errors.base);
+    recoder->errors.base.error_exit = escape;
+    recoder->errors.base.emit_message = note_warning;
+    return recoder;
+}
+
+void shardio_recoder_free(Recoder *recoder) {
+    for (int c = 0; c < PLANES; c++) {
+        free(recoder->lines[c].memory);
+        free(recoder->made[c].memory);
+        free(recoder->turned[c].memory);
+        free(recoder->areas[c].memory.memory);
+    }
+    free(recoder->file.bytes);
+    free(recoder);
+}
+
+static void need(Recoder *recoder, int condition) { if (!condition) escape((j_common_ptr)&recoder->in); }
+
+static void read_header(Recoder *recoder, const uint8_t *data, int64_t size) {
+    struct jpeg_decompress_struct *in = &recoder->in;
+    jpeg_mem_src(in, (unsigned char *)data, (unsigned long)size);
+    jpeg_read_header(in, TRUE);
+    int colors = in->jpeg_color_space == JCS_YCbCr && in->num_components == 3;
+    int grey = in->jpeg_color_space == JCS_GRAYSCALE && in->num_components == 1;
+    need(recoder, (colors || grey) && in->data_precision == 8);
+}
+
+static size_t aligned(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
+
+static uint8_t *take(Recoder *recoder, Scratch *scratch, size_t size) {
+    uint8_t *memory = scratch_take(scratch, size);
+    need(recoder, memory != NULL);
+    return memory;
+}
+
+/* Starts decoding. Scales of 1/2, 1/4 and 1/8 come free with the transform, but sharper than averages are: so at least
+ * twice the result's pixels each way are left to average. `height` and `width` are as the file has its sides. */
+static void start_reading(Recoder *recoder, int height, int width) {
+    struct jpeg_decompress_struct *in = &recoder->in;
+    need(recoder, height >= 1 && (unsigned)height <= in->image_height);
+    need(recoder, width >= 1 && (unsigned)width <= in->image_width);
+    need(recoder, in->comp_info->h_samp_factor == in->max_h_samp_factor &&
+                      in->comp_info->v_samp_factor == in->max_v_samp_factor);
+    unsigned scale = DCTSIZE;
+    while (scale > 1 && in->image_height * scale >= (unsigned)height * 4 * DCTSIZE &&
+           in->image_width * scale >= (unsigned)width * 4 * DCTSIZE)
+        scale /= 2;
+    in->scale_num = scale;
+    in->scale_denom = DCTSIZE;
+    in->raw_data_out = TRUE;
+    in->out_color_space = in->jpeg_color_space;
+    jpeg_start_decompress(in);
+}
+
+/* Decodes all planes, row by row, to where the areas have their results. */
+static void read_planes(Recoder *recoder) {
+    struct jpeg_decompress_struct *in = &recoder->in;
+    JSAMPROW rows[PLANES][MAX_SAMP_FACTOR * DCTSIZE];
+    JSAMPARRAY planes[PLANES] = {rows[0], rows[1], rows[2]};
+    int counts[PLANES];
+    for (int c = 0; c < in->num_components; c++) {
+        const jpeg_component_info *info = in->comp_info + c;
+        counts[c] = info->v_samp_factor * info->DCT_scaled_size;
+        size_t stride = aligned((info->width_in_blocks + MAX_SAMP_FACTOR) * (size_t)info->DCT_scaled_size);
+        uint8_t *lines = take(recoder, &recoder->lines[c], stride * (size_t)counts[c]);
+        for (int i = 0; i < counts[c]; i++) rows[c][i] = lines + stride * (size_t)i;
+    }
+    JDIMENSION step = (JDIMENSION)(in->max_v_samp_factor * in->min_DCT_scaled_size);
+    while (in->output_scanline < in->output_height) {
+        need(recoder, jpeg_read_raw_data(in, planes, step) == step);
+        for (int c = 0; c < in->num_components; c++)
+            for (int i = 0; i < counts[c]; i++) area_row(&recoder->areas[c], rows[c][i]);
+    }
+}
+
+/* The planes of the result, turned and of its size, each row padded to whole blocks; how many. */
+static int make_planes(Recoder *recoder, const Work *work, Plane *planes) {
+    struct jpeg_decompress_struct *in = &recoder->in;
+    int swapped = work->turn & SWAPPED, count = in->num_components;
+    int height = swapped ? work->width : work->height, width = swapped ? work->height : work->width;
+    start_reading(recoder, height, width);
+    for (int c = 0; c < count; c++) {
+        const jpeg_component_info *info = in->comp_info + c;
+        int every = c ? 2 : 1, size = info->DCT_scaled_size;
+        Plane *plane = planes + c;
+        plane->height = (work->height + every - 1) / every;
+        plane->width = (work->width + every - 1) / every;
+        plane->stride = aligned((size_t)plane->width);
+        plane->pixels = take(recoder, &recoder->made[c], plane->stride * (size_t)plane->height);
+        size_t stride = swapped ? aligned((size_t)plane->height) : plane->stride;
+        uint8_t *out = swapped ? take(recoder, &recoder->turned[c], stride * (size_t)plane->width) : plane->pixels;
+        int64_t rows = (int64_t)in->image_height * info->v_samp_factor * size;
+        int64_t columns = (int64_t)in->image_width * info->h_samp_factor * size;
+        Lengths y = {rows, in->max_v_samp_factor * DCTSIZE, height, every, work->turn & ROWS_MIRRORED};
+        Lengths x = {columns, in->max_h_samp_factor * DCTSIZE, width, every, work->turn & COLUMNS_MIRRORED};
+        need(recoder, !area_begin(&recoder->areas[c], y, x, (int)info->downsampled_width, out, stride));
+    }
+    read_planes(recoder);
+    for (int c = 0; c < count; c++) {
+        Plane plane = planes[c];
+        if (swapped) plane_swap(recoder->areas[c].out, recoder->areas[c].stride, plane);
+        for (int y = 0; y < plane.height; y++) {
+            uint8_t *row = plane.pixels + plane.stride * (size_t)y;
+            memset(row + plane.width, row[plane.width - 1], plane.stride - (size_t)plane.width);
+        }
+    }
+    return count;
+}
+
+/* Encodes planes whose colours have half the sides of the brightness. Rows below the last repeat it. */
+static void write_planes(Recoder *recoder, const Plane *planes, int count, int quality) {
+    struct jpeg_compress_struct *out = &recoder->out;
+    out->image_height = (JDIMENSION)planes->height;
+    out->image_width = (JDIMENSION)planes->width;
+    out->input_components = count;
+    out->in_color_space = count == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
+    jpeg_set_defaults(out);
+    jpeg_set_quality(out, quality, TRUE);
+    out->raw_data_in = TRUE;
+    jpeg_start_compress(out, TRUE);
+    JSAMPROW rows[PLANES][2 * DCTSIZE];
+    JSAMPARRAY all[PLANES] = {rows[0], rows[1], rows[2]};
+    int step = out->max_v_samp_factor * DCTSIZE;
+    while (out->next_scanline < out->image_height) {
+        for (int c = 0; c < count; c++) {
+            int every = c ? 2 : 1, first = (int)out->next_scanline / every, last = planes[c].height - 1;
+            for (int i = 0; i < step / every; i++) {
+                int y = first + i < last ? first + i : last;
+                rows[c][i] = planes[c].pixels + planes[c].stride * (size_t)y;
+            }
+        }
+        jpeg_write_raw_data(out, all, (JDIMENSION)step);
+    }
+    jpeg_finish_compress(out);
+}
+
+static void recode(Recoder *recoder, const Work *work) {
+    Plane planes[PLANES];
+    int count = make_planes(recoder, work, planes);
+    write_planes(recoder, planes, count, work->quality);
+}
+
+/* The same coefficients in one scan. */
+static void transcode(Recoder *recoder, const Work *work) {
+    (void)work;
+    struct jpeg_decompress_struct *in = &recoder->in;
+    struct jpeg_compress_struct *out = &recoder->out;
+    jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
+    for (int c = 0; c < in->num_components; c++) {
+        const JQUANT_TBL *steps = in->comp_info[c].quant_table;
+        need(recoder, steps != NULL); /* there was a scan of it */
+        for (int k = 0; k < DCTSIZE2; k++) need(recoder, steps->quantval[k] < 256); /* as baseline files have */
+    }
+    jpeg_copy_critical_parameters(in, out);
+    out->arith_code = FALSE;
+    out->optimize_coding = TRUE;
+    jpeg_write_coefficients(out, coefficients);
+    jpeg_finish_compress(out);
+}
+
+static void end(Recoder *recoder) {
+    jpeg_destroy_decompress(&recoder->in);
+    jpeg_destroy_compress(&recoder->out);
+}
+
+/* Begins afresh for each file: libjpeg would go on with the last one's Huffman tables where there are none. */
+static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, const Work *), const void **result) {
+    recoder->errors.damage[0] = 0;
+    if (setjmp(recoder->errors.escape)) {
+        end(recoder);
+        *result = recoder->errors.damage;
+        return -(int64_t)strlen(recoder->errors.damage);
+    }
+    jpeg_create_decompress(&recoder->in);
+    jpeg_create_compress(&recoder->out);
+    recoder->in.mem->max_memory_to_use = MOST_MEMORY;
+    recoder->out.dest = &recoder->file.base;
+    read_header(recoder, work->data, work->size);
+    make(recoder, work);
+    end(recoder);
+    *result = recoder->file.bytes;
+    return (int64_t)(recoder->file.room - recoder->file.base.free_in_buffer);
+}
+
+/* A baseline JPEG of `height` x `width` pixels, turned. Gives its size, with `result` set to its bytes, which stay
+ * until the next call; 0 if the file is not for this function; or, if it is damaged, minus the length of a text about
+ * that, with `result` set to the text. */
+int64_t shardio_recode(Recoder *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width,
+                       int32_t turn, int32_t quality, const void **result) {
+    Work work = {data, size, height, width, turn, quality};
+    return run(recoder, &work, recode, result);
+}
+
+/* The same pixels as a baseline JPEG. Gives what `shardio_recode` gives. */
+int64_t shardio_transcode(Recoder *recoder, const uint8_t *data, int64_t size, const void **result) {
+    Work work = {.data = data, .size = size};
+    return run(recoder, &work, transcode, result);
+}

@@ -1,0 +1,200 @@
+"""CIFAR's binary files become samples without loss; archives, pickles and files cut short are refused."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardio.errors import ConfigError, SourceError
+from shardio.fields import Field
+from shardio.images import ImageInfo, probe
+from shardio.testing import check_source
+from shardio_converters.cifar import Cifar, cifar
+
+TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+COARSE = ("aquatic mammals", "fish", "flowers")
+FINE = ("apple", "aquarium_fish", "baby", "bear", "beaver")
+
+
+def images(count: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Noise, `[count, 32, 32, 3]`: no two colours or directions can be confused."""
+    return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
+
+
+def write(path: Path, pixels: NDArray[np.uint8], *labels: list[int]) -> Path:
+    """Writes a file as the format's page has it: for each image its labels, then 1024 bytes of each colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [
+        bytes(numbers) + b"".join(image[:, :, color].tobytes() for color in range(3))
+        for image, *numbers in zip(pixels, *labels, strict=True)
+    ]
+    path.write_bytes(b"".join(records))
+    return path
+
+
+def ten(root: Path) -> NDArray[np.uint8]:
+    """A small CIFAR-10: batches of 3, 2 and 1 images, the tenth after the second, and one image for the test."""
+    pixels = images(7)
+    write(root / "data_batch_1.bin", pixels[:3], [9, 0, 1])
+    write(root / "data_batch_2.bin", pixels[3:5], [5, 3])
+    write(root / "data_batch_10.bin", pixels[5:6], [7])
+    write(root / "test_batch.bin", pixels[6:], [2])
+    (root / "batches.meta.txt").write_text("\n".join(TEN) + "\n\n")
+    (root / "readme.html").write_text("<html>")
+    return pixels
+
+
+def hundred(root: Path) -> NDArray[np.uint8]:
+    """A small CIFAR-100: three images to train and one to test."""
+    pixels = images(4, seed=1)
+    write(root / "train.bin", pixels[:3], [1, 0, 2], [4, 0, 3])
+    write(root / "test.bin", pixels[3:], [2], [1])
+    (root / "coarse_label_names.txt").write_text("\n".join(COARSE) + "\n")
+    (root / "fine_label_names.txt").write_text("\n".join(FINE) + "\n")
+    return pixels
+
+
+def decoded(source: Cifar) -> list[Any]:
+    """All images, as OpenCV reads them from what is stored, red first."""
+    stored = [np.frombuffer(source[index]["image"], np.uint8) for index in range(len(source.sizes()))]
+    return [np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))[..., ::-1].tolist() for data in stored]
+
+
+class TestSamples:
+    def test_cifar_10(self, tmp_path: Path) -> None:
+        """Pixels, labels and classes of all batches, in the order of their numbers."""
+        pixels = ten(tmp_path)
+        source = cifar(tmp_path)
+        assert decoded(source) == pixels[:6].tolist()
+        assert [source[index]["label"] for index in range(6)] == [9, 0, 1, 5, 3, 7]
+        assert source.metadata == {"source": "cifar", "classes": list(TEN)}
+        assert dict(source.fields) == {
+            "image": Field("image", shape=(32, 32), channels=3),
+            "label": Field("scalar", dtype="int64"),
+        }
+        assert probe(source[0]["image"]) == ImageInfo("png", 32, 32, 3)
+        assert source.sizes().tolist() == [3072] * 6
+        assert source.column("coarse_label") is None
+        (tmp_path / "out").mkdir()
+        check_source(source, [dict(source[index]) for index in range(6)], tmp_path / "out")
+
+    def test_cifar_100(self, tmp_path: Path) -> None:
+        """The coarse label comes first in a record, the fine one is the label."""
+        pixels = hundred(tmp_path)
+        source = cifar(tmp_path)
+        assert decoded(source) == pixels[:3].tolist()
+        assert [(source[index]["label"], source[index]["coarse_label"]) for index in range(3)] == [
+            (4, 1),
+            (0, 0),
+            (3, 2),
+        ]
+        assert source.metadata == {"source": "cifar", "classes": list(FINE), "coarse_classes": list(COARSE)}
+        assert list(source.fields) == ["image", "label", "coarse_label"]
+        (tmp_path / "out").mkdir()
+        check_source(source, [dict(source[index]) for index in range(3)], tmp_path / "out")
+
+    def test_the_test_images(self, tmp_path: Path) -> None:
+        """`subset` takes the other file."""
+        pixels = ten(tmp_path / "10")
+        assert decoded(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
+        pixels = hundred(tmp_path / "100")
+        source = cifar(tmp_path / "100", subset="test")
+        assert decoded(source) == pixels[3:].tolist()
+        assert {**source[0], "image": b""} == {"image": b"", "label": 1, "coarse_label": 2}
+
+    @pytest.mark.parametrize(("folder", "write_to"), [("cifar-10-batches-bin", ten), ("cifar-100-binary", hundred)])
+    def test_the_directory_above(self, tmp_path: Path, folder: str, write_to: Any) -> None:
+        """Where an archive was unpacked to is as good, with the archive still there."""
+        pixels = write_to(tmp_path / folder)
+        (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
+        assert decoded(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
+
+    def test_without_names(self, tmp_path: Path) -> None:
+        """Labels need no names."""
+        ten(tmp_path)
+        (tmp_path / "batches.meta.txt").unlink()
+        assert cifar(tmp_path).metadata == {"source": "cifar"}
+        assert cifar(tmp_path)[0]["label"] == 9
+
+    def test_pickling_sends_paths(self, tmp_path: Path) -> None:
+        """A worker maps the files itself, and finds one that has changed."""
+        ten(tmp_path)
+        sent = pickle.dumps(cifar(tmp_path))
+        assert len(sent) < 2000
+        assert pickle.loads(sent)[4]["label"] == 3  # noqa: S301
+        write(tmp_path / "data_batch_2.bin", images(1), [0])
+        with pytest.raises(SourceError, match=r"data_batch_2.bin held 2 records before, now 1"):
+            pickle.loads(sent)[0]  # noqa: S301
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("size", [0, 1, 3072, 3 * 3073 - 1, 3 * 3073 + 1])
+    def test_a_file_cut_short(self, tmp_path: Path, size: int) -> None:
+        """A file is whole records, and at least one."""
+        ten(tmp_path)
+        path = tmp_path / "data_batch_1.bin"
+        path.write_bytes((path.read_bytes() + b"x")[:size])
+        with pytest.raises(
+            SourceError, match=rf"data_batch_1.bin must hold records of 3073 bytes, it holds {size} bytes"
+        ):
+            cifar(tmp_path)
+
+    def test_a_label_without_a_name(self, tmp_path: Path) -> None:
+        """It says that the file is something else; the message names the record."""
+        ten(tmp_path)
+        write(tmp_path / "data_batch_2.bin", images(2), [5, 10])
+        with pytest.raises(SourceError, match=r"data_batch_2.bin, record 1: label must be in \[0, 10\), got 10"):
+            cifar(tmp_path)
+        hundred(tmp_path / "100")
+        write(tmp_path / "100" / "train.bin", images(1), [3], [0])
+        with pytest.raises(SourceError, match=r"train.bin, record 0: coarse_label must be in \[0, 3\), got 3"):
+            cifar(tmp_path / "100")
+
+    @pytest.mark.parametrize("name", ["cifar-10-binary.tar.gz", "data_batch_1.bin"])
+    def test_a_file(self, tmp_path: Path, name: str) -> None:
+        """An archive is to be unpacked, and one of the files is not all of them."""
+        ten(tmp_path)
+        (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
+        with pytest.raises(
+            SourceError, match=rf"takes a directory, .*{name} is a file; unpack an archive with tar -xzf"
+        ):
+            cifar(tmp_path / name)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("readme.html", r"holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin$"),
+            ("cifar-100-binary.tar.gz", r"; unpack cifar-100-binary.tar.gz first, with tar -xzf$"),
+            ("data_batch_1", "; the version for Python is pickles, which are not read: take the binary version$"),
+        ],
+    )
+    def test_a_directory_without_it(self, tmp_path: Path, name: str, message: str) -> None:
+        """The message says what to do about what is there."""
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(SourceError, match=message):
+            cifar(tmp_path)
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        """The path must exist."""
+        with pytest.raises(SourceError, match="missing cannot be read: No such file"):
+            cifar(tmp_path / "missing")
+
+    def test_both(self, tmp_path: Path) -> None:
+        """Of two data sets none is better than the other."""
+        ten(tmp_path / "cifar-10-batches-bin")
+        hundred(tmp_path / "cifar-100-binary")
+        with pytest.raises(SourceError, match=r"more than one data set: cifar-10-batches-bin in .*; point at one"):
+            cifar(tmp_path)
+
+    def test_subsets(self, tmp_path: Path) -> None:
+        """There are two, and the one that is wanted must be there."""
+        ten(tmp_path)
+        with pytest.raises(ConfigError, match="subset must be 'train' or 'test', got 'val'"):
+            cifar(tmp_path, subset="val")
+        (tmp_path / "test_batch.bin").unlink()
+        with pytest.raises(SourceError, match="holds no files of test"):
+            cifar(tmp_path, subset="test")

@@ -1,0 +1,572 @@
+"""HDF5 files of any layout become samples, and a file from elsewhere does not choose other files to read."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from _builders import jpeg, png
+from numpy.typing import NDArray
+
+from shardio.containers import get as container
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.shard import ShardBuilder
+from shardio.testing.sources import check_source
+from shardio_converters._arrays import rows_at_once
+from shardio_converters.hdf5 import hdf5
+
+COUNT = 5
+
+
+def write(path: Path, **datasets: Any) -> Path:
+    """A file with one dataset for each name, `__` for a slash; a dict is the arguments of create_dataset."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            arguments = value if isinstance(value, dict) else {"data": value}
+            file.create_dataset(name.replace("__", "/"), **arguments)
+    return path
+
+
+def ragged(path: Path, name: str, values: list[bytes], **options: Any) -> Path:
+    """Adds a group of `data` and `offsets` to a file."""
+    with h5py.File(path, "a") as file:
+        file.create_dataset(f"{name}/data", data=np.frombuffer(b"".join(values), np.uint8), **options)
+        file.create_dataset(f"{name}/offsets", data=np.cumsum([0, *map(len, values)]))
+    return path
+
+
+def rows(values: list[Any], dtype: Any) -> dict[str, Any]:
+    """The arguments for a dataset of values that differ in length."""
+    data = np.empty(len(values), object)
+    data[:] = values
+    return {"data": data, "dtype": dtype}
+
+
+def numbers(dtype: str, *shape: int) -> NDArray[Any]:
+    """COUNT different rows."""
+    return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
+
+
+WORDS = ["", "naïve", "日本", "a b", "x" * 300]
+PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
+ENUM = h5py.enum_dtype({"dog": 1, "cat": 0}, "u1")
+VALUES = [np.arange(length, dtype=np.float32) for length in (2, 0, 1, 5, 3)]
+PAIRS = np.array([(i, (i / 2, b"s%d" % i), [[i, 1], [2, 3]]) for i in range(COUNT)], [
+    ("id", "<u2"), ("in", [("half", ">f8"), ("name", "S4")]), ("box", "i1", (2, 2)),
+])  # fmt: skip
+
+KINDS: dict[str, tuple[Any, Field, list[Any]]] = {
+    **{
+        dtype: (numbers(dtype), Field("scalar", dtype=np.dtype(dtype).name), numbers(dtype).tolist())
+        for dtype in ("u1", "i2", ">u4", "i8", "u8", "f2", ">f4", "f8", "?", "c8", ">c16")
+    },
+    "arrays": (numbers("u1", 2, 3), Field("array", dtype="uint8", shape=(2, 3)), list(numbers("u1", 2, 3))),
+    "big-endian arrays": (numbers(">i4", 3), Field("array", dtype="int32", shape=(3,)), list(numbers("i4", 3))),
+    "halves": (numbers("f2", 2), Field("array", dtype="float16", shape=(2,)), list(numbers("f2", 2))),
+    "flags": (numbers("?", 2), Field("array", dtype="bool", shape=(2,)), list(numbers("?", 2))),
+    "strings": ({"data": WORDS, "dtype": h5py.string_dtype()}, Field("text"), WORDS),
+    "fixed strings": (
+        {"data": [w.encode() for w in WORDS], "dtype": h5py.string_dtype(length=300)}, Field("text"), WORDS,
+    ),
+    "rows of strings": (
+        {"data": [[w, "b"] for w in WORDS], "dtype": h5py.string_dtype()}, Field("json"), [[w, "b"] for w in WORDS],
+    ),
+    "bytes": (
+        rows([np.frombuffer(w.encode(), "u1") for w in WORDS], h5py.vlen_dtype("u1")), Field("bytes"),
+        [w.encode() for w in WORDS],
+    ),
+    "images": (rows([np.frombuffer(p, "u1") for p in PICTURES], h5py.vlen_dtype("u1")), Field("image"), PICTURES),
+    "rows of numbers": (rows(VALUES, h5py.vlen_dtype("f4")), Field("array", dtype="float32"), VALUES),
+    "opaque": (np.array([b"%d\0\0" % i for i in range(5)], "V3"), Field("bytes"), [b"%d\0\0" % i for i in range(5)]),
+    "enumeration": ({"data": [0, 1, 1, 0, 1], "dtype": ENUM}, Field("scalar", dtype="uint8"), [0, 1, 1, 0, 1]),
+}  # fmt: skip
+
+
+class TestKinds:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_dataset(self, tmp_path: Path, kind: str) -> None:
+        """Every type that a field can hold gives its values, in every container."""
+        stored, field, expected = KINDS[kind]
+        source = hdf5(write(tmp_path / "a.h5", x=stored))
+        assert source.metadata == {"source": "hdf5"}
+        check_source(source, [{"x": value} for value in expected], tmp_path / "out", x=field)
+
+    def test_a_compound(self, tmp_path: Path) -> None:
+        """Every member is a field, those of members too; a nested array adds to the shape."""
+        source = hdf5(write(tmp_path / "a.h5", table=PAIRS))
+        expected = [
+            {
+                "table.id": i, "table.in.half": i / 2, "table.in.name": f"s{i}",
+                "table.box": np.array([[i, 1], [2, 3]], np.int8),
+            }
+            for i in range(COUNT)
+        ]  # fmt: skip
+        check_source(source, expected, tmp_path / "out", **{"table.box": Field("array", dtype="int8", shape=(2, 2))})
+        chosen = hdf5(tmp_path / "a.h5", fields="name=table/in/name,label=table/id")
+        assert [dict(chosen[i]) for i in range(COUNT)] == [{"name": f"s{i}", "label": i} for i in range(COUNT)]
+        assert chosen.column("label").tolist() == list(range(COUNT))
+
+    def test_a_compound_of_rows_that_vary(self, tmp_path: Path) -> None:
+        """Members may be strings and rows of numbers; those never written are empty."""
+        kind = np.dtype([("a", h5py.vlen_dtype("f4")), ("b", h5py.vlen_dtype("u1")), ("s", h5py.string_dtype())])
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            table = file.create_dataset("t", (2,), kind)
+            table[1] = (np.arange(2, dtype="f4"), np.frombuffer(b"xyz", "u1"), "é")
+        expected = [
+            {"t.a": np.empty(0, "f4"), "t.b": b"", "t.s": ""},
+            {"t.a": np.arange(2, dtype="f4"), "t.b": b"xyz", "t.s": "é"},
+        ]
+        check_source(hdf5(tmp_path / "a.h5"), expected, tmp_path / "out")
+
+    @pytest.mark.parametrize("options", [{}, {"chunks": (1000,), "compression": "gzip"}, {"chunks": (1 << 20,)}])
+    @pytest.mark.parametrize("values", [PICTURES, [b"", b"abc", b"", b"\xff" * 9000, b"z"]])
+    def test_a_group_of_data_and_offsets(self, tmp_path: Path, values: list[bytes], options: dict[str, Any]) -> None:
+        """Bytes end to end, whole or in chunks smaller and larger than a value; sizes are exact."""
+        source = hdf5(
+            ragged(
+                write(tmp_path / "a.h5", label=numbers("u1")),
+                "x",
+                values,
+                maxshape=(None,) if options else None,
+                **options,
+            )
+        )
+        kind = Field("image" if values is PICTURES else "bytes")
+        check_source(source, [{"label": i, "x": v} for i, v in enumerate(values)], tmp_path / "out", x=kind)
+        assert source.sizes().tolist() == [8 + len(value) for value in values]
+
+    def test_shards_of_shardio(self, tmp_path: Path) -> None:
+        """What shardio wrote comes back, without the columns that it adds."""
+        fields = {"image": Field("image"), "label": Field("scalar", dtype="int64")}
+        builder = ShardBuilder(tmp_path, "hdf5", fields, 0, 0, {})
+        samples = [{"image": picture, "label": i} for i, picture in enumerate(PICTURES)]
+        for sample in samples:
+            builder.append(sample)
+        made = builder.finish()
+        path = container("hdf5").files(tmp_path / made.name)[0]
+        check_source(hdf5(path), samples, tmp_path / "out", **fields)
+
+    def test_labels(self, tmp_path: Path) -> None:
+        """Whole numbers called `label` are int64; an enumeration's names are the classes."""
+        write(tmp_path / "a.h5", y={"data": [0, 1, 1, 0, 1], "dtype": ENUM}, z=numbers("f4"), u=numbers("u8"))
+        source = hdf5(tmp_path / "a.h5", fields={"label": "y"})
+        check_source(
+            source, [{"label": y} for y in (0, 1, 1, 0, 1)], tmp_path / "out", label=Field("scalar", dtype="int64")
+        )
+        assert source.metadata == {"source": "hdf5", "classes": ["cat", "dog"]}
+        for name, dtype in (("z", "float32"), ("u", "uint64")):
+            assert hdf5(tmp_path / "a.h5", fields={"label": name}).fields["label"].dtype == dtype
+
+    @pytest.mark.parametrize(("name", "reason"), [
+        ("reference", "references"), ("region", "references"), ("bits", "bitfields"), ("dates", "datetimes"),
+        ("time", "TypeTimeID"), ("long", "float128"), ("deep", "variable-length object"), ("one", "it has no rows"),
+        ("none", "it has no rows"), ("wide", r"\[2\] of variable-length uint8"),
+        ("swapped", "variable-length >f4: h5py confuses"),
+    ])  # fmt: skip
+    def test_what_no_field_holds(self, tmp_path: Path, name: str, reason: str) -> None:
+        """It is left out, and refused with the reason when it is chosen."""
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for other, kind in (("reference", h5py.ref_dtype), ("region", h5py.regionref_dtype), ("long", "g")):
+                file.create_dataset(other, (COUNT,), kind)
+            file.create_dataset("deep", (COUNT,), h5py.vlen_dtype(h5py.string_dtype()))
+            file.create_dataset("wide", (COUNT, 2), h5py.vlen_dtype("u1"))
+            file.create_dataset("swapped", (COUNT,), h5py.vlen_dtype(">f4"))
+            dates = np.arange(COUNT).astype("M8[s]")
+            file["dates"] = dates.astype(h5py.opaque_dtype(dates.dtype))
+            file["one"], file["none"], file["x"] = 1.5, h5py.Empty("f4"), numbers("u1")
+            for other, kind in (("bits", h5py.h5t.STD_B16LE), ("time", h5py.h5t.UNIX_D32LE)):
+                h5py.h5d.create(file.id, other.encode(), kind, h5py.h5s.create_simple((COUNT,)))
+            file["type"] = np.dtype("f4")
+        assert list(hdf5(tmp_path / "a.h5").fields) == ["x"]
+        with pytest.raises(SourceError, match=f"'{name}' cannot be taken: .*{reason}"):
+            hdf5(tmp_path / "a.h5", fields={"x": "x", "y": name})
+
+
+class TestFields:
+    def test_names(self, tmp_path: Path) -> None:
+        """Without `fields` a path becomes a name, with dots; with it datasets are chosen and named."""
+        write(
+            tmp_path / "a.h5", data__images=numbers("u1", 2), **{"data__my label": numbers("i2"), "c=d": numbers("f4")}
+        )
+        assert list(hdf5(tmp_path / "a.h5").fields) == ["c_d", "data.images", "data.my_label"]
+        chosen = hdf5(tmp_path / "a.h5", fields="label=data/my label, c=d, data/images")
+        assert list(chosen.fields) == ["label", "c_d", "data.images"]
+        assert chosen[3]["label"] == 3
+
+    def test_rows_must_agree(self, tmp_path: Path) -> None:
+        """Datasets of several lengths are listed, and can be chosen from."""
+        path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
+        with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], train/x \[5, 2\], train/y \[5\]"):
+            hdf5(path)
+        with pytest.raises(SourceError, match=r"the same number of rows: mean \[2\], train/y \[5\]"):
+            hdf5(path, fields="mean,train/y")
+        assert len(hdf5(path, fields="train/x,train/y").sizes()) == COUNT
+
+    def test_long_lists_are_cut(self, tmp_path: Path) -> None:
+        """A file of a thousand datasets does not fill the screen."""
+        path = write(tmp_path / "a.h5", **{f"x{i:02}": np.zeros(i + 1) for i in range(30)})
+        with pytest.raises(SourceError, match=r"x19 \[20\], and 10 more$"):
+            hdf5(path)
+
+    def test_wrong_names(self, tmp_path: Path) -> None:
+        """The message lists what there is."""
+        path = write(tmp_path / "a.h5", x=numbers("u1"), y=numbers("u1"))
+        with pytest.raises(ConfigError, match=r"a.h5 has no 'z'; there are x, y"):
+            hdf5(path, fields="z")
+
+
+class TestFiles:
+    def test_a_directory(self, tmp_path: Path) -> None:
+        """Files are joined in the order of their names, whatever their suffix; others and hidden ones are left out."""
+        parts = {"-b é.hdf5": [3, 4], "a b.h5": [5], "c.HE5": [], "d.h5": [6, 7, 8]}
+        for name, labels in parts.items():
+            write(
+                tmp_path / "in" / name,
+                label=np.array(labels, "u1"),
+                x={"data": [f"{n}" for n in labels], "dtype": h5py.string_dtype()},
+            )
+        (tmp_path / "in" / "notes.txt").write_text("words")
+        (tmp_path / "in" / "._d.h5").write_text("a Mac was here")
+        (tmp_path / "in" / "folder.h5").mkdir()
+        source = hdf5(tmp_path / "in")
+        check_source(source, [{"label": n, "x": f"{n}"} for n in range(3, 9)], tmp_path / "out")
+
+    def test_one_file_is_open_at_a_time(self, tmp_path: Path) -> None:
+        """Many files do not use up file handles."""
+        for number in range(4):
+            write(tmp_path / f"{number}.h5", x=numbers("u1"))
+        before = os.listdir("/proc/self/fd")
+        source = hdf5(tmp_path)
+        assert [source[i]["x"] for i in (0, 19, 7, 13)] == [0, 4, 2, 3]
+        assert len(os.listdir("/proc/self/fd")) <= len(before) + 1
+        del source
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    @pytest.mark.parametrize(("other", "reason"), [
+        ({"y": numbers("u1")}, "b.h5 has no 'x', .*a.h5 has"),
+        ({"x": numbers("u1"), "y": numbers("u1")}, "b.h5 has 'y', .*a.h5 has not"),
+        ({"x": numbers("u2")}, "uint16.* in .*b.h5, .*uint8"), ({"x": numbers("u1", 2)}, r"\(2,\).* in .*b.h5"),
+    ])  # fmt: skip
+    def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
+        """The file and the field that differ are named."""
+        write(tmp_path / "a.h5", x=numbers("u1"))
+        write(tmp_path / "b.h5", **other)
+        with pytest.raises(SourceError, match=f"files must agree: .*{reason}"):
+            hdf5(tmp_path)
+
+    def test_a_relative_path_outlives_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        write(tmp_path / "-a.h5", x=numbers("u1"))
+        monkeypatch.chdir(tmp_path)
+        source = hdf5("-a.h5")
+        monkeypatch.chdir("/")
+        assert source[2]["x"] == 2
+
+    def test_after_a_fork(self, tmp_path: Path) -> None:
+        """A child opens the file itself and reads the same."""
+        source = hdf5(
+            write(tmp_path / "a.h5", x={"data": numbers("u1", 100), "chunks": (1, 100), "compression": "gzip"})
+        )
+        assert source[0]["x"][1] == 1
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=lambda: sender.send(source[4]["x"].tolist()))
+        child.start()
+        assert receiver.poll(20)
+        assert receiver.recv() == source[4]["x"].tolist()
+        child.join(20)
+        assert child.exitcode == 0
+
+
+class TestLinks:
+    @pytest.fixture
+    def linked(self, tmp_path: Path) -> Path:
+        """A file with every kind of link."""
+        write(tmp_path / "other.h5", x=numbers("u1") + 100, g__y=numbers("u1") + 50)
+        with h5py.File(write(tmp_path / "a.h5", g__x=numbers("u1")), "a") as file:
+            file["again"] = file["g/x"]
+            file["soft"], file["g/relative"] = h5py.SoftLink("/g"), h5py.SoftLink("x")
+            file["soft2"], file["nowhere"] = h5py.SoftLink("soft/relative"), h5py.SoftLink("/nothing")
+            file["round"], file["g/up"] = h5py.SoftLink("/round"), file["/"]
+        return tmp_path / "a.h5"
+
+    def test_within_the_file(self, linked: Path) -> None:
+        """A dataset is taken once, and can be chosen under each of its names; loops end."""
+        assert list(hdf5(linked).fields) == ["again"]
+        for name in ("again", "g/x", "soft/x", "g/relative", "soft/relative", "soft2"):
+            assert hdf5(linked, fields={"x": name})[3]["x"] == 3
+        for name in ("nowhere", "round", "round/x"):
+            with pytest.raises(ConfigError, match=f"has no '{name}'"):
+                hdf5(linked, fields={"x": name})
+
+    @staticmethod
+    def external(path: Path) -> None:
+        with h5py.File(path, "a") as file:
+            file["e"] = h5py.ExternalLink("other.h5", "/")
+
+    @staticmethod
+    def through_a_soft_link(path: Path) -> None:
+        with h5py.File(path, "a") as file:
+            file["f"] = h5py.ExternalLink("other.h5", "/")
+            file["e"] = h5py.SoftLink("f")
+
+    @staticmethod
+    def virtual(path: Path) -> None:
+        layout = h5py.VirtualLayout((COUNT,), "u1")
+        layout[:] = h5py.VirtualSource("other.h5", "x", (COUNT,))
+        with h5py.File(path, "a") as file:
+            file.create_virtual_dataset("e/x", layout)
+
+    @staticmethod
+    def raw(path: Path) -> None:
+        (path.parent / "other.raw").write_bytes(bytes(range(100, 105)))
+        with h5py.File(path, "a") as file:
+            file.create_dataset("e/x", (COUNT,), "u1", external=[(str(path.parent / "other.raw"), 0, COUNT)])
+
+    OUTSIDE = [external, through_a_soft_link, virtual, raw]
+
+    @pytest.mark.parametrize("outside", OUTSIDE)
+    def test_other_files_are_not_read(self, linked: Path, outside: Callable[[Path], None]) -> None:
+        """Data in another file is refused by name, and what is in the file itself can still be chosen."""
+        outside(linked)
+        with pytest.raises(
+            SourceError, match=r"keeps data in other files: '[ef].*other.*external_links=True reads them"
+        ):
+            hdf5(linked)
+        with pytest.raises(ConfigError, match=r"has no 'e/x'.*keeps data in other files: '[ef].*other"):
+            hdf5(linked, fields="e/x")
+        assert hdf5(linked, fields="x=again")[1]["x"] == 1
+
+    @pytest.mark.parametrize("outside", OUTSIDE)
+    def test_other_files_are_read_when_told(self, linked: Path, outside: Callable[[Path], None]) -> None:
+        """With external_links the data of other files is there like any other."""
+        outside(linked)
+        source = hdf5(linked, fields="x=e/x,y=again", external_links=True)
+        assert dict(pickle.loads(pickle.dumps(source))[4]) == {"x": 104, "y": 4}  # noqa: S301
+        assert {"again", "e.x"} & set(hdf5(linked, external_links=True).fields)
+
+    @pytest.mark.parametrize("outside", [external, virtual, raw])
+    def test_other_files_that_are_missing(self, linked: Path, outside: Callable[[Path], None]) -> None:
+        """HDF5 itself would put zeros in place of a virtual dataset's missing file."""
+        outside(linked)
+        for path in linked.parent.glob("other.*"):
+            path.unlink()
+        with pytest.raises(
+            SourceError, match=r"keeps data in other files: 'e.*(No such file|which is missing|can't open file)"
+        ):
+            hdf5(linked, external_links=True)
+
+    def test_files_that_link_to_each_other(self, linked: Path) -> None:
+        """A loop through two files ends."""
+        self.external(linked)
+        with h5py.File(linked.parent / "other.h5", "a") as file:
+            file["back"] = h5py.ExternalLink("a.h5", "/")
+        assert set(hdf5(linked, external_links=True).fields) == {"again", "e.g.y", "e.x"}
+
+
+CHUNKED = {"compression": "gzip", "chunks": (2, 10)}
+
+
+def damage_chunk(path: Path, name: str, number: int) -> None:
+    """Overwrites the middle of a chunk."""
+    with h5py.File(path) as file:
+        info = file[name].id.get_chunk_info(number)
+    with path.open("r+b") as raw:
+        raw.seek(info.byte_offset + info.size // 2)
+        raw.write(b"\xff" * (info.size // 2))
+
+
+class TestDamage:
+    @pytest.mark.parametrize("data", [b"", b"\x89HDF\r\n\x1a\n", b"words" * 1000])
+    def test_no_hdf5(self, tmp_path: Path, data: bytes) -> None:
+        """Files that are no HDF5 are named."""
+        (tmp_path / "a.h5").write_bytes(data)
+        with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: "):
+            hdf5(tmp_path / "a.h5")
+
+    @pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
+    def test_cut_short(self, tmp_path: Path, keep: float) -> None:
+        """A file that lost its end says so."""
+        path = write(tmp_path / "a.h5", x=np.zeros((100, 100)))
+        os.truncate(path, int(path.stat().st_size * keep))
+        with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: .*truncated"):
+            hdf5(tmp_path)
+
+    def test_missing(self, tmp_path: Path) -> None:
+        """Nothing there, a folder without HDF5 files, a pipe, and a link that leads nowhere."""
+        with pytest.raises(SourceError, match=r"gone.h5: there is no such file"):
+            hdf5(tmp_path / "gone.h5")
+        with pytest.raises(SourceError, match=r"holds no HDF5 files"):
+            hdf5(tmp_path)
+        os.mkfifo(tmp_path / "pipe.h5")
+        with pytest.raises(SourceError, match=r"pipe.h5 is no file"):
+            hdf5(tmp_path)
+        (tmp_path / "away.h5").symlink_to("nowhere")
+        with pytest.raises(SourceError, match=r"away.h5 cannot be read: No such file"):
+            hdf5(tmp_path)
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        """A file without datasets has no samples to give; datasets without rows have none."""
+        with pytest.raises(SourceError, match="holds no datasets with rows: none"):
+            hdf5(write(tmp_path / "a.h5"))
+        assert len(hdf5(write(tmp_path / "a.h5", x=np.empty((0, 3)))).sizes()) == 0
+
+    def test_a_vanished_file(self, tmp_path: Path) -> None:
+        """A file that went away before a worker opened it."""
+        source = hdf5(write(tmp_path / "a.h5", x=numbers("u1")))
+        (tmp_path / "a.h5").unlink()
+        with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: No such file"):
+            pickle.loads(pickle.dumps(source))[0]  # noqa: S301
+
+    def test_a_damaged_chunk(self, tmp_path: Path) -> None:
+        """Only the rows of that chunk are bad, and they are named; a column with them is not offered."""
+        data = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
+        path = write(
+            tmp_path / "a.h5",
+            x={"data": data, **CHUNKED},
+            y={"data": data[:, 0], "chunks": (2,), "compression": "gzip"},
+        )
+        source = hdf5(path)
+        damage_chunk(path, "x", 1)
+        damage_chunk(path, "y", 1)
+        assert [source[i]["x"].tolist() for i in (0, 1, 4, 5, 6, 7)] == data[[0, 1, 4, 5, 6, 7]].tolist()
+        for row in (2, 3):
+            with pytest.raises(BadSample, match=rf"a.h5, x, row {row}: damaged, h5py says: .*filter"):
+                source[row]
+        assert source.column("y") is None
+        assert hdf5(path).sizes().tolist() == [11] * 8
+
+    def test_a_damaged_part_of_bytes(self, tmp_path: Path) -> None:
+        """A chunk of bytes, and offsets that lead out of them."""
+        values = [bytes([i]) * 500 for i in range(COUNT)]
+        path = ragged(tmp_path / "a.h5", "x", values, chunks=(500,), compression="gzip")
+        damage_chunk(path, "x/data", 2)
+        with h5py.File(path, "a") as file:
+            file["x/offsets"][5] = 9999
+        source = hdf5(path)
+        assert [source[i]["x"] for i in (0, 1, 3)] == [values[0], values[1], values[3]]
+        with pytest.raises(BadSample, match=r"a.h5, x, row 2: damaged"):
+            source[2]
+        with pytest.raises(BadSample, match=r"a.h5, x, row 4: offsets 2000 to 9999 are not within 2500 bytes"):
+            source[4]
+        assert source.sizes().tolist() == [500, 500, 500, 500, 7999]
+        backwards = Path(shutil.copy(path, tmp_path / "b.h5"))
+        with h5py.File(backwards, "a") as file:
+            file["x/offsets"][1] = 3000
+        with pytest.raises(BadSample, match=r"b.h5, x, row 1: offsets 3000 to 1000"):
+            hdf5(backwards)[1]
+        assert hdf5(backwards).sizes().tolist() == [3000, 0, 500, 500, 7999]
+
+    @pytest.mark.parametrize("kind", [h5py.string_dtype(), h5py.string_dtype(length=4)])
+    def test_text_that_is_not_utf8(self, tmp_path: Path, kind: Any) -> None:
+        """The row is bad, not the file."""
+        source = hdf5(write(tmp_path / "a.h5", x={"data": [b"a", b"caf\xe9"], "dtype": kind}))
+        assert source[0] == {"x": "a"}
+        with pytest.raises(BadSample, match=r"x, row 1: not UTF-8: .*0xe9"):
+            source[1]
+
+    def test_an_image_that_is_none(self, tmp_path: Path) -> None:
+        """Where the first is an image, all must be."""
+        source = hdf5(ragged(tmp_path / "a.h5", "x", [b"", PICTURES[0], b"words", PICTURES[1][:-1]]))
+        assert source.fields == {"x": Field("image")}
+        for row, reason in ((0, "the image is empty"), (2, "not a JPEG"), (3, "the png image is cut short")):
+            with pytest.raises(BadSample, match=f"a.h5, x, row {row}: {reason}"):
+                source[row]
+
+    def test_random_damage(self, tmp_path: Path) -> None:
+        """Whatever byte is wrong, the file is refused, a sample is bad, or a value is another."""
+        path = ragged(
+            write(
+                tmp_path / "a.h5",
+                x={"data": numbers("u1", 9), "chunks": (2, 9), "compression": "gzip"},
+                t=PAIRS,
+                s=KINDS["strings"][0],
+            ),
+            "b",
+            PICTURES,
+        )
+        whole, random = path.read_bytes(), np.random.default_rng(0)
+        refused = 0
+        for _ in range(150):
+            spoiled = bytearray(whole)
+            spoiled[random.integers(len(spoiled) if random.random() < 0.5 else 4096)] ^= 1 << random.integers(8)
+            path.write_bytes(spoiled)
+            try:
+                source = hdf5(path)
+                for index in range(len(source.sizes())):
+                    source[index]
+            except (SourceError, BadSample, ConfigError):
+                refused += 1
+        assert refused > 5
+
+
+class TestFilters:
+    @pytest.mark.slow
+    def test_a_plugin_is_loaded_when_it_is_needed(self, tmp_path: Path) -> None:
+        """A worker that never heard of hdf5plugin reads what needs it."""
+        path = write(tmp_path / "a.h5", x={"data": numbers("u1", 50), **hdf5plugin.Zstd()})
+        code = "import sys; from shardio_converters.hdf5 import hdf5; print(hdf5(sys.argv[1])[4]['x'].sum())"
+        found = subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert int(found.stdout) == numbers("u1", 50)[4].sum()
+
+    def test_a_missing_filter_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The message says what to install."""
+        path = write(tmp_path / "a.h5", x={"data": numbers("u1", 50), **hdf5plugin.Zstd()})
+        monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
+        with pytest.raises(SourceError, match=r"a.h5, x needs HDF5 filter 32015 \(.*\): pip install"):
+            hdf5(path)
+
+
+class TestBlocks:
+    @pytest.mark.parametrize(("row_bytes", "chunks", "shape", "expected"), [
+        (1000, None, (), 1048),
+        (1 << 30, None, (), 1),
+        (0, None, (), 1 << 20),
+        (1000, (100, 10), (9999, 10), 1000),  # whole chunks, about a megabyte
+        (1 << 20, (10, 1024), (9999, 1024), 10),  # one chunk, however large
+        (1 << 20, (100, 1 << 20), (9999, 1 << 20), 100),
+        (1 << 20, (100, 1024), (9999, 1 << 20), 16),  # too many chunks side by side to be read whole
+    ])  # fmt: skip
+    def test_rows_at_once(
+        self, row_bytes: int, chunks: tuple[int, ...] | None, shape: tuple[int, ...], expected: int
+    ) -> None:
+        """Memory stays bounded whatever the layout."""
+        assert rows_at_once(row_bytes, chunks, shape) == expected
+
+    def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In ascending order every chunk is decompressed once, and the members of a compound are read together."""
+        data = np.zeros(4000, [("a", "u1", (1000,)), ("b", "i4")])
+        source = hdf5(write(tmp_path / "a.h5", t={"data": data, "chunks": (500,), "compression": "gzip"}))
+        counted: list[Any] = []
+        original = h5py._hl.dataset.FieldsView.__getitem__
+
+        def read(self: Any, rows: Any) -> Any:
+            counted.append(rows)
+            return original(self, rows)
+
+        monkeypatch.setattr(h5py._hl.dataset.FieldsView, "__getitem__", read)
+        for index in range(4000):
+            source[index]
+        assert counted == [slice(low, low + 1000) for low in range(0, 4000, 1000)]
+
+    def test_a_copied_file_gives_the_same(self, tmp_path: Path) -> None:
+        """Nothing of where the file lies gets into samples or metadata."""
+        write(tmp_path / "a.h5", x=numbers("u1"))
+        shutil.copy(tmp_path / "a.h5", tmp_path / "b.h5")
+        here, there = hdf5(tmp_path / "a.h5"), hdf5(tmp_path / "b.h5")
+        assert (here.metadata, here[1]) == (there.metadata, there[1])

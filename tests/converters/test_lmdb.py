@@ -1,0 +1,266 @@
+"""LMDB files become samples: Caffe's Datum by protobuf's runtime, and image files, put there by the lmdb library."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cv2
+import lmdb as library
+import numpy as np
+import pytest
+from _builders import jpeg, pixels, png, webp
+from _foreign import Datum
+
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.source import find
+from shardio.testing import check_source
+from shardio_converters.lmdb import Lmdb, lmdb
+
+
+def written(path: Path, entries: dict[bytes, bytes], **options: Any) -> Path:
+    """Writes an environment."""
+    environment = library.open(str(path), map_size=1 << 28, **options)
+    with environment.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key, value)
+    environment.close()
+    return path
+
+
+def datum(array: Any = None, label: int | None = None, data: bytes | None = None) -> bytes:
+    """A Datum of raw uint8 or float [c, h, w], or of an encoded image."""
+    message = Datum()
+    if array is not None:
+        message.channels, message.height, message.width = array.shape
+        if array.dtype == np.uint8:
+            message.data = array.tobytes()
+        else:
+            message.float_data.extend(array.reshape(-1).tolist())
+    if data is not None:
+        message.data, message.encoded = data, True
+    if label is not None:
+        message.label = label
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def as_caffe(rgb: Any) -> Any:
+    """An image as OpenCV reads it and Caffe stores it: blue, green, red, each [h, w]."""
+    return np.ascontiguousarray(rgb[..., ::-1].transpose(2, 0, 1))
+
+
+def decoded(image: bytes) -> Any:
+    """A PNG's pixels: RGB [h, w, 3], or grey [h, w]."""
+    found = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
+    return found[..., ::-1] if found.ndim == 3 else found
+
+
+def all_of(source: Lmdb) -> list[dict[str, Any]]:
+    """All samples."""
+    return [dict(source[number]) for number in range(len(source.sizes()))]
+
+
+def test_it_is_registered() -> None:
+    """The command line finds it by its name."""
+    assert find("lmdb") is lmdb
+
+
+class TestDatums:
+    def test_encoded_images(self, tmp_path: Path) -> None:
+        """Their bytes are left as they are; samples are in the order of the keys."""
+        images = [jpeg(seed=0), png(seed=1), webp(seed=2), jpeg(40, 60, seed=3)]
+        entries = {b"%08d_a b.jpg" % (9 - n): datum(data=image, label=n - 1) for n, image in enumerate(images)}
+        source = lmdb(written(tmp_path / "größe 1", entries))
+        expected = [{"image": images[n], "label": n - 1, "key": f"{9 - n:08d}_a b.jpg"} for n in (3, 2, 1, 0)]
+        check_source(source, expected, tmp_path / "out", image="image", label="int64", key="text")
+        assert source.metadata == {"source": "lmdb"}
+        assert source.sizes().tolist() == [len(entries[key]) for key in sorted(entries)]
+
+    @pytest.mark.parametrize("bgr", [True, False])
+    def test_raw_colors(self, tmp_path: Path, bgr: bool) -> None:
+        """Raw pixels become PNG, which loses nothing; Caffe has blue first."""
+        pictures = [pixels(5 + n, 7, seed=n) for n in range(4)]
+        stored = [as_caffe(rgb) if bgr else np.ascontiguousarray(rgb.transpose(2, 0, 1)) for rgb in pictures]
+        entries = {b"%02d" % n: datum(array, label=n) for n, array in enumerate(stored)}
+        source = lmdb(written(tmp_path / "db", entries), bgr=bgr)
+        for n, sample in enumerate(all_of(source)):
+            np.testing.assert_array_equal(decoded(sample["image"]), pictures[n])
+        check_source(source, all_of(source), tmp_path / "out", image="image", label="int64", key="text")
+
+    def test_raw_grey(self, tmp_path: Path) -> None:
+        """One channel, as MNIST in Caffe's examples."""
+        pictures = [pixels(28, 28, 1, seed=n) for n in range(3)]
+        source = lmdb(written(tmp_path / "db", {b"%d" % n: datum(grey[None], n) for n, grey in enumerate(pictures)}))
+        assert source.fields["image"] == Field("image")
+        for n, sample in enumerate(all_of(source)):
+            np.testing.assert_array_equal(decoded(sample["image"]), pictures[n])
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+    @pytest.mark.parametrize("alike", [True, False])
+    def test_arrays(self, tmp_path: Path, dtype: type, alike: bool) -> None:
+        """Other channels, and floats, are arrays, of fixed shape if the first and the last agree."""
+        random = np.random.default_rng(0)
+        arrays = [random.integers(0, 255, (5, 2, 3 if alike else 3 + n)).astype(dtype) for n in range(4)]
+        entries = {b"%d" % n: datum(array, n) for n, array in enumerate(arrays)}
+        source = lmdb(written(tmp_path / "db", entries))
+        expected = [{"array": array, "label": n, "key": f"{n}"} for n, array in enumerate(arrays)]
+        field = Field("array", dtype=np.dtype(dtype).name, shape=(5, 2, 3) if alike else None)
+        check_source(source, expected, tmp_path / "out", array=field)
+
+    def test_floats_of_three_channels(self, tmp_path: Path) -> None:
+        """They are no image, though they might have been one."""
+        array = np.full((3, 2, 2), 0.5, np.float32)
+        source = lmdb(written(tmp_path / "db", {b"a": datum(array, 1)}))
+        np.testing.assert_array_equal(source[0]["array"], array)
+
+    def test_labels(self, tmp_path: Path) -> None:
+        """Negative ones, the largest, and none, which Caffe takes for 0."""
+        labels = [-1, 2**31 - 1, -(2**31), None]
+        entries = {b"%d" % n: datum(data=jpeg(), label=label) for n, label in enumerate(labels)}
+        found = [sample["label"] for sample in all_of(lmdb(written(tmp_path / "db", entries)))]
+        assert found == [-1, 2**31 - 1, -(2**31), 0]
+
+    def test_mixed_with_encoded(self, tmp_path: Path) -> None:
+        """Raw pixels of 1 or 3 channels and encoded files are both images."""
+        rgb = pixels(4, 5)
+        source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(), label=1), b"b": datum(as_caffe(rgb), 2)}))
+        np.testing.assert_array_equal(decoded(source[1]["image"]), rgb)
+        assert source[0]["image"] == jpeg()
+
+
+class TestImages:
+    @pytest.mark.parametrize("layout", ["auto", "image"])
+    def test_image_files(self, tmp_path: Path, layout: str) -> None:
+        """Under any keys, also such as are no text."""
+        entries = {
+            b"n01440764/x.JPEG": jpeg(),
+            b"\xff\x00\xfe": png(),
+            "größe".encode(): webp(),
+            b"../../etc": jpeg(seed=4),
+        }
+        source = lmdb(written(tmp_path / "db", entries), layout=layout)
+        names = ["../../etc", "größe", "n01440764/x.JPEG", "\\xff\0\\xfe"]
+        expected = [{"image": entries[key], "key": name} for key, name in zip(sorted(entries), names, strict=True)]
+        check_source(source, expected, tmp_path / "out", image="image", key="text")
+
+    def test_a_single_file(self, tmp_path: Path) -> None:
+        """An environment without a folder; nothing is written beside it."""
+        written(tmp_path / "a b.lmdb", {b"a": jpeg()}, subdir=False, lock=False)
+        assert all_of(lmdb(tmp_path / "a b.lmdb")) == [{"image": jpeg(), "key": "a"}]
+        assert os.listdir(tmp_path) == ["a b.lmdb"]
+
+    def test_many(self, tmp_path: Path) -> None:
+        """Over several levels of pages; pickled, places travel and the file is opened anew."""
+        image = jpeg()
+        source = lmdb(written(tmp_path / "db", {b"%06d" % n: image for n in range(3000)}))
+        copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+        assert [copy[n]["key"] for n in (0, 1234, 2999)] == ["000000", "001234", "002999"]
+        assert len(pickle.dumps(source)) < 3000 * 24 + 1000
+
+
+class TestBadSamples:
+    @pytest.mark.parametrize(
+        ("value", "told"),
+        [
+            (b"", "its Datum holds an array, an image is wanted"),
+            (b"\x0a\xff\xff", "not a Datum: byte 1: a number is cut short"),
+            (datum(data=jpeg()[:-50]), "the jpeg image is cut short"),
+            (datum(data=b""), "the image is empty"),
+            (datum(np.zeros((3, 2, 2), np.uint8))[:-3], "not a Datum"),
+            (datum(np.zeros((4, 2, 2), np.uint8)), "its Datum holds an array, an image is wanted"),
+            (
+                Datum(channels=3, height=2, width=2, data=b"x").SerializeToString(),
+                "a Datum of 3 x 2 x 2 holds 1 values",
+            ),
+            (Datum(channels=1, height=-1, width=-1, data=b"x").SerializeToString(), "1 x -1 x -1 holds 1 values"),
+        ],
+    )
+    def test_among_images(self, tmp_path: Path, value: bytes, told: str) -> None:
+        """Named by file and key; the neighbours can be read."""
+        good = datum(data=jpeg(), label=1)
+        source = lmdb(written(tmp_path / "db", {b"a": good, b"b": value, b"c": good}))
+        with pytest.raises(BadSample, match=rf"data.mdb, key 'b': .*{told}"):
+            source[1]
+        assert source[2]["key"] == "c"
+
+    def test_among_arrays(self, tmp_path: Path) -> None:
+        """An image where arrays are wanted."""
+        good = datum(np.zeros((5, 2, 2), np.uint8), 1)
+        source = lmdb(written(tmp_path / "db", {b"a": good, b"b": datum(data=jpeg()), b"c": good}))
+        with pytest.raises(BadSample, match="key 'b': its Datum holds an image, an array is wanted"):
+            source[1]
+
+    def test_among_image_files(self, tmp_path: Path) -> None:
+        """What is no image."""
+        source = lmdb(written(tmp_path / "db", {b"a": jpeg(), b"b": b"12", b"c": b""}))
+        for number, told in [(1, "key 'b': not a JPEG"), (2, "key 'c': the image is empty")]:
+            with pytest.raises(BadSample, match=told):
+                source[number]
+
+    def test_the_first_one(self, tmp_path: Path) -> None:
+        """A bad one at the beginning hides no others once the layout is told."""
+        path = written(tmp_path / "db", {b"a": b"\xff", b"b": datum(np.zeros((5, 2, 2), np.uint8), 3)})
+        with pytest.raises(
+            SourceError, match=r"the first value is neither an image nor a Datum; .*key 'a': not a Datum"
+        ):
+            lmdb(path)
+        assert lmdb(path, layout="datum")[1]["label"] == 3
+
+    def test_a_file_cut_after_the_scan(self, tmp_path: Path) -> None:
+        """What is no longer there is a bad sample."""
+        source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(200, 200)), b"b": datum(data=jpeg(200, 200))}))
+        os.truncate(tmp_path / "db" / "data.mdb", 3 * 4096)
+        with pytest.raises(BadSample, match=r"data.mdb, (key|entry) .*: the file ends within it"):
+            source[1]
+
+
+class TestRefusals:
+    def test_shards_of_shardio(self, tmp_path: Path) -> None:
+        """They are no source: there is a command for them."""
+        with shardio.create(tmp_path / "data", container="lmdb", fields={"image": "image"}) as writer:
+            writer.append({"image": jpeg()})
+        for path in (tmp_path / "data", tmp_path / "data" / "shard-000000.lmdb"):
+            with pytest.raises(SourceError, match=r"was written by shardio; .* by `shardio reshard`"):
+                lmdb(path)
+
+    @pytest.mark.parametrize(
+        ("entries", "told"),
+        [
+            ({}, "data.mdb holds no entries"),
+            ({b"a": b"some text"}, "the first value is neither an image nor a Datum"),
+            ({b"a": b""}, "not a Datum: it has no values"),
+        ],
+    )
+    def test_nothing_to_be_had(self, tmp_path: Path, entries: dict[bytes, bytes], told: str) -> None:
+        """Empty, or something else."""
+        with pytest.raises(SourceError, match=told):
+            lmdb(written(tmp_path / "db", entries))
+
+    def test_no_datum_at_all(self, tmp_path: Path) -> None:
+        """With the layout told."""
+        with pytest.raises(SourceError, match=r"no Datum can be read; .*key 'a': not a Datum"):
+            lmdb(written(tmp_path / "db", {b"a": b"\xff"}), layout="datum")
+
+    @pytest.mark.parametrize("layout", ["", "caffe", "Datum"])
+    def test_no_such_layout(self, tmp_path: Path, layout: str) -> None:
+        """The message lists those that there are."""
+        with pytest.raises(ConfigError, match=f"layout must be one of auto, datum, image, got '{layout}'"):
+            lmdb(tmp_path, layout=layout)
+
+    def test_not_there(self, tmp_path: Path) -> None:
+        """Missing, or a folder of something else."""
+        for path in (tmp_path / "none", tmp_path):
+            with pytest.raises(
+                SourceError, match=r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"
+            ):
+                lmdb(path)
+
+    def test_cut_off(self, tmp_path: Path) -> None:
+        """Told before anything is converted."""
+        path = written(tmp_path / "db", {b"%03d" % n: datum(data=jpeg(100, 100)) for n in range(50)}) / "data.mdb"
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off"):
+            lmdb(tmp_path / "db")

@@ -1,0 +1,347 @@
+"""NumPy's files become samples without loss, mapped and not loaded; pickles and damaged files are refused."""
+
+import io
+import os
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.testing import check_source
+from shardio_converters.numpy import numpy
+
+ARRAYS: Mapping[str, NDArray[Any]] = {
+    "x": np.arange(24, dtype=np.float32).reshape(4, 2, 3) / 7,
+    "big": np.arange(12, dtype=">i2").reshape(4, 3) - 5,
+    "fortran": np.asfortranarray(np.arange(24, dtype=np.uint8).reshape(4, 3, 2)),
+    "labels": np.array([3, 1, 4, 1], np.uint8),
+    "wide": np.array([1.5, -np.inf, 0, 1e300], ">f8"),
+    "flag": np.array([True, False, False, True]),
+    "complex": np.array([1 + 2j, 0, -1j, 3], np.complex64),
+    "names": np.array(["a", "größe", "", "\U0001f600 x"]),
+    "codes": np.array([b"a", "größe".encode(), b"", b"xyz"]),
+}
+
+
+def sample(arrays: Mapping[str, NDArray[Any]], row: int) -> dict[str, Any]:
+    """A row as a sample: Python numbers and texts, arrays in native order."""
+    found = {}
+    for name, array in arrays.items():
+        value = array[row]
+        found[name] = value.astype(value.dtype.newbyteorder("=")) if value.ndim else value.item()
+        if isinstance(found[name], bytes):
+            found[name] = found[name].decode()
+    return found
+
+
+def write(folder: Path, form: str, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Writes arrays as NumPy does: to a directory, or one file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if form == "directory":
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array)
+        return folder
+    path = folder / "all.npz"
+    {"stored": np.savez, "compressed": np.savez_compressed}[form](path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+class TestArrays:
+    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
+    def test_every_kind(self, tmp_path: Path, form: str) -> None:
+        """Numbers of any size and order, texts and truth values come back from each kind of file."""
+        source = numpy(write(tmp_path / "-in ö", form, ARRAYS))
+        names = sorted(ARRAYS) if form == "directory" else list(ARRAYS)
+        assert list(source.fields) == names
+        assert source.metadata == {"source": "numpy"}
+        bytes_of_row = sum(array.nbytes // 4 for array in ARRAYS.values())
+        assert source.sizes().tolist() == [bytes_of_row] * 4
+        expected = [sample({name: ARRAYS[name] for name in names}, row) for row in range(4)]
+        (tmp_path / "out").mkdir()
+        check_source(
+            source,
+            expected,
+            tmp_path / "out",
+            x={"kind": "array", "dtype": "float32", "shape": (2, 3)},
+            big={"kind": "array", "dtype": "int16", "shape": (3,)},
+            fortran={"kind": "array", "dtype": "uint8", "shape": (3, 2)},
+            labels={"kind": "scalar", "dtype": "uint8"},
+            wide={"kind": "scalar", "dtype": "float64"},
+            flag={"kind": "scalar", "dtype": "bool"},
+            complex={"kind": "scalar", "dtype": "complex64"},
+            names={"kind": "text"},
+            codes={"kind": "text"},
+        )
+
+    @pytest.mark.parametrize(
+        ("array", "name"), [(ARRAYS["x"], "array"), (ARRAYS["labels"], "scalar"), (ARRAYS["names"], "text")]
+    )
+    def test_a_lone_array(self, tmp_path: Path, array: NDArray[Any], name: str) -> None:
+        """It is called after what it holds; a directory with one file calls it as the file."""
+        np.save(tmp_path / "lone.npy", array)
+        source = numpy(tmp_path / "lone.npy")
+        expected = [sample({name: array}, row) for row in range(4)]
+        (tmp_path / "out").mkdir()
+        check_source(source, expected, tmp_path / "out")
+        assert list(numpy(tmp_path).fields) == ["lone"]
+
+    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
+    def test_structured_arrays(self, tmp_path: Path, form: str) -> None:
+        """Each member is a field, however deep, with arrays within rows and in names of any script."""
+        inner = np.dtype([("a b", "<u2"), ("größe", ">f4")])
+        table = np.zeros(
+            3, [("id", "<i8"), ("pos", ">f4", (2, 2)), ("in", inner), ("name", "U4"), ("pair", inner, (2,))]
+        )
+        table["id"] = [7, -8, 9]
+        table["pos"] = np.arange(12).reshape(3, 2, 2) / 3
+        table["in"]["größe"] = [0.5, 1.5, 2.5]
+        table["name"] = ["ü", "", "abcd"]
+        table["pair"]["a b"] = [[1, 2], [3, 4], [5, 6]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # NumPy says that old versions can't read such names
+            source = numpy(write(tmp_path / "in", form, {"t": table}))
+        expected = [
+            {
+                "t.id": int(row["id"]),
+                "t.pos": row["pos"].astype(np.float32),
+                "t.in.a_b": 0,
+                "t.in.gr_e": float(row["in"]["größe"]),
+                "t.name": str(row["name"]),
+                "t.pair.a_b": row["pair"]["a b"],
+                "t.pair.gr_e": np.zeros(2, np.float32),
+            }
+            for row in table
+        ]
+        (tmp_path / "out").mkdir()
+        check_source(source, expected, tmp_path / "out")
+        assert source.sizes().tolist() == [table.itemsize] * 3
+
+    @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+    def test_versions(self, tmp_path: Path, version: tuple[int, int]) -> None:
+        """All versions of the format are read."""
+        with (tmp_path / "a.npy").open("wb") as file:
+            np.lib.format.write_array(file, ARRAYS["x"], version)
+        np.testing.assert_array_equal(numpy(tmp_path / "a.npy")[3]["array"], ARRAYS["x"][3])
+
+    def test_labels_are_int64(self, tmp_path: Path) -> None:
+        """What is chosen as `label` is int64, whatever whole numbers it was; other names keep their type."""
+        path = write(tmp_path, "stored", {"x": ARRAYS["x"], "y": ARRAYS["labels"]})
+        assert numpy(path).fields["y"] == Field("scalar", dtype="uint8")
+        source = numpy(path, fields="label=y")
+        assert dict(source.fields) == {"label": Field("scalar", dtype="int64")}
+        column = source.column("label")
+        assert column is not None
+        assert (column.dtype, column.tolist()) == (np.int64, [3, 1, 4, 1])
+
+    def test_only_what_is_chosen_must_fit(self, tmp_path: Path) -> None:
+        """Arrays of other lengths or of objects don't matter if they are left out."""
+        arrays = {"x": np.arange(5), "meta": np.array([{"a": 1}], object), "n": np.array(3), "t": np.zeros(5, "M8[s]")}
+        path = write(tmp_path, "stored", arrays)
+        assert numpy(path, fields={"value": "x"})[4] == {"value": 4}
+        with pytest.raises(ConfigError, match="has no 'y'; there are x, meta, n, t"):
+            numpy(path, fields="y")
+
+
+class TestMapping:
+    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
+    def test_a_row_is_read_without_the_rest(self, tmp_path: Path, form: str) -> None:
+        """Numbers stay in the file, or in a temporary one: what memory holds of them is the kernel's own copy."""
+        source = numpy(write(tmp_path, form, {"x": np.arange(3_000_000).reshape(-1, 3)}))
+        assert source[999_999]["x"].tolist() == [2_999_997, 2_999_998, 2_999_999]
+        found = source._values("x")
+        while isinstance(found, np.ndarray):
+            found = found.base  # type: ignore[assignment]
+        assert type(found).__name__ == "mmap"
+
+    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
+    def test_pickling_sends_places(self, tmp_path: Path, form: str) -> None:
+        """A worker gets a few hundred bytes and maps the files itself, also after they have been read here."""
+        source = numpy(write(tmp_path, form, {"x": np.arange(100_000), "y": np.arange(100_000) % 7}))
+        assert source[70] == {"x": 70, "y": 0}
+        sent = pickle.dumps(source)
+        assert len(sent) < 2000
+        assert pickle.loads(sent)[71] == {"x": 71, "y": 1}  # noqa: S301
+
+    def test_compressed_members_are_unpacked_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Columns of one structured array share what was unpacked, and nothing is left behind."""
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        monkeypatch.setattr("tempfile.tempdir", None)
+        (tmp_path / "tmp").mkdir()
+        path = write(tmp_path, "compressed", {"t": np.zeros(9, [("a", "i4"), ("b", "i4")])})
+        opened = []
+        real = zipfile.ZipFile.open
+        monkeypatch.setattr(
+            zipfile.ZipFile, "open", lambda self, name, *a: (opened.append(name), real(self, name, *a))[1]
+        )
+        source = numpy(path)
+        opened.clear()
+        for row in (8, 0, 3):
+            assert source[row] == {"t.a": 0, "t.b": 0}
+        assert opened == ["t.npy"]
+        assert os.listdir(tmp_path / "tmp") == []
+
+    def test_a_zip_with_more_in_front(self, tmp_path: Path) -> None:
+        """Where a member's numbers begin follows from its own header: extra bytes there, and others before the zip."""
+        data = io.BytesIO()
+        np.save(data, ARRAYS["x"])
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("readme.txt", "words")
+            with archive.open(zipfile.ZipInfo("näh/x.npy"), "w", force_zip64=True) as member:
+                member.write(data.getvalue())
+        np.testing.assert_array_equal(numpy(tmp_path / "a.npz", fields="x=näh/x")[2]["x"], ARRAYS["x"][2])
+
+
+def cut(count: int) -> Callable[[bytes], bytes]:
+    """Leaves out the last bytes."""
+    return lambda data: data[:-count]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            (np.array(["a", None], object), "holds Python objects, which are pickles and never loaded"),
+            (np.zeros(2, [("a", "i4"), ("b", object)]), "holds Python objects"),
+            (np.array(["2020-01-01", "2021"], "M8[D]"), r"holds datetime64\[D\], .* x.astype\('int64'\) makes numbers"),
+            (np.zeros(2, "m8[s]"), r"holds timedelta64\[s\]"),
+            (np.zeros(2, [("at", "M8[s]")]), r".at holds datetime64\[s\]"),
+            (np.array(3.0), "is a single value, it has no rows"),
+            (np.zeros((0, 3)), r"holds no rows, or empty ones: \[0, 3\] of float64"),
+            (np.zeros((3, 0)), r"holds no rows, or empty ones: \[3, 0\] of float64"),
+            (np.array([["a"], ["b"]]), r"holds \[2, 1\] of <U1, which no field holds"),
+            (np.zeros(2, "V3"), r"holds \[2\] of \|V3, which no field holds"),
+            (np.zeros(2, np.longdouble), "which no field holds"),
+        ],
+    )
+    def test_what_no_field_holds(self, tmp_path: Path, array: NDArray[Any], message: str) -> None:
+        """The message says why, and names the array."""
+        np.save(tmp_path / "a.npy", array)
+        with pytest.raises(SourceError, match=f"a.npy.*{message}.*; others can be chosen with fields"):
+            numpy(tmp_path / "a.npy")
+
+    def test_a_pickle_is_not_run(self, tmp_path: Path) -> None:
+        """Neither one within a .npy nor a bare one in its place."""
+
+        class Trap:
+            def __reduce__(self) -> Any:
+                return (tmp_path / "ran").touch, ()
+
+        np.save(tmp_path / "a.npy", np.array([Trap()], object))
+        np.savez(tmp_path / "b.npz", a=np.array([Trap()], object))
+        (tmp_path / "c.npy").write_bytes(pickle.dumps(Trap()))
+        for name in ("a.npy", "b.npz", "c.npy"):
+            with pytest.raises(SourceError):
+                numpy(tmp_path / name)
+        assert not (tmp_path / "ran").exists()
+
+    def test_other_numbers_of_rows(self, tmp_path: Path) -> None:
+        """The message holds all of them."""
+        path = write(tmp_path, "stored", {"x": np.zeros(3), "y": np.zeros(4)})
+        with pytest.raises(SourceError, match="the same number of rows, they have x 3, y 4; choose some with fields"):
+            numpy(path)
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (cut(1), r"a.npy must hold 224 bytes, it holds 223"),
+            (lambda data: data + b"x", r"a.npy must hold 224 bytes, it holds 225"),
+            (lambda data: data[:100], "a.npy cannot be read: EOF"),
+            (lambda data: data[:7], "a.npy cannot be read: EOF"),
+            (lambda data: b"", "a.npy cannot be read: EOF"),
+            (lambda data: b"PK\3\4" + data, "a.npy cannot be read: File is not a zip file"),
+            (lambda data: b"<html>" + data, "a.npy cannot be read: the magic string is not correct"),
+            (
+                lambda data: data.replace(b"(4, 3)", b"(-4,3)"),
+                r"a.npy cannot be read: its header is damaged: shape \(-4, 3\)",
+            ),
+            (lambda data: data.replace(b"(4, 3)", b"(4**9)"), "a.npy cannot be read: "),
+            (lambda data: data.replace(b"'<i8'", b"'<q9'"), "a.npy cannot be read: "),
+            (lambda data: data.replace(b"(4, 3)", b"9**99 "), "a.npy cannot be read: "),
+            (lambda data: data.replace(b"\x01\x00v", b"\x07\x00v"), "a.npy cannot be read: "),
+            (lambda data: data.replace(b"{'descr'", b"[[[[[[[["), "a.npy cannot be read: "),
+        ],
+    )
+    def test_a_damaged_npy(self, tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+        """A file is what its header says, no less and no more."""
+        path = tmp_path / "a.npy"
+        np.save(path, np.arange(12).reshape(4, 3))
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.raises(SourceError, match=message):
+            numpy(path)
+
+    @pytest.mark.parametrize("form", ["stored", "compressed"])
+    def test_a_damaged_npz(self, tmp_path: Path, form: str) -> None:
+        """Each byte that is lost, or overwritten in the headers, is an error or changes nothing else."""
+        random = np.random.default_rng(0).integers(0, 256, 400).astype(np.uint8)
+        whole = write(tmp_path, form, {"x": random}).read_bytes()
+        path = tmp_path / "b.npz"
+        for at in range(0, len(whole), 7):
+            for data in (whole[:at], whole[:at] + b"\xff" + whole[at + 1 :]):
+                path.write_bytes(data)
+                try:
+                    source = numpy(path)
+                    rows = [source[row] for row in range(len(source.sizes()))]
+                except SourceError:
+                    continue
+                assert len(data) == len(whole)
+                wrong = sum(row != {"x": value} for row, value in zip(rows, random.tolist(), strict=True))
+                assert wrong <= (form == "stored")  # a mapped number has no checksum
+
+    def test_an_encrypted_npz(self, tmp_path: Path) -> None:
+        """A member that needs a password is refused by name."""
+        path = write(tmp_path, "stored", {"x": np.zeros(3)})
+        data = bytearray(path.read_bytes())
+        for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+            data[data.index(mark) + at] |= 1
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=r"all.npz, x.npy cannot be read: .*encrypted, password required"):
+            numpy(path)
+
+    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
+    def test_a_file_that_shrinks_is_found_by_the_worker(self, tmp_path: Path, form: str) -> None:
+        """A map that reached over the end would end the process; it is an error instead."""
+        path = write(tmp_path, form, {"x": np.random.default_rng(0).random(1000)})
+        sent = pickle.dumps(numpy(path))
+        file = path / "x.npy" if form == "directory" else path
+        file.write_bytes(file.read_bytes()[:3000])
+        with pytest.raises(SourceError, match=r"must reach to byte|not a zip file"):
+            pickle.loads(sent)[0]  # noqa: S301
+
+    def test_text_that_is_none(self, tmp_path: Path) -> None:
+        """Bytes that are not UTF-8, and code points that are none, are bad samples by row."""
+        np.savez(tmp_path / "a.npz", s=np.array([b"a", b"\xff"]), u=np.array([65, 0x7FFFFFFF], "<u4").view("<U1"))
+        source = numpy(tmp_path / "a.npz")
+        assert source[0] == {"s": "a", "u": "A"}
+        with pytest.raises(BadSample, match=r"a.npz, s.npy, row 1: not UTF-8"):
+            source[1]
+        with pytest.raises(BadSample, match=r"a.npz, u.npy, row 1: "):
+            numpy(tmp_path / "a.npz", fields="u")[1]
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("missing.npy", "cannot be read: No such file"),
+            ("empty", r"holds no files that end in .npy"),
+            ("pipe.npy", "is no file"),
+        ],
+    )
+    def test_nothing_to_read(self, tmp_path: Path, name: str, message: str) -> None:
+        """A path must lead to a file, or to a directory with some."""
+        (tmp_path / "empty").mkdir()
+        os.mkfifo(tmp_path / "pipe.npy")
+        with pytest.raises(SourceError, match=message):
+            numpy(tmp_path / name)
+
+    def test_an_empty_npz(self, tmp_path: Path) -> None:
+        """An archive may be whole and hold no arrays."""
+        np.savez(tmp_path / "a.npz")
+        with pytest.raises(SourceError, match=r"a.npz holds no arrays"):
+            numpy(tmp_path / "a.npz")

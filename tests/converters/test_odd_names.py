@@ -1,0 +1,260 @@
+"""Names that nobody expects, and files of no and of very many bytes: by the command line, into every container."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from _builders import class_folders, jpeg
+from _foreign import FORMATS, write_tar
+
+import shardio
+from shardio.errors import BadSample
+from shardio.source import find
+
+CONTAINERS = ("tar", "hdf5", "lmdb")
+HUGE = 5 << 30
+
+# As the system has them: `/` and the zero byte are the only ones that no name holds.
+NAMES: list[bytes] = [
+    b"a b.jpg",
+    b" .jpg",
+    b"-a.jpg",
+    b"--help.jpg",
+    b"-.jpg",
+    b"new\nline.jpg",
+    b"re\rturn\t\x07.jpg",
+    b"100%s{}'\"`$(touch x);*?[a].jpg",
+    b"~.jpg",
+    b"...jpg",
+    b"back\\slash.jpg",
+    "größe 日本 👾.jpg".encode(),
+    "\u00fc.jpg".encode(),
+    "u\u0308.jpg".encode(),  # it looks like the one before
+    b"A.jpg",
+    b"a.jpg",
+    b"n" * 251 + b".jpg",  # the longest
+    b"caf\xe9.jpg",  # no UTF-8
+    b"\xff.jpg",
+]
+CLASSES: list[bytes] = [b" ", b"--", b"-x", b"Cat", b"cat", "größe".encode(), b"new\nline", b"\xfe"]
+
+
+def run(*arguments: str, cwd: Path, code: int = 0) -> str:
+    """What a command says."""
+    command = [sys.executable, "-m", "shardio", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def write(path: bytes, data: bytes) -> None:
+    """A file of that name, in its folder."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError:
+        if path.isascii():
+            raise
+        pytest.skip("this file system takes only UTF-8 names")
+
+
+def text(name: bytes) -> str:
+    """A name as text that can be stored."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def numbered(count: int) -> Iterable[bytes]:
+    """Images, each of its own."""
+    return (jpeg(12 + number, 16, seed=number) for number in range(count))
+
+
+def files(root: Path) -> dict[bytes, bytes]:
+    """All files below a folder."""
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(os.fsencode(root)) for name in names]
+    return {path: Path(os.fsdecode(path)).read_bytes() for path in found}
+
+
+def check(out: Path, outside: Path, before: dict[bytes, bytes]) -> dict[str, bytes]:
+    """The images at `out` by key. Nothing else is new: in `out` are shards, below `outside` what was there before."""
+    ds = shardio.open(out)
+    samples = [ds[number] for number in range(len(ds))]
+    images = {sample["key"]: sample["image"] for sample in samples}
+    assert len(images) == len(ds)
+    assert all(re.fullmatch(r"shardio\.json|shard-0+\.(tar|idx\.npy|h5|lmdb)", name) for name in os.listdir(out))
+    own = os.fsencode(out) + b"/"
+    assert {path: data for path, data in files(outside).items() if not path.startswith(own)} == before
+    return images
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_images_in_folders(tmp_path: Path, container: str) -> None:
+    """Every file is a sample with its bytes, its class, and its name as its key, whatever it is called."""
+    paths = [folder + b"/" + name for folder in CLASSES for name in NAMES]
+    wanted = dict(zip(paths, numbered(len(paths)), strict=True))
+    for path, data in wanted.items():
+        write(os.fsencode(tmp_path) + b"/-in/" + path, data)
+    before = files(tmp_path)
+    run("convert", "imagefolder", "--to", container, "--workers", "2", "--", "-in", "-out", cwd=tmp_path)
+    images = check(tmp_path / "-out", tmp_path, before)
+    assert images == {text(path): data for path, data in wanted.items()}
+    ds = shardio.open(tmp_path / "-out")
+    assert ds.manifest.metadata["classes"] == [text(name) for name in CLASSES]
+    for number in range(len(ds)):
+        sample = ds[number]
+        assert sample["key"].startswith(text(CLASSES[int(sample["label"])]) + "/")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_files_of_a_list(tmp_path: Path, container: str) -> None:
+    """Names stand in a list as they are, relative to its folder, absolute, or leading out of it."""
+    here, there = os.fsencode(tmp_path) + b"/in/", os.fsencode(tmp_path) + b"/else where/"
+    rows = [*NAMES, b"-d/-x.jpg", b"../else where/y.jpg", there + b"z.jpg"]
+    wanted = dict(zip(rows, numbered(len(rows)), strict=True))
+    for name, data in wanted.items():
+        write(os.path.normpath(os.path.join(here, name)), data)
+    with open(here + b"-list.csv", "w", newline="", errors="surrogateescape") as file:
+        csv.writer(file).writerows([["path"], *([os.fsdecode(row)] for row in rows)])
+    before = files(tmp_path)
+    run("convert", "filelist", "--to", container, "--workers", "1", "--", "-list.csv", "../out", cwd=tmp_path / "in")
+    images = check(tmp_path / "out", tmp_path, before)
+    assert images == {text(name): data for name, data in wanted.items()}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_members_of_tars(tmp_path: Path, container: str, kind: str) -> None:
+    """Names in tars are keys and nothing else: no file is written by them, wherever they lead, and none is lost."""
+    # A key ends at the first dot, and is none if that comes first; an old tar's names have 100 bytes.
+    keys = [name[:-4] for name in NAMES if b"." not in name[:-4] and len(name) < 100]
+    folders = [b"../../etc", b"..", b"a/../..", b".", b"/", os.fsencode(tmp_path / "evil"), b"~", b"c:\\x", *CLASSES]
+    keys += [folder + b"/x" for folder in folders]
+    wanted = dict(zip(keys, numbered(len(keys)), strict=True))
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    write_tar(deep / "-in.tar", [(f"{os.fsdecode(key)}.jpg", data) for key, data in wanted.items()], kind)
+    before = files(tmp_path)
+    run("convert", "webdataset", "--to", container, "--workers", "1", "--", "-in.tar", "out", cwd=deep)
+    assert check(deep / "out", tmp_path, before) == {text(key): data for key, data in wanted.items()}
+    for path in (deep / "out").glob("*.tar"):
+        with tarfile.open(path) as tar:
+            assert all(re.fullmatch(r"\d{12}\.(jpg|key\.txt)", name) for name in tar.getnames())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out"),
+    [
+        (["imagefolder", "--", "-dir", "-out"], "-out"),
+        (["imagefolder", "--workers", "1", "--to=hdf5", "--", "-dir", "--to"], "--to"),
+        (["imagefolder", "./-dir", "./-out", "--workers", "1"], "-out"),
+        (["--", "imagefolder", "./-dir", "out ü"], "out ü"),
+    ],
+)
+def test_arguments_that_begin_with_a_dash(tmp_path: Path, arguments: list[str], out: str) -> None:
+    """After `--` nothing is an option; a path that begins with a dot is none anyway."""
+    written = class_folders(tmp_path / "-dir", {"-x": ["-a.jpg"]})
+    run("convert", *arguments, cwd=tmp_path)
+    ds = shardio.open(tmp_path / out)
+    assert [(ds[0]["key"], ds[0]["image"])] == list(written.items())
+    assert sorted(os.listdir(tmp_path)) == sorted(["-dir", out])
+
+
+def test_a_dash_without_more_ado_is_an_option(tmp_path: Path) -> None:
+    """The message says where to look, and nothing is written."""
+    class_folders(tmp_path / "-dir", {"-x": ["-a.jpg"]})
+    told = run("convert", "imagefolder", "-dir", "out", cwd=tmp_path, code=2)
+    assert "No such option: -d (see shardio convert imagefolder --help)" in told
+    assert os.listdir(tmp_path) == ["-dir"]
+
+
+def test_a_class_without_images(tmp_path: Path) -> None:
+    """It ends the conversion before anything is written."""
+    class_folders(tmp_path / "in", {"Cat": ["a.jpg"]})
+    (tmp_path / "in" / "cat" / "below").mkdir(parents=True)
+    told = run("convert", "imagefolder", "in", "out", cwd=tmp_path, code=1)
+    assert re.search(r"a class folder needs an image, .*/in/cat holds none", told)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("name", ["again", "cat/again", "cat/deep/again"])
+def test_links_that_go_round(tmp_path: Path, name: str) -> None:
+    """A link to a folder that it is in is not followed, however far up; it is no class either."""
+    written = class_folders(tmp_path / "in", {"cat": ["a.jpg", "deep/b.jpg"]})
+    class_folders(tmp_path, {"beside": ["c.jpg"]})
+    for number, target in enumerate([Path("."), Path(".."), tmp_path / "in", tmp_path, tmp_path.parent]):
+        (tmp_path / "in" / f"{name}{number}").symlink_to(target)
+    (tmp_path / "in" / f"{name} and again").symlink_to(f"{name} and again")
+    (tmp_path / "way in").symlink_to("in")
+    run("convert", "imagefolder", "way in", "out", "--workers", "1", cwd=tmp_path)
+    ds = shardio.open(tmp_path / "out")
+    assert {ds[number]["key"]: ds[number]["image"] for number in range(len(ds))} == written
+    assert ds.manifest.metadata["classes"] == ["cat"]
+
+
+Build = Callable[[Path, Path], list[str]]
+
+
+def _folder(root: Path, file: Path) -> list[str]:
+    (root / "in" / "cat").mkdir(parents=True)
+    (root / "in" / "cat" / "b.jpg").write_bytes(jpeg())
+    os.replace(file, root / "in" / "cat" / file.name)
+    return ["imagefolder", "in"]
+
+
+def _list(root: Path, file: Path) -> list[str]:
+    (root / "b.jpg").write_bytes(jpeg())
+    (root / "list.jsonl").write_text(f'{{"path": "b.jpg"}}\n{{"path": "{file.name}"}}\n')
+    return ["filelist", "list.jsonl"]
+
+
+def _tar(root: Path, file: Path) -> list[str]:
+    write_tar(root / "in.tar", [(file.name, file.read_bytes()), ("b.jpg", jpeg())])
+    return ["webdataset", "in.tar"]
+
+
+def check_bad(folder: Path, arguments: list[str], told: str) -> None:
+    """One of two samples is bad: that ends a conversion, which then makes no dataset, or it is left out and named."""
+    command = ["convert", *arguments, "out", "--workers", "1"]
+    assert re.search(told, run(*command, cwd=folder, code=1))
+    assert not (folder / "out" / "shardio.json").exists()
+    skip = ["--on-error", "skip", "--max-bad", "1", "--overwrite", "--report", "bad.jsonl"]
+    assert "skipped 1 bad samples" in run(*command, *skip, cwd=folder)
+    ds = shardio.open(folder / "out")
+    assert [ds[number]["image"] for number in range(len(ds))] == [jpeg()]
+    (line,) = (folder / "bad.jsonl").read_text().splitlines()
+    assert re.search(told, json.loads(line)["reason"])
+
+
+@pytest.mark.parametrize("build", [_folder, _list, _tar])
+def test_an_image_of_no_bytes(tmp_path: Path, build: Build) -> None:
+    """A bad sample, which the message names."""
+    (tmp_path / "a.jpg").touch()
+    check_bad(tmp_path, build(tmp_path, tmp_path / "a.jpg"), r"\ba\b.*: .*the image is empty \(0 bytes\)")
+
+
+@pytest.mark.parametrize("begins", [b"", jpeg()])
+@pytest.mark.parametrize("build", [_folder, _list])
+def test_a_huge_file(tmp_path: Path, build: Build, begins: bytes) -> None:
+    """What is too large for an image is a bad sample like any other, and is not read."""
+    (tmp_path / "a.jpg").write_bytes(begins)
+    os.truncate(tmp_path / "a.jpg", HUGE)
+    arguments = build(tmp_path, tmp_path / "a.jpg")
+    told = f"a.jpg: has {HUGE} bytes, an image file has at most 2147483647"
+    source = find(arguments[0])(tmp_path / arguments[1])
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadSample, match=told):
+            [source[number] for number in range(2)]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    check_bad(tmp_path, arguments, told)

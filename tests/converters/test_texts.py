@@ -1,0 +1,46 @@
+"""Many texts in one blob come back as they were, whatever they hold, and take little room on the way to a worker."""
+
+import os
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardio_converters._texts import Texts
+
+ANY_TEXT = st.text(st.characters())  # lone surrogates too
+
+
+class TestTexts:
+    @given(st.lists(ANY_TEXT))
+    def test_texts_come_back(self, texts: list[str]) -> None:
+        """Every text of every list, by number, in order, and after pickling."""
+        packed = Texts(texts)
+        assert len(packed) == len(texts)
+        assert list(packed) == texts
+        assert [packed[number] for number in range(len(texts))] == texts
+        assert list(pickle.loads(pickle.dumps(packed))) == texts  # noqa: S301
+
+    def test_names_that_are_not_utf8(self) -> None:
+        """The bytes of a file's name, which Python keeps as surrogates, are those they were."""
+        name = b"caf\xe9/\xff\xc3\xbc.jpg"
+        assert os.fsencode(Texts([os.fsdecode(name)])[0]) == name
+
+    def test_texts_can_be_added(self) -> None:
+        """What is added comes last, and leaves the others alone."""
+        texts = Texts(["a"])
+        texts.append("")
+        texts.append("ü")
+        assert list(texts) == ["a", "", "ü"]
+
+    @pytest.mark.parametrize("index", [-1, 2])
+    def test_an_index_outside_is_an_error(self, index: int) -> None:
+        """There is no counting from the end."""
+        with pytest.raises(IndexError, match=rf"index must be in \[0, 2\), got {index}"):
+            Texts(["a", "b"])[index]
+
+    def test_it_pickles_small(self) -> None:
+        """A worker gets the UTF-8 and 8 bytes a text."""
+        count = 10_000
+        assert len(pickle.dumps(Texts(f"{number:012d}" for number in range(count)))) < count * (12 + 8) + 500

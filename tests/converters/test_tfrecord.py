@@ -1,0 +1,256 @@
+"""TFRecord files of Examples become samples: TensorFlow's own files, and records made by protobuf for the edges."""
+
+import gzip
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg, png
+from _foreign import UnpackedExample, example, framed, write_tfrecord
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.images import sniff
+from shardio.source import find
+from shardio.testing import check_source
+from shardio_converters.tfrecord import TFRecord, tfrecord
+
+FILES = Path(__file__).parent / "files"
+"""By make_tfrecords.py, which says what is in them."""
+
+
+def written(folder: Path, *records: dict[str, Any], name: str = "a.tfrecord") -> Path:
+    """A file of Examples."""
+    return write_tfrecord(folder / name, [example(record) for record in records])
+
+
+def all_of(source: TFRecord) -> list[dict[str, Any]]:
+    """All samples."""
+    return [dict(source[number]) for number in range(len(source.sizes()))]
+
+
+def test_it_is_registered() -> None:
+    """The command line finds it by its name."""
+    assert find("tfrecord") is tfrecord
+
+
+class TestTensorFlow:
+    @pytest.mark.parametrize("name", ["examples", "examples-gzip", "examples-zlib"])
+    def test_every_kind_of_feature(self, tmp_path: Path, name: str) -> None:
+        """Written by TensorFlow, plain and compressed."""
+        source = tfrecord(FILES / f"{name}.tfrecord")
+        expected = []
+        for number in range(5):
+            image = source[number]["image.encoded"]
+            assert sniff(image) == ("png" if number % 2 else "jpeg")
+            expected.append(
+                {
+                    "box": np.array([0, 0.25, 0.5, number], np.float32),
+                    "image.class.label": number - 2,
+                    "image.class.text": f"größe {number}",
+                    "image.encoded": image,
+                    "large": np.array([2**63 - 1 - number, -(2**63) + number]),
+                    "raw": b"\xff\xfe" + bytes([number]),
+                    "score": float(np.float32(number + 0.1)),
+                    "tags": [f"tag {tag}" for tag in range(number + 1)],
+                    "tokens": np.arange(-1, number),
+                }
+            )
+        kinds = {"box": ("float32", (4,)), "large": ("int64", (2,)), "score": "float32", "tags": "json", "raw": "bytes"}
+        kinds |= {"image.encoded": "image", "image.class.label": "int64", "image.class.text": "text"}
+        check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "int64"}, **kinds)
+        assert source.metadata == {"source": "tfrecord"}
+
+    def test_fields_are_chosen(self, tmp_path: Path) -> None:
+        """The command that many data sets want."""
+        source = tfrecord(FILES / "examples.tfrecord", fields="image=image/encoded,label=image/class/label")
+        assert dict(source.fields) == {"image": Field("image"), "label": Field("scalar", dtype="int64")}
+        assert [sample["label"] for sample in all_of(source)] == [-2, -1, 0, 1, 2]
+
+    def test_features_that_are_missing(self) -> None:
+        """Not there, without values, without a kind or of another kind: each such record is a bad sample."""
+        source = tfrecord(FILES / "gaps.tfrecord")
+        assert (source[0], source[5]) == ({"id": 0, "label": 7}, {"id": 0, "label": 8})
+        none = "the record has none, or no values in it"
+        for number, told in enumerate([none, none, none, "expected int64, got float"], 1):
+            with pytest.raises(BadSample, match=rf"gaps.tfrecord, record {number}, feature 'label': {told}"):
+                source[number]
+        assert all_of(tfrecord(FILES / "gaps.tfrecord", fields="id")) == [{"id": 0}] * 6
+
+    def test_sequence_examples(self) -> None:
+        """Another message, refused by its name."""
+        with pytest.raises(SourceError, match=r"sequences.tfrecord, record 0: it is a tf.train.SequenceExample"):
+            tfrecord(FILES / "sequences.tfrecord")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        """Files by their names, compressed or not, empty ones among them; others are left alone."""
+        shutil.copy(FILES / "empty.tfrecord", tmp_path / "train-00000-of-00003")
+        shutil.copy(FILES / "examples.tfrecord", tmp_path / "train-00001-of-00003")
+        shutil.copy(FILES / "examples-gzip.tfrecord", tmp_path / "train-00002-of-00003")
+        (tmp_path / "dataset_info.json").write_text("{}")
+        labels = [sample["image.class.label"] for sample in all_of(tfrecord(tmp_path))]
+        assert labels == [-2, -1, 0, 1, 2] * 2
+        assert len(tfrecord(tmp_path / "train-*-of-00003").sizes()) == 10
+        assert len(tfrecord(f"{tmp_path}/train-{{00000..00001}}-of-00003").sizes()) == 5
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("values", "field"),
+        [
+            ([[1], [2]], Field("scalar", dtype="int64")),
+            ([[1], [2, 3]], Field("array", dtype="int64")),
+            ([[1, 2], [3, 4]], Field("array", dtype="int64", shape=(2,))),
+            ([[0.5], [1.5]], Field("scalar", dtype="float32")),
+            ([[0.5, 1.0], [2.0]], Field("array", dtype="float32")),
+            ([[b"a"], [b""]], Field("text")),
+            ([[b"a"], [b"\xff"]], Field("bytes")),
+            ([[b"a"], [b"b", b"c"]], Field("json")),
+            ([[jpeg()], [png()]], Field("image")),
+            ([[b"BMW, a car in the street, red"], [b"a tree"]], Field("text")),
+            ([[jpeg()], [jpeg()], [b""]], Field("image")),
+        ],
+    )
+    @pytest.mark.parametrize("message", [None, UnpackedExample])
+    def test_by_the_first_records_and_the_last(self, tmp_path: Path, values: Any, field: Field, message: Any) -> None:
+        """One value or several, of one length or not, packed or not."""
+        made = [example({"a": each}, message) if message else example({"a": each}) for each in values]
+        source = tfrecord(write_tfrecord(tmp_path / "a.tfrecord", made))
+        assert source.fields == {"a": field}
+        if field.kind != "image":
+            for each, sample in zip(values, all_of(source), strict=True):
+                found = sample["a"]
+                flat = [v.decode() if field.kind in ("text", "json") else v for v in each]
+                assert (found if field.kind == "json" else np.atleast_1d(found).tolist()) == flat
+
+    def test_samples_of_arrays_in_every_container(self, tmp_path: Path) -> None:
+        """Numbers as small and large as there are."""
+        values = [[-(2**63), 2**63 - 1], [0], list(range(300))]
+        source = tfrecord(write_tfrecord(tmp_path / "a", [example({"a": each}, UnpackedExample) for each in values]))
+        check_source(source, [{"a": np.array(each)} for each in values], tmp_path / "out")
+
+    def test_the_last_record_counts(self, tmp_path: Path) -> None:
+        """With lists of one length in the first hundred and another in the last, the length is not fixed."""
+        source = tfrecord(written(tmp_path, *[{"a": [1, 2]}] * 150, {"a": [1, 2, 3]}))
+        assert source.fields == {"a": Field("array", dtype="int64")}
+
+    def test_what_differs_later(self, tmp_path: Path) -> None:
+        """Between the first hundred records and the last, what is not of the field's kind is a bad sample."""
+        first, other = (
+            {"a": [1], "b": [b"x"], "c": [b"x", b"y"]},
+            [{"a": [1, 2]}, {"b": [b"\xff"]}, {"c": [b"\xff", b""]}],
+        )
+        source = tfrecord(written(tmp_path, *[first] * 100, *({**first, **each} for each in other), first))
+        for number, told in enumerate(["'a': expected one value, got 2", "'b': not UTF-8", "'c': not UTF-8"], 100):
+            with pytest.raises(BadSample, match=f"record {number}, feature {told}"):
+                source[number]
+
+    def test_several_values_of_bytes(self, tmp_path: Path) -> None:
+        """There is no field for a list of images."""
+        path = written(tmp_path, {"a": [jpeg(), jpeg()], "b": [1]})
+        with pytest.raises(SourceError, match=r"feature 'a': it is 2 values of bytes .*; leave it out by fields"):
+            tfrecord(path)
+        assert all_of(tfrecord(path, fields="b")) == [{"b": 1}]
+
+    def test_names(self, tmp_path: Path) -> None:
+        """Names become such as fields may have; those that would be one must be renamed."""
+        path = written(tmp_path, {"image/a b": [1], "größe": [2]})
+        assert list(tfrecord(path).fields) == ["gr_e", "image.a_b"]
+        assert list(tfrecord(path, fields="x=image/a b,größe").fields) == ["x", "gr_e"]
+        with pytest.raises(ConfigError, match="would both be the field 'a_b'"):
+            tfrecord(written(tmp_path, {"a b": [1], "a-b": [1], "a_b": [2]}, name="b.tfrecord"))
+        with pytest.raises(ConfigError, match="has no 'label'; there are größe, image/a b"):
+            tfrecord(path, fields="label")
+
+
+class TestDamage:
+    def test_a_wrong_checksum(self, tmp_path: Path) -> None:
+        """One bad sample, though it be the first; nobody looks with crc=False."""
+        data = bytearray(b"".join(framed(example({"a": [number]})) for number in range(3)))
+        data[12 + len(example({"a": [0]})) - 1] ^= 1
+        (tmp_path / "ü 1.tfrecord").write_bytes(data)
+        source = tfrecord(tmp_path / "ü 1.tfrecord")
+        with pytest.raises(
+            BadSample, match=r"ü 1.tfrecord, record 0: damaged: its checksum is [0-9a-f]{8}, it must be"
+        ):
+            source[0]
+        assert all_of(tfrecord(tmp_path / "ü 1.tfrecord", crc=False)) == [{"a": 1}, {"a": 1}, {"a": 2}]
+        assert source[2] == {"a": 2}
+
+    def test_damaged_framing(self, tmp_path: Path) -> None:
+        """From there on one can't go on: told before anything is converted."""
+        path = written(tmp_path, {"a": [1]}, {"a": [2]})
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 whole records stand before it"
+        with pytest.raises(SourceError, match=told):
+            tfrecord(path)
+
+    def test_cut_off(self, tmp_path: Path) -> None:
+        """The message names the byte."""
+        path = written(tmp_path, {"a": [1]}, {"a": [2]})
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(
+            SourceError, match=r"byte \d+: the file ends at byte \d+ within this record: it was cut off; 1"
+        ):
+            tfrecord(path)
+
+    def test_a_record_that_is_no_example(self, tmp_path: Path) -> None:
+        """It is a bad sample; if there is nothing else, there are no fields."""
+        path = write_tfrecord(tmp_path / "a.tfrecord", [b"\x0a\xff\xff", example({"a": [1]})])
+        source = tfrecord(path)
+        with pytest.raises(BadSample, match=r"record 0: not a tf.train.Example: byte 1: a number is cut short"):
+            source[0]
+        assert source[1] == {"a": 1}
+        write_tfrecord(path, [b"\x0a\xff\xff"])
+        with pytest.raises(SourceError, match=r"no record can be read: .*record 0: not a tf.train.Example"):
+            tfrecord(path)
+        write_tfrecord(path, [b"", b""])
+        with pytest.raises(SourceError, match="its records have no features"):
+            tfrecord(path)
+
+    def test_a_damaged_image(self, tmp_path: Path) -> None:
+        """Named by file, record and feature."""
+        path = written(tmp_path, {"a": [jpeg()]}, {"a": [jpeg()[:-50]]}, {"a": [jpeg()]})
+        with pytest.raises(BadSample, match=r"a.tfrecord, record 1, feature 'a': the jpeg image is cut short"):
+            tfrecord(path)[1]
+
+    def test_a_file_written_anew(self, tmp_path: Path) -> None:
+        """Places that were found before give bad samples, not wrong ones."""
+        path = written(tmp_path, {"a": [1]}, {"a": [2]})
+        source = pickle.loads(pickle.dumps(tfrecord(path)))  # noqa: S301
+        written(tmp_path, {"b": [b"xyz"]})
+        with pytest.raises(BadSample, match="record 0: damaged: its checksum"):
+            source[0]
+        with pytest.raises(BadSample, match="record 1: the file ends within it"):
+            source[1]
+
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            (b"", "holds no records"),
+            (gzip.compress(b""), "holds no records"),
+            (b"some words, no records", "byte 0: not a"),
+        ],
+    )
+    def test_nothing_there(self, tmp_path: Path, data: bytes, told: str) -> None:
+        """Files without records, and others."""
+        (tmp_path / "a.tfrecord").write_bytes(data)
+        with pytest.raises(SourceError, match=told):
+            tfrecord(tmp_path / "a.tfrecord")
+
+    def test_a_folder_without_any(self, tmp_path: Path) -> None:
+        """The message says how the files are called."""
+        with pytest.raises(SourceError, match=r"holds no TFRecord files \(\*.tfrecord\* or \*-00000-of-00001\)"):
+            tfrecord(tmp_path)
+
+
+def test_records_are_not_read_for_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are the records', known from the scan."""
+    source = tfrecord(written(tmp_path, *[{"a": [b"x" * number]} for number in range(1, 5)]))
+    monkeypatch.setattr("shardio_converters.tfrecord.record_at", None)
+    assert np.diff(source.sizes()).tolist() == [1, 1, 1]

@@ -1,0 +1,475 @@
+"""Data sets of PyTorch become samples, whatever a sample is, and what the user's own code raises is told of."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch as pytorch
+from _builders import encode, jpeg, pixels
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+
+from shardio import dataset
+from shardio.convert import convert
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.testing import check_source
+from shardio_converters.torch import torch
+
+
+class Samples(Dataset[Any]):
+    """Samples from a list; one that is an exception is raised."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.samples[index], Exception):
+            raise self.samples[index]
+        return self.samples[index]
+
+
+class Picture:
+    """What a PIL image looks like to those who do not know it."""
+
+    def __init__(self, image: Any) -> None:
+        self.image = image
+        self.mode = "L" if image.ndim == 2 else "RGB"
+
+    def save(self, stream: Any, format: str) -> None:
+        assert format == "PNG"
+        if self.image.size == 0:
+            raise OSError("image file is truncated")
+        stream.write(encode("png", self.image))
+
+
+def decoded(image: bytes) -> Any:
+    """An image as OpenCV reads it from what is stored, red first."""
+    found = np.asarray(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED))
+    return found[..., ::-1] if found.ndim == 3 else found
+
+
+class TestSamples:
+    def test_a_dict_of_every_kind(self, tmp_path: Path) -> None:
+        """Tensors, arrays, numbers, texts, bytes, truth values and nested things; keys become names."""
+        samples = [
+            {
+                "float tensor": pytorch.arange(6).reshape(2, 3) / (7 + n),
+                "steps": pytorch.arange(12).reshape(3, 4).T,  # not contiguous
+                "brain": pytorch.tensor([1.5, n], dtype=pytorch.bfloat16, requires_grad=True),
+                "zero-d": pytorch.tensor(n, dtype=pytorch.int16),
+                "label": pytorch.tensor(n, dtype=pytorch.uint8),
+                "array": np.full((2, 1), n, ">u2"),
+                "number": n,
+                "real": n + 0.5,
+                "numpy": np.float32(n),
+                "flag": n == 1,
+                "text": f"größe {n}",
+                "data": bytes([n, 0]),
+                "jpeg": jpeg(seed=n),
+                "boxes": [{"box": pytorch.tensor([1.0, n]), "id": np.int64(n)}, None],
+                "nested": {"a": (1, 2), 3: np.zeros((1, 2))},
+                "nothing": None,
+            }
+            for n in range(3)
+        ]
+        expected = [
+            {
+                "float_tensor": np.arange(6, dtype=np.float32).reshape(2, 3) / np.float32(7 + n),
+                "steps": np.arange(12).reshape(3, 4).T,
+                "brain": np.array([1.5, n], np.float32),
+                "zero-d": n,
+                "label": n,
+                "array": np.full((2, 1), n, np.uint16),
+                "number": n,
+                "real": n + 0.5,
+                "numpy": float(n),
+                "flag": n == 1,
+                "text": f"größe {n}",
+                "data": bytes([n, 0]),
+                "jpeg": jpeg(seed=n),
+                "boxes": [{"box": [1.0, n], "id": n}, None],
+                "nested": {"a": [1, 2], "3": [[0.0, 0.0]]},
+                "nothing": None,
+            }
+            for n in range(3)
+        ]
+        source = torch(Samples(samples))
+        assert source.metadata == {"source": "torch"}
+        (tmp_path / "out").mkdir()
+        kinds: dict[str, Any] = {
+            "steps": {"kind": "array", "dtype": "int64", "shape": (4, 3)},
+            "zero-d": {"kind": "scalar", "dtype": "int16"},
+            "label": {"kind": "scalar", "dtype": "int64"},
+            "flag": {"kind": "scalar", "dtype": "bool"},
+            "data": {"kind": "bytes"},
+            "jpeg": {"kind": "image"},
+            "boxes": {"kind": "json"},
+            "nothing": {"kind": "json"},
+        }
+        check_source(source, expected, tmp_path / "out", **kinds)
+
+    @pytest.mark.parametrize(
+        ("sample", "names", "fields"),
+        [
+            ((np.zeros(3), 7), None, ["image", "label"]),
+            ([np.zeros(3), 7], None, ["image", "label"]),
+            ((1, 2, 3), None, ["field0", "field1", "field2"]),
+            ((1,), None, ["field0"]),
+            ((1, 2, 3), "a, b,c", ["a", "b", "c"]),
+            ((1, 2), ["x", "y"], ["x", "y"]),
+            (np.zeros(3), None, ["array"]),
+            (pytorch.zeros(3), None, ["array"]),
+            (pytorch.tensor(3), None, ["scalar"]),
+            (3.5, None, ["scalar"]),
+            ("words", None, ["text"]),
+            (b"bytes", None, ["bytes"]),
+            (jpeg(), None, ["image"]),
+            (Picture(pixels()), None, ["image"]),
+            (None, None, ["json"]),
+            (np.zeros(3), "feature", ["feature"]),
+        ],
+    )
+    def test_what_parts_are_called(self, sample: Any, names: Any, fields: list[str]) -> None:
+        """Names are given, or follow from how many parts there are, or from what a lone value is."""
+        source = torch(Samples([sample]), names=names)
+        assert list(source.fields) == list(source[0]) == fields
+
+    def test_shapes_that_differ(self, tmp_path: Path) -> None:
+        """An array that has another shape in the last sample is stored without a fixed one."""
+        samples = [(np.ones((n, 2)), np.zeros(3)) for n in (1, 5, 3)]
+        source = torch(Samples(samples), names="x,y")
+        (tmp_path / "out").mkdir()
+        check_source(
+            source,
+            [{"x": x, "y": y} for x, y in samples],
+            tmp_path / "out",
+            x={"kind": "array", "dtype": "float64", "shape": None},
+            y={"kind": "array", "dtype": "float64", "shape": (3,)},
+        )
+
+    def test_pytorchs_own(self) -> None:
+        """Data sets made of others are data sets."""
+        tensors = TensorDataset(pytorch.arange(12.0).reshape(4, 3), pytorch.arange(4))
+        source = torch(ConcatDataset([Subset(tensors, [3]), tensors]))
+        assert len(source.sizes()) == 5
+        assert source[0]["image"].tolist() == [9, 10, 11]
+        assert [source[number]["label"] for number in range(5)] == [3, 0, 1, 2, 3]
+        assert source.sizes().tolist() == [3 * 4 + 8] * 5
+
+    def test_classes(self) -> None:
+        """torchvision's data sets know their classes; other attributes of that name are none."""
+        named: Any = Samples([(np.zeros(2), 1), (np.zeros(2), 0)])
+        named.classes = ["cat", "dog"]
+        assert torch(named).metadata == {"source": "torch", "classes": ["cat", "dog"]}
+        assert torch(named, names="x,y").metadata == {"source": "torch"}
+        named.classes = 10
+        assert torch(named).metadata == {"source": "torch"}
+
+
+class TestImages:
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_pil_images(self, tmp_path: Path, channels: int) -> None:
+        """They are stored as PNG, and delivered in grey where they are grey."""
+        images = [pixels(5, 7, channels, seed=seed) for seed in range(3)]
+        source = torch(Samples([(Picture(image), number) for number, image in enumerate(images)]))
+        assert source.fields["image"] == Field("image", channels=1 if channels == 1 else 3)
+        for number, image in enumerate(images):
+            assert decoded(source[number]["image"]).tolist() == image.tolist()
+
+    @pytest.mark.parametrize(
+        ("shape", "order", "channels"),
+        [
+            ((5, 7), None, 1),
+            ((5, 7, 1), None, 1),
+            ((5, 7, 3), None, 3),
+            ((3, 5, 7), (1, 2, 0), 3),
+            ((1, 5, 7), (1, 2, 0), 1),
+        ],
+    )
+    @pytest.mark.parametrize("tensor", [False, True])
+    def test_pixels(self, shape: tuple[int, ...], order: Any, channels: int, tensor: bool) -> None:
+        """Arrays that are named as pixels become images, colours first or last; others stay arrays."""
+        array = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        sample = {"a": pytorch.from_numpy(array) if tensor else array, "b": array}
+        source = torch(Samples([sample]), pixels="a")
+        assert source.fields["a"] == Field("image", channels=1 if channels == 1 else 3)
+        assert source.fields["b"] == Field("array", dtype="uint8", shape=shape)
+        wanted = array.transpose(order) if order else array
+        assert (
+            decoded(source[0]["a"]).tolist()
+            == wanted.reshape(wanted.shape[:2] if channels == 1 else wanted.shape).tolist()
+        )
+
+    def test_colours_among_grey(self) -> None:
+        """An image with colours would lose them where the first and the last are grey: it is a bad sample."""
+        images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
+        with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
+            torch(Samples(images))[1]
+        assert torch(Samples(images[:2])).fields["image"] == Field("image")
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            (np.zeros((5, 7), np.float32), "pixels must be uint8, got float32"),
+            (5, "pixels must be uint8, got int"),
+            (np.zeros((5, 7, 4), np.uint8), r"pixels must be \[h, w\], .* got \[5, 7, 4\]"),
+            (np.zeros(5, np.uint8), r"pixels must be \[h, w\], .* got \[5\]"),
+            (np.zeros((0, 7), np.uint8), r"pixels: cannot be stored as PNG: \[0, 7\] of uint8"),
+        ],
+    )
+    def test_pixels_that_are_none(self, value: Any, message: str) -> None:
+        """In the first sample that is an error of the source, later a bad sample."""
+        with pytest.raises(SourceError, match=f"Samples, sample 0: field 'x': {message}"):
+            torch(Samples([value]), names="x", pixels="x")
+        good = np.zeros((5, 7), np.uint8)
+        with pytest.raises(BadSample, match=f"Samples, sample 1: field 'x': {message}"):
+            torch(Samples([good, value, good]), names="x", pixels="x")[1]
+
+
+MODULE = """
+from torch.utils.data import Dataset, IterableDataset
+import neighbour
+
+class Numbers(Dataset):
+    classes = ["even", "odd"]
+    def __init__(self, count=6, bad=-1):
+        self.count, self.bad = count, bad
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        import later
+        if index == self.bad:
+            raise KeyError(f"no {index}")
+        return {"value": later.times(index), "label": index % 2}
+
+class Sub:
+    made = Numbers(3)
+
+numbers = Numbers(4)
+number = 5
+
+def make(count=2):
+    return Numbers(count)
+
+def broken():
+    raise RuntimeError("no network")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of `my_sets.py` and what it imports, which is the working directory."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "code ö"
+    folder.mkdir()
+    (folder / "my_sets.py").write_text(MODULE)
+    (folder / "neighbour.py").write_text("")
+    (folder / "later.py").write_text("def times(index):\n    return index * 10\n")
+    monkeypatch.chdir(folder)
+    yield folder
+    for name in set(sys.modules) - before:
+        if name.startswith(("my_sets", "neighbour", "later", "wrong", "random_")):
+            del sys.modules[name]
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "options", "count"),
+        [
+            ("numbers", None, 4),
+            ("Numbers", None, 6),
+            ("Numbers", '{"count": 3}', 3),
+            ("Numbers", {"count": 3}, 3),
+            ("make", None, 2),
+            ("make", '{"count": 5}', 5),
+            ("Sub.made", None, 3),
+        ],
+    )
+    @pytest.mark.parametrize("place", ["my_sets", "my_sets.py", "../code ö/my_sets.py"])
+    @pytest.mark.usefixtures("module")
+    def test_an_object_by_name(self, place: str, name: str, options: Any, count: int) -> None:
+        """Instances, classes and functions, of modules and of files."""
+        source = torch(f"{place}:{name}", options=options)
+        assert len(source.sizes()) == count
+        assert source[1] == {"value": 10, "label": 1}
+        assert source.metadata == {"source": "torch", "classes": ["even", "odd"]}
+
+    def test_a_file_called_as_a_module(self, module: Path) -> None:
+        """A file is itself, even if it has the name of a module that is loaded already."""
+        (module / "random.py").write_text("data = [1, 2, 3]\n")
+        assert torch("random.py:data")[2] == {"scalar": 3}
+        import random
+
+        assert not hasattr(random, "data")
+
+    def test_pickling_sends_the_name(self, module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker makes the data set anew, wherever it runs, and does not look at all samples for it."""
+        source = torch("my_sets:Numbers", options='{"count": 100000}')
+        sent = pickle.dumps(source)
+        assert len(sent) < 1500
+        monkeypatch.chdir("/")
+        copy = pickle.loads(sent)  # noqa: S301
+        assert copy[99_999] == {"value": 999_990, "label": 1}
+        assert dict(copy.fields) == dict(source.fields)
+        assert copy.sizes().tolist() == source.sizes().tolist()
+
+    @pytest.mark.slow
+    def test_worker_processes(self, module: Path, tmp_path: Path) -> None:
+        """New processes find the code, and a sample that fails there is told of here."""
+        source = torch("my_sets.py:Numbers", options='{"count": 40, "bad": 17}')
+        found = convert(source, tmp_path / "out", shard_size=100, workers=2, on_error="skip", max_bad=1)
+        made = dataset.open(tmp_path / "out")
+        assert [made[row]["value"] for row in range(39)] == [10 * number for number in range(40) if number != 17]
+        reasons = [(one.number, one.reason) for one in found.skipped]
+        assert reasons == [(17, "my_sets.py:Numbers, sample 17: KeyError: 'no 17'")]
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("my_sets", "src must be module:object or path/to/file.py:object, got 'my_sets'"),
+            ("my_sets:", "src must be module:object"),
+            (":numbers", "src must be module:object"),
+            ("no_such:numbers", "no_such:numbers: ModuleNotFoundError: No module named 'no_such'"),
+            ("no_such.py:numbers", "no_such.py:numbers: FileNotFoundError: .*No such file"),
+            ("wrong.py:data", "wrong.py:data: ZeroDivisionError: division by zero"),
+            ("my_sets:nothing", "AttributeError: .*'nothing'"),
+            ("my_sets:broken", "my_sets:broken: RuntimeError: no network"),
+            ("my_sets:number", "my_sets:number must be a map-style Dataset, .*: int"),
+            ("..my_sets:numbers", r"\.\.my_sets:numbers: "),
+        ],
+    )
+    def test_names_that_lead_nowhere(self, module: Path, name: str, message: str) -> None:
+        """The message says what Python said."""
+        (module / "wrong.py").write_text("data = 1 / 0\n")
+        for _ in range(2):  # the second time as the first: nothing half done is kept
+            with pytest.raises(SourceError, match=message):
+                torch(name)
+
+    @pytest.mark.parametrize(
+        ("name", "options", "message"),
+        [
+            ("my_sets:Numbers", "{count: 3}", "options must be a JSON object, got '{count: 3}'"),
+            ("my_sets:Numbers", "[3]", r"options must be a JSON object, got '\[3\]'"),
+            (
+                "my_sets:numbers",
+                '{"count": 3}',
+                "options are for a class or a function, my_sets:numbers is an instance",
+            ),
+        ],
+    )
+    @pytest.mark.usefixtures("module")
+    def test_wrong_options(self, name: str, options: str, message: str) -> None:
+        """They are keyword arguments, for something that takes them."""
+        with pytest.raises(ConfigError, match=message):
+            torch(name, options=options)
+
+    @pytest.mark.usefixtures("module")
+    def test_options_that_it_does_not_take(self) -> None:
+        """What the class says of them is told."""
+        with pytest.raises(SourceError, match=r"my_sets:Numbers: TypeError: .*unexpected keyword argument 'size'"):
+            torch("my_sets:Numbers", options={"size": 3})
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Lengthless(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class BadLength(Lengthless):
+    def __len__(self) -> int:
+        raise RuntimeError("who knows")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (Endless(), "Endless must be a map-style Dataset, with a length and samples by number; .* iterable"),
+            (Lengthless(), "Lengthless must be a map-style Dataset"),
+            (iter([1]), "list_iterator must be a map-style Dataset"),
+            (BadLength(), "the length of BadLength: RuntimeError: who knows"),
+            (Samples([]), "Samples holds no samples"),
+            (Samples([ValueError("first")]), "Samples, sample 0: ValueError: first"),
+            (Samples([object()]), "Samples, sample 0: no field holds a object"),
+            (Samples([(1, object())]), "Samples, sample 0: field 'label': no field holds a object"),
+            (Samples([np.array([None])]), "Samples, sample 0: a dtype must be"),
+            (Samples([2**70]), "Samples, sample 0: a dtype must be"),
+            (Samples([{}]), "Samples, sample 0: a dataset needs at least one field"),
+            (Samples([{"a b": 1, "a_b": 2}]), "Samples, sample 0: two keys would be one field: a b, a_b"),
+            (Samples([{"a": {"b": object()}}]), "Samples, sample 0: not JSON"),
+        ],
+    )
+    def test_what_is_no_data_set(self, given: Any, message: str) -> None:
+        """It must have samples by number, and the first must be one that can be stored."""
+        with pytest.raises(SourceError, match=message):
+            torch(given)
+
+    @pytest.mark.parametrize(
+        ("sample", "options", "message"),
+        [
+            ((1, 2, 3), {"names": "a,b"}, "names must name each part of a sample, the first has 3 parts; got a, b"),
+            ({"x": 1}, {"names": "a"}, "names must name each part of a sample, the first is a dict, which has its own"),
+            ((1, 2), {"names": "a,a"}, "names must be different names, got 'a,a'"),
+            ((1, 2), {"names": "a,"}, "names must be different names, got 'a,'"),
+            ((1, 2), {"pixels": "x"}, "pixels must be fields of a sample, image, label; got 'x'"),
+        ],
+    )
+    def test_wrong_names(self, sample: Any, options: dict[str, str], message: str) -> None:
+        """They must fit the first sample."""
+        with pytest.raises(ConfigError, match=message):
+            torch(Samples([sample]), **options)
+
+
+class TestBadSamples:
+    @pytest.mark.parametrize(
+        ("sample", "message"),
+        [
+            (IndexError("list index out of range"), "IndexError: list index out of range"),
+            (BadSample("its own word"), "its own word"),
+            (OSError(2, "No such file", "a.jpg"), r"FileNotFoundError: \[Errno 2\] No such file: 'a.jpg'"),
+            ((1, 2, 3), "it has 3 parts, for 2 names: image, label"),
+            (7, "it has 1 parts, for 2 names"),
+            ((Picture(np.zeros((0, 0, 3), np.uint8)), 1), "OSError: image file is truncated"),
+            ((object(), 1), "field 'image': no field holds a object"),
+        ],
+    )
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_a_sample_that_fails(self, sample: Any, message: str, number: int) -> None:
+        """The message has the number, the type and the words; the others can be read, also if it is the last."""
+        samples: list[Any] = [(Picture(pixels()), 1)] * 3
+        samples[number] = sample
+        source = torch(Samples(samples))
+        with pytest.raises(BadSample, match=f"^Samples, sample {number}: {message}"):
+            source[number]
+        assert source[0]["label"] == source[3 - number]["label"] == 1
+
+    @pytest.mark.parametrize("index", [-1, 2])
+    def test_an_index_outside_is_an_error(self, index: int) -> None:
+        """There is no counting from the end, though a list does."""
+        with pytest.raises(IndexError, match=rf"index must be in \[0, 2\), got {index}"):
+            torch(Samples([1, 2]))[index]
+
+
+def test_importing_is_cheap() -> None:
+    """The converters are listed without loading PyTorch."""
+    code = "import sys, shardio_converters.torch; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

@@ -1,0 +1,444 @@
+"""WebDataset tars become samples: written by the webdataset library, by tarfile and by shardio itself."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from _builders import bmp, jpeg, png, webp
+from _foreign import FORMATS, write_tar
+from webdataset import ShardWriter, TarWriter
+
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.source import find
+from shardio.testing import check_source
+from shardio_converters.webdataset import WebDataset, webdataset
+
+
+def npy(array: Any) -> bytes:
+    """`array` as a .npy file."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def labelled(folder: Path, count: int = 4, name: str = "a.tar", start: int = 0) -> list[dict[str, Any]]:
+    """Writes samples of an image, a label and a text by tarfile; gives what they are."""
+    members, expected = [], []
+    for number in range(start, start + count):
+        image, key = jpeg(seed=number), f"img{number}"
+        members += [(f"{key}.jpg", image), (f"{key}.cls", b"%d" % number), (f"{key}.txt", f"größe {number}".encode())]
+        expected.append({"image": image, "label": number, "txt": f"größe {number}", "key": key})
+    write_tar(folder / name, members)
+    return expected
+
+
+def all_of(source: WebDataset) -> list[dict[str, Any]]:
+    """All samples."""
+    return [dict(source[number]) for number in range(len(source.sizes()))]
+
+
+def test_it_is_registered() -> None:
+    """The command line finds it by its name."""
+    assert find("webdataset") is webdataset
+
+
+class TestSamples:
+    def test_written_by_the_library(self, tmp_path: Path) -> None:
+        """Values of all kinds, encoded by webdataset."""
+        names = {"jpg": "image", "cls": "label", "caption.txt": "caption", "json": "json", "box.npy": "box"}
+        names |= {"mask.png": "mask", "bin": "bytes"}
+        expected = []
+        with TarWriter(str(tmp_path / "a.tar")) as writer:
+            for number in range(5):
+                sample = {"jpg": jpeg(seed=number), "cls": number - 2, "caption.txt": f"größe {number}"}
+                sample |= {"json": {"a": [number]}, "box.npy": np.arange(4, dtype=np.float32) + number}
+                sample |= {"mask.png": png(seed=number), "bin": bytes([number])}
+                writer.write({"__key__": f"dir/x{number}", **sample})
+                # The library sorts a sample's files by their extensions.
+                expected.append({names[name]: sample[name] for name in sorted(sample)} | {"key": f"dir/x{number}"})
+        source = webdataset(tmp_path / "a.tar")
+        check_source(
+            source, expected, tmp_path / "out", image="image", label="int64", box=("float32", (4,)), key="text"
+        )
+        assert {name: source.fields[name].kind for name in ("caption", "json", "mask", "bytes")} == {
+            "caption": "text",
+            "json": "json",
+            "mask": "image",
+            "bytes": "bytes",
+        }
+        assert source.metadata == {"source": "webdataset"}
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    def test_every_format_of_tar(self, tmp_path: Path, kind: str) -> None:
+        """With names that are long, and in directories."""
+        members = [(f"{'d' * 90}/{'n' * 80}{number}.txt", b"%d" % number) for number in range(3)]
+        write_tar(tmp_path / "a.tar", members, kind)
+        expected = [{"txt": str(number), "key": f"{'d' * 90}/{'n' * 80}{number}"} for number in range(3)]
+        check_source(webdataset(tmp_path / "a.tar"), expected, tmp_path / "out", txt="text")
+
+    def test_many_tars(self, tmp_path: Path) -> None:
+        """By the library's own ShardWriter, found as a folder, a wildcard or a range."""
+        with ShardWriter(str(tmp_path / "a b-%06d.tar"), maxcount=3, verbose=0) as writer:
+            for number in range(10):
+                writer.write({"__key__": f"s{number}", "txt": f"{number}", "cls": number})
+        expected = [{"label": number, "txt": f"{number}", "key": f"s{number}"} for number in range(10)]
+        check_source(webdataset(tmp_path), expected, tmp_path / "out")
+        assert all_of(webdataset(tmp_path / "a b-*.tar")) == expected
+        assert all_of(webdataset(f"{tmp_path}/a b-{{000001..000002}}.tar")) == expected[3:9]
+
+    def test_written_by_shardio(self, tmp_path: Path) -> None:
+        """Fields come back under their names with their kinds: scalars as int64, float64 or bool; no key."""
+        fields = {"image": "image", "label": "int64", "caption": "text", "weight": "float32", "count": "uint8"}
+        fields |= {
+            "flag": "bool",
+            "hash": "uint64",
+            "box": ("float32", (2, 2)),
+            "tokens": {"kind": "array", "dtype": "int32"},
+        }
+        fields |= {"meta": "json", "blob": "bytes", "mask": "image", "key": "text", "large": "float64"}
+        expected = []
+        with shardio.create(tmp_path / "data", fields=fields, container="tar", shard_size=2000) as writer:
+            for number in range(6):
+                sample = {"image": jpeg(seed=number), "label": number, "caption": f"ü {number}", "weight": number + 0.5}
+                sample |= {"count": number, "flag": number % 2 == 0, "hash": 2**64 - 1 - number}
+                sample |= {"box": np.full((2, 2), number, np.float32), "tokens": np.arange(number, dtype=np.int32)}
+                sample |= {"meta": {"n": number}, "blob": b"\0\xff", "mask": png(seed=number), "key": f"k{number}"}
+                writer.append({**sample, "large": 1e300})
+                expected.append({**sample, "large": 1e300})
+        source = webdataset(tmp_path / "data")
+        check_source(source, expected, tmp_path / "out", label="int64", weight="float64", count="int64", flag="bool")
+        assert (source.fields["hash"], source.fields["large"]) == (
+            Field("scalar", dtype="uint64"),
+            Field("scalar", dtype="float64"),
+        )
+        assert source.fields["box"] == Field("array", dtype="float32", shape=(2, 2))
+        assert source.fields["tokens"] == Field("array", dtype="int32")
+        assert list(source.fields) == list(fields)
+
+    def test_sizes_are_those_of_the_runs(self, tmp_path: Path) -> None:
+        """Headers and padding too."""
+        write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("a.bin", b"y" * 513), ("b.txt", b"x"), ("b.bin", b"")])
+        assert webdataset(tmp_path / "a.tar").sizes().tolist() == [2 * 512 + 3 * 512, 2 * 512 + 512]
+
+    def test_large_members(self, tmp_path: Path) -> None:
+        """A sample of more than a megabyte, whose headers are far apart."""
+        data = np.random.default_rng(0).bytes(3 << 20)
+        write_tar(
+            tmp_path / "a.tar", [("a.bin", data), ("a.cls", b"1"), ("a.txt", b"x"), ("b.bin", b""), ("b.cls", b"2")]
+        )
+        source = webdataset(tmp_path / "a.tar", fields="bin,cls,txt")
+        assert source[0] == {"bin": data, "cls": 1, "txt": "x", "key": "a"}
+
+
+class TestImages:
+    def test_formats_may_differ(self, tmp_path: Path) -> None:
+        """A sample with a PNG among those with JPEGs is one like the others, whatever the extensions' case."""
+        files = {"a.jpg": jpeg(), "b.PNG": png(), "c.jpeg": jpeg(seed=1), "d.webp": webp(), "e.bmp": bmp()}
+        write_tar(tmp_path / "a.tar", files.items())
+        expected = [{"image": data, "key": name[0]} for name, data in files.items()]
+        check_source(webdataset(tmp_path / "a.tar"), expected, tmp_path / "out", image="image")
+        assert all_of(webdataset(tmp_path / "a.tar", fields="photo=png"))[0] == {"photo": jpeg(), "key": "a"}
+
+    def test_formats_of_a_named_image(self, tmp_path: Path) -> None:
+        """So with `mask.png` and `mask.jpg`."""
+        files = {"a.jpg": jpeg(), "a.mask.png": png(), "b.jpg": jpeg(seed=1), "b.mask.jpg": jpeg(seed=2)}
+        write_tar(tmp_path / "a.tar", files.items())
+        assert [sample["mask"] for sample in all_of(webdataset(tmp_path / "a.tar"))] == [png(), jpeg(seed=2)]
+
+    def test_two_images_in_a_sample(self, tmp_path: Path) -> None:
+        """Then each is a field of its own, and none stands in for the other."""
+        files = {"a.jpg": jpeg(), "a.png": png(), "b.jpg": jpeg(seed=1)}
+        write_tar(tmp_path / "a.tar", files.items())
+        source = webdataset(tmp_path / "a.tar")
+        assert source[0] == {"jpg": jpeg(), "png": png(), "key": "a"}
+        with pytest.raises(BadSample, match=r"a.tar, key 'b': it has no .png, but .jpg"):
+            source[1]
+        assert webdataset(tmp_path / "a.tar", fields="image=jpg")[1] == {"image": jpeg(seed=1), "key": "b"}
+
+    def test_damaged_ones(self, tmp_path: Path) -> None:
+        """Named by tar, key and extension."""
+        write_tar(
+            tmp_path / "a.tar", [("a.jpg", jpeg()), ("b.jpg", jpeg()[:-50]), ("c.jpg", b""), ("d.jpg", b"<html>")]
+        )
+        source = webdataset(tmp_path / "a.tar")
+        for number, (key, told) in enumerate([("b", "cut short"), ("c", "empty"), ("d", "not a JPEG")], 1):
+            with pytest.raises(BadSample, match=rf"a.tar, key '{key}', .jpg: .*{told}"):
+                source[number]
+
+
+class TestFields:
+    @pytest.mark.parametrize(
+        "given", ["image=jpg,label=cls,caption=txt", {"image": "jpg", "label": "cls", "caption": "txt"}]
+    )
+    def test_chosen(self, tmp_path: Path, given: Any) -> None:
+        """In the order in which they are given, under other names."""
+        samples = labelled(tmp_path)
+        expected = [{"image": s["image"], "label": s["label"], "caption": s["txt"], "key": s["key"]} for s in samples]
+        check_source(webdataset(tmp_path, fields=given), expected, tmp_path / "out", label="int64", caption="text")
+
+    def test_one_that_there_is_not(self, tmp_path: Path) -> None:
+        """The message lists those that there are."""
+        labelled(tmp_path)
+        with pytest.raises(ConfigError, match="has no 'png'; there are jpg, cls, txt"):
+            webdataset(tmp_path, fields="image=png")
+
+    def test_one_that_the_first_sample_lacks(self, tmp_path: Path) -> None:
+        """It may be chosen if another sample near the beginning has it; then the first one is bad."""
+        write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"y"), ("b.cls", b"1")])
+        assert list(webdataset(tmp_path).fields) == ["txt", "key"]
+        source = webdataset(tmp_path, fields="txt,label=cls")
+        with pytest.raises(BadSample, match=r"key 'a': it has no .cls, but .txt"):
+            source[0]
+        assert source[1] == {"txt": "y", "label": 1, "key": "b"}
+
+    @pytest.mark.parametrize("suffix", ["pth", "pyd", "pickle", "pkl", "feat.pt"])
+    def test_pickles(self, tmp_path: Path, suffix: str) -> None:
+        """Never loaded; the rest can be had without them."""
+        harm = pickle.dumps({"a": 1})
+        write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
+        told = rf"a.tar, .{suffix}: it is a pickle, which is never loaded; "
+        with pytest.raises(SourceError, match=told + "leave it out by fields, such as 'txt=txt,label=cls'"):
+            webdataset(tmp_path / "a.tar")
+        with pytest.raises(SourceError, match=told + "choose others by fields"):
+            webdataset(tmp_path / "a.tar", fields=f"x={suffix}")
+        assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
+
+    def test_names_that_would_be_one(self, tmp_path: Path) -> None:
+        """Two files that would be one field are called by their whole extensions."""
+        write_tar(tmp_path / "a.tar", [("a.cap.txt", b"x"), ("a.cap.json", b"{}"), ("a.a b.bin", b"y")])
+        assert webdataset(tmp_path)[0] == {"cap.txt": "x", "cap.json": {}, "a_b": b"y", "key": "a"}
+        write_tar(tmp_path / "a.tar", [("a.x y", b""), ("a.x_y", b"")])
+        with pytest.raises(ConfigError, match="the files 'x y' and 'x_y' would both be the field 'x_y'; rename one"):
+            webdataset(tmp_path)
+        assert list(webdataset(tmp_path, fields="a=x y,b=x_y").fields) == ["a", "b", "key"]
+
+    @pytest.mark.parametrize(
+        ("first", "last", "field"),
+        [
+            (np.zeros((2, 3), "f4"), np.ones((2, 3), "f4"), Field("array", dtype="float32", shape=(2, 3))),
+            (np.zeros((2, 3), ">i2"), np.ones((1, 3), ">i2"), Field("array", dtype="int16")),
+            (np.zeros(2, "f4"), np.ones(2, "f8"), Field("array", dtype="float64", shape=(2,))),
+            (np.float32(1), np.float32(2), Field("scalar", dtype="float32")),
+            (
+                np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+                np.zeros((2, 3)),
+                Field("array", dtype="float64", shape=(2, 3)),
+            ),
+        ],
+    )
+    def test_arrays(self, tmp_path: Path, first: Any, last: Any, field: Field) -> None:
+        """Of fixed shape if the first and the last sample agree."""
+        write_tar(tmp_path / "a.tar", [("a.npy", npy(first)), ("b.x", b""), ("c.npy", npy(last))])
+        source = webdataset(tmp_path)
+        assert source.fields["npy"] == field
+        np.testing.assert_array_equal(source[0]["npy"], first)
+        np.testing.assert_array_equal(source[2]["npy"], last)
+
+    @pytest.mark.parametrize("array", [np.array(["a", "b"]), np.array([{}], object), np.zeros(2, "f4,i4")])
+    def test_arrays_of_no_numbers(self, tmp_path: Path, array: Any) -> None:
+        """Objects would have to be unpickled, texts and structures no field holds."""
+        stream = io.BytesIO()
+        np.save(stream, array, allow_pickle=True)
+        write_tar(tmp_path / "a.tar", [("a.npy", stream.getvalue()), ("a.txt", b"")])
+        with pytest.raises(SourceError, match=r"\.npy: .*; leave it out by fields, such as 'txt=txt'"):
+            webdataset(tmp_path)
+
+    def test_scalars_in_json(self, tmp_path: Path) -> None:
+        """Only with a name before the extension, and if both ends hold numbers of one kind."""
+        values = {
+            "n": [1, 2],
+            "f": [1, 2.5],
+            "b": [True, False],
+            "mixed": [1, True],
+            "none": [None, None],
+            "s": ["x", "y"],
+        }
+        members = [
+            (f"{key}.{n}.json", json.dumps(v[i]).encode()) for i, key in enumerate("ab") for n, v in values.items()
+        ]
+        members.insert(len(values), ("a.json", b"7"))
+        write_tar(tmp_path / "a.tar", [*members, ("b.json", b"8")])
+        source = webdataset(tmp_path)
+        kinds = {name: field.dtype or field.kind for name, field in source.fields.items()}
+        assert kinds == {
+            "n": "int64",
+            "f": "float64",
+            "b": "bool",
+            "mixed": "json",
+            "none": "json",
+            "s": "json",
+            "json": "json",
+            "key": "text",
+        }
+        assert source[0] == {name: values[0] for name, values in values.items()} | {"json": 7, "key": "a"}
+
+    @pytest.mark.parametrize(
+        ("name", "good", "bad", "told"),
+        [
+            ("cls", b" 12\n", b"1.5", "not a whole number: b'1.5'"),
+            ("cls", b"-1", b"", "not a whole number: b''"),
+            ("txt", b"", b"\xff", "not UTF-8"),
+            ("json", b"[1]", b"[1", "not JSON"),
+            ("json", b"[1]", b"[" * 100_000, "not JSON"),
+            ("x.json", b"1", b"1.5", "expected int64, got b'1.5'"),
+            ("x.json", b"true", b"1", "expected bool, got b'1'"),
+            ("npy", npy(np.arange(2)), b"\x93NUMPY\1\0", "not a .npy file"),
+            ("npy", npy(np.arange(2)), npy(np.arange(2))[:-1], "not a .npy file"),
+        ],
+    )
+    def test_bad_values(self, tmp_path: Path, name: str, good: bytes, bad: bytes, told: str) -> None:
+        """Named by tar, key and extension; the neighbours can be read."""
+        write_tar(tmp_path / "ü 1.tar", [(f"a.{name}", good), (f"b.{name}", bad), (f"c.{name}", good)])
+        source = webdataset(tmp_path)
+        with pytest.raises(BadSample, match=rf"ü 1.tar, key 'b', .{name}: {told}"):
+            source[1]
+        assert source[2]["key"] == "c"
+
+
+class TestKeys:
+    def test_on_and_off(self, tmp_path: Path) -> None:
+        """A text field unless told otherwise."""
+        labelled(tmp_path)
+        assert "key" in webdataset(tmp_path).fields
+        assert "key" not in webdataset(tmp_path, key=False).fields
+        assert "key" not in webdataset(tmp_path, key=False)[0]
+
+    @pytest.mark.parametrize(
+        ("keys", "there"),
+        [
+            (["000000000000", "000000000001"], False),
+            (["000000000041", "000000000042"], False),
+            (["000000000000", "000000000002"], True),
+            (["00000000000", "00000000001"], True),
+            (["0000000000000", "0000000000001"], True),
+            (["-00000000001", "000000000000"], True),
+            (["d/000000000000", "d/000000000001"], True),
+        ],
+    )
+    def test_running_numbers(self, tmp_path: Path, keys: list[str], there: bool) -> None:
+        """Those that shardio writes say nothing; they can be asked for."""
+        write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"") for key in keys])
+        assert ("key" in webdataset(tmp_path).fields) == there
+        assert [sample["key"] for sample in all_of(webdataset(tmp_path, key=True))] == keys
+
+    def test_a_field_called_key(self, tmp_path: Path) -> None:
+        """It stays; to ask for both is a mistake."""
+        write_tar(tmp_path / "a.tar", [("a.key.txt", b"other")])
+        assert webdataset(tmp_path)[0] == {"key": "other"}
+        with pytest.raises(
+            ConfigError, match="there would be two fields called 'key'; rename one by fields, or key=False"
+        ):
+            webdataset(tmp_path, key=True)
+        assert webdataset(tmp_path, fields="name=key.txt", key=True)[0] == {"name": "other", "key": "a"}
+
+    @pytest.mark.parametrize("key", ["../../etc/passwd", "/etc/passwd", "-rf", "größe ünd", "a\nb"])
+    def test_any_name(self, tmp_path: Path, key: str) -> None:
+        """A name is text, and nothing but."""
+        write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"x"), (f"{key}2.txt", b"x")], "gnu")
+        check_source(webdataset(tmp_path), [{"txt": "x", "key": k} for k in (key, f"{key}2")], tmp_path / "out")
+
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".tar.gz": gzip.compress,
+    ".tgz": gzip.compress,
+    ".tar.bz2": bz2.compress,
+    ".tar.xz": lzma.compress,
+    ".tar.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+class TestCompressed:
+    @pytest.mark.parametrize("suffix", COMPRESSED)
+    def test_every_kind(self, tmp_path: Path, suffix: str) -> None:
+        """Read like the tars in them; nothing is left in the temporary folder or beside them."""
+        samples = labelled(tmp_path, name="plain")
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / f"a{suffix}").write_bytes(COMPRESSED[suffix]((tmp_path / "plain").read_bytes()))
+        check_source(webdataset(tmp_path / "in"), samples, tmp_path / "out", image="image")
+        assert os.listdir(tmp_path / "in") == [f"a{suffix}"]
+
+    def test_cut_off(self, tmp_path: Path) -> None:
+        """Told before anything is converted."""
+        labelled(tmp_path, name="plain")
+        (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "plain").read_bytes())[:-100])
+        with pytest.raises(SourceError, match=r"a.tgz cannot be unpacked: damaged or cut off: "):
+            webdataset(tmp_path)
+
+
+class TestDamage:
+    def test_a_cut_tar(self, tmp_path: Path) -> None:
+        """The message names tar and byte, and how many samples are whole."""
+        labelled(tmp_path, 3)
+        os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
+        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples stand before it"):
+            webdataset(tmp_path)
+
+    def test_links(self, tmp_path: Path) -> None:
+        """A link is refused by its name."""
+        (tmp_path / "y.txt").symlink_to("x.txt")
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            tar.add(tmp_path / "y.txt", "y.txt")
+        with pytest.raises(SourceError, match=r"'y.txt' is a symbolic link; only files are read"):
+            webdataset(tmp_path / "a.tar")
+
+    def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
+        """One bad sample, though it be the first."""
+        write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2"), ("b.txt", b"3")])
+        source = webdataset(tmp_path)
+        with pytest.raises(BadSample, match=r"a.tar: key 'a' has two files with the extension 'txt'"):
+            source[0]
+        assert source[1] == {"txt": "3", "key": "b"}
+
+    def test_no_sample_can_be_read(self, tmp_path: Path) -> None:
+        """Then there are no fields."""
+        write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
+        with pytest.raises(SourceError, match=r"no sample can be read: .*two files"):
+            webdataset(tmp_path)
+
+    def test_a_tar_written_anew(self, tmp_path: Path) -> None:
+        """A worker that opens a tar which has changed since it was looked through gets bad samples, not wrong ones."""
+        labelled(tmp_path)
+        source = pickle.loads(pickle.dumps(webdataset(tmp_path)))  # noqa: S301
+        write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 2000)])
+        with pytest.raises(BadSample, match=r"a.tar: byte 0: expected one sample of \d+ bytes; the file has changed"):
+            source[0]
+        os.truncate(tmp_path / "a.tar", 600)
+        with pytest.raises(BadSample, match=r"a.tar: byte \d+: the file ends here"):
+            source[3]
+
+    @pytest.mark.parametrize(
+        ("members", "told"),
+        [([], "holds no samples"), ([("README", b"")], "holds no samples"), (None, "holds no tars")],
+    )
+    def test_nothing_there(self, tmp_path: Path, members: Any, told: str) -> None:
+        """No tars, or none with samples."""
+        if members is not None:
+            write_tar(tmp_path / "a.tar", members)
+        with pytest.raises(SourceError, match=told):
+            webdataset(tmp_path)
+
+    def test_a_tar_without_samples_among_others(self, tmp_path: Path) -> None:
+        """It is passed over."""
+        write_tar(tmp_path / "0.tar", [])
+        samples = labelled(tmp_path)
+        assert all_of(webdataset(tmp_path)) == samples
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        """No bytes are no tar."""
+        (tmp_path / "0.tar").touch()
+        labelled(tmp_path)
+        with pytest.raises(SourceError, match=r"0.tar, byte 0: the file ends here without an end mark"):
+            webdataset(tmp_path)

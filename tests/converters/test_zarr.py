@@ -1,0 +1,408 @@
+"""Zarr stores of both formats become samples, and nothing that they hold is run."""
+
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr as library
+from _builders import jpeg, png
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.testing.sources import check_source
+from shardio_converters.zarr import zarr
+
+COUNT = 5
+FORMATS = (2, 3)
+
+
+def write(path: Path, form: int = 3, **arrays: Any) -> Path:
+    """A group with one array for each name, `__` for a slash; a dict is the arguments of create_array, with `data`."""
+    library.open_group(path, mode="w", zarr_format=form)
+    for name, value in arrays.items():
+        write_array(path, form, path=name.replace("__", "/"), **(value if isinstance(value, dict) else {"data": value}))
+    return path
+
+
+def write_array(root: Path, form: int = 3, *, data: Any, path: str = "", **arguments: Any) -> Path:
+    """An array at `path` in the store `root`."""
+    data = np.asarray(data)
+    arguments = {"dtype": data.dtype, "chunks": (2, *data.shape[1:]), **arguments}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that the third format is yet to describe
+        array = library.create_array(root, name=path or None, shape=data.shape, zarr_format=form, **arguments)
+        array[...] = data
+    return root
+
+
+def zipped(folder: Path) -> Path:
+    """The store in a zip file beside the folder."""
+    return Path(shutil.make_archive(str(folder), "zip", folder))
+
+
+def numbers(dtype: str, *shape: int) -> NDArray[Any]:
+    """COUNT different rows."""
+    return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
+
+
+def objects(values: list[Any]) -> NDArray[Any]:
+    """Values that differ in length."""
+    data = np.empty(len(values), object)
+    data[:] = values
+    return data
+
+
+WORDS = ["", "naïve", "日本", "a b", "x" * 300]
+PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
+BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 9000, b"z"]
+BYTES_TYPE = library.core.dtype.VariableLengthBytes()
+
+KINDS: dict[str, tuple[dict[str, Any], Field, list[Any]]] = {
+    **{
+        dtype: ({"data": numbers(dtype)}, Field("scalar", dtype=np.dtype(dtype).name), numbers(dtype).tolist())
+        for dtype in ("u1", ">u4", "i8", "f2", ">f4", "?", "c8")
+    },
+    "arrays": ({"data": numbers("u1", 2, 3)}, Field("array", dtype="uint8", shape=(2, 3)), list(numbers("u1", 2, 3))),
+    "big-endian": ({"data": numbers(">i4", 3)}, Field("array", dtype="int32", shape=(3,)), list(numbers("i4", 3))),
+    "many chunks beside each other": (
+        {"data": numbers("i4", 7), "chunks": (2, 3)}, Field("array", dtype="int32", shape=(7,)), list(numbers("i4", 7)),
+    ),
+    "strings": ({"data": objects(WORDS), "dtype": str}, Field("text"), WORDS),
+    "fixed strings": ({"data": np.array(WORDS)}, Field("text"), WORDS),
+    "fixed bytes": ({"data": np.array([w.encode() for w in WORDS])}, Field("text"), WORDS),
+    "rows of strings": ({"data": np.array([[w, "b"] for w in WORDS])}, Field("json"), [[w, "b"] for w in WORDS]),
+    "bytes": ({"data": objects(BLOBS), "dtype": BYTES_TYPE}, Field("bytes"), BLOBS),
+    "images": ({"data": objects(PICTURES), "dtype": BYTES_TYPE}, Field("image"), PICTURES),
+    "void": (
+        {"data": np.array([b"%d\0\0" % i for i in range(5)], "V3")}, Field("bytes"), [b"%d\0\0" % i for i in range(5)],
+    ),
+}  # fmt: skip
+
+
+class TestKinds:
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_an_array(self, tmp_path: Path, kind: str, form: int) -> None:
+        """Every type that a field can hold gives its values, in every container."""
+        arguments, field, expected = KINDS[kind]
+        source = zarr(write_array(tmp_path / "a.zarr", form, **arguments))
+        assert source.metadata == {"source": "zarr"}
+        check_source(source, [{"array": value} for value in expected], tmp_path / "out", array=field)
+
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("pack", [lambda path: path, zipped])
+    def test_a_group(self, tmp_path: Path, form: int, pack: Callable[[Path], Path]) -> None:
+        """Arrays at any depth, from a folder and from a zip file; those without rows are left out."""
+        write(tmp_path / "-a é", form, label=numbers("u1"), data__x=numbers("f4", 2), data__deep__t=np.array(WORDS))
+        library.create_array(tmp_path / "-a é", name="crs", shape=(), dtype="i4", zarr_format=form)
+        source = zarr(pack(tmp_path / "-a é"))
+        expected = [
+            {"data.deep.t": WORDS[i], "data.x": numbers("f4", 2)[i], "label": int(numbers("u1")[i])} for i in range(5)
+        ]
+        check_source(source, expected, tmp_path / "out", label=Field("scalar", dtype="int64"))
+        assert source.column("label").tolist() == list(range(COUNT))
+
+    def test_shards(self, tmp_path: Path) -> None:
+        """Chunks within shards, as the third format has them."""
+        data = np.arange(64, dtype="f4").reshape(16, 4)
+        source = zarr(write_array(tmp_path / "a", data=data, chunks=(2, 4), shards=(8, 4)))
+        check_source(source, [{"array": row} for row in data], tmp_path / "out")
+
+    def test_missing_chunks(self, tmp_path: Path) -> None:
+        """A chunk that was never written holds the fill value."""
+        write_array(tmp_path / "a", data=numbers("i4"), fill_value=7)
+        (tmp_path / "a" / "c" / "1").unlink()
+        assert [zarr(tmp_path / "a")[i]["array"] for i in range(COUNT)] == [0, 1, 7, 7, 4]
+
+    def test_a_zip_of_the_folder_itself(self, tmp_path: Path) -> None:
+        """Zipped with the folder's name in front, arrays are found all the same."""
+        write(tmp_path / "in" / "a.zarr", x=numbers("i4"))
+        source = zarr(zipped(tmp_path / "in"))
+        assert source[3] == {"a.zarr.x": 3}
+
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize(("data", "reason"), [
+        (np.zeros(3, "M8[s]"), r"no field holds \[\] of datetime64\[s\]"),
+        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"no field holds \[\] of \[\('a'.*"),
+        (np.zeros((3, 2), "V3"), r"no field holds \[2\] of \|V3"),
+    ])  # fmt: skip
+    def test_what_no_field_holds(self, tmp_path: Path, data: Any, reason: str, form: int) -> None:
+        """It is refused with the reason, and others can be chosen."""
+        write(tmp_path / "a", form, x=data, y=np.arange(3))
+        with pytest.raises(SourceError, match=f"a: 'x' cannot be taken: {reason}; choose others with fields"):
+            zarr(tmp_path / "a")
+        assert zarr(tmp_path / "a", fields="y")[2] == {"y": 2}
+
+
+class TestFields:
+    def test_names(self, tmp_path: Path) -> None:
+        """Arrays are chosen by their path, and named."""
+        write(tmp_path / "a", data__images=numbers("u1", 2), **{"my label": numbers("i2")})
+        source = zarr(tmp_path / "a", fields="label=my label,data/images")
+        assert dict(source.fields) == {
+            "label": Field("scalar", dtype="int64"),
+            "data.images": Field("array", dtype="uint8", shape=(2,)),
+        }
+        assert zarr(tmp_path / "a", fields={"x": "my label"})[4] == {"x": 4}
+        with pytest.raises(ConfigError, match=r"a has no 'z'; there are data/images, my label"):
+            zarr(tmp_path / "a", fields="z")
+
+    def test_rows_must_agree(self, tmp_path: Path) -> None:
+        """Arrays of several lengths are listed, and can be chosen from."""
+        write(tmp_path / "a", x=numbers("u1", 2), y=numbers("i8"), mean=np.zeros(2))
+        with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], x \[5, 2\], y \[5\]"):
+            zarr(tmp_path / "a")
+        with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], y \[5\]"):
+            zarr(tmp_path / "a", fields="mean,y")
+        assert len(zarr(tmp_path / "a", fields="x,y").sizes()) == COUNT
+
+
+class TestSizes:
+    def test_what_varies_is_an_average(self, tmp_path: Path) -> None:
+        """Of numbers every byte is known, of the rest some rows are looked at."""
+        write(
+            tmp_path / "a",
+            x=numbers("f4", 3),
+            t={"data": objects(["a" * i for i in range(41)]), "dtype": str},
+        )
+        assert zarr(tmp_path / "a", fields="t").sizes().tolist() == [19] * 41
+        assert zarr(tmp_path / "a", fields="x").sizes().tolist() == [12] * COUNT
+        assert zarr(write_array(tmp_path / "b", data=np.empty((0, 3)), chunks=(2, 3))).sizes().tolist() == []
+
+
+class TestWorkers:
+    def test_after_a_fork(self, tmp_path: Path) -> None:
+        """A child opens the store itself and reads the same."""
+        source = zarr(write_array(tmp_path / "a", data=numbers("u1", 100)))
+        assert source[0]["array"][1] == 1
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            child = context.Process(target=lambda: sender.send(source[4]["array"].tolist()))
+            child.start()
+        assert receiver.poll(20)
+        assert receiver.recv() == source[4]["array"].tolist()
+        child.join(20)
+        assert child.exitcode == 0
+
+    def test_a_relative_path_outlives_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        write_array(tmp_path / "a", data=numbers("u1"))
+        monkeypatch.chdir(tmp_path)
+        source = zarr("a")
+        monkeypatch.chdir("/")
+        assert pickle.loads(pickle.dumps(source))[2] == {"array": 2}  # noqa: S301
+
+    def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In ascending order every chunk is decompressed once."""
+        source = zarr(write_array(tmp_path / "a", data=np.zeros((4000, 1000), "u1"), chunks=(500, 1000)))
+        counted: list[Any] = []
+        original = library.Array.__getitem__
+
+        def read(self: Any, rows: Any) -> Any:
+            counted.append(rows)
+            return original(self, rows)
+
+        monkeypatch.setattr(library.Array, "__getitem__", read)
+        for index in range(4000):
+            source[index]
+        assert counted == [slice(low, low + 1000) for low in range(0, 4000, 1000)]
+
+
+class Bomb:
+    """Runs something when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+class TestPickles:
+    @pytest.mark.parametrize("place", ["filter", "compressor", "behind a group of the third format"])
+    def test_nothing_is_unpickled(self, tmp_path: Path, place: str) -> None:
+        """An array of pickled objects is refused before zarr sees it, wherever the codec stands."""
+        write(tmp_path / "a", 2, x=numbers("i4"), y={"data": numbers("i4"), "compressors": None})
+        metadata = json.loads((tmp_path / "a" / "y" / ".zarray").read_text())
+        if place == "compressor":
+            metadata["compressor"] = {"id": "pickle"}
+        else:
+            metadata |= {"dtype": "|O", "filters": [{"id": "pickle"}], "fill_value": "gASVAAAAAA=="}
+        if "group" in place:
+            (tmp_path / "a" / "y" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+        (tmp_path / "a" / "y" / ".zarray").write_text(json.dumps(metadata))
+        (tmp_path / "a" / "y" / "0").write_bytes(numcodecs.Pickle().encode([Bomb(tmp_path / "ran")]))
+        for fields in (None, "y"):
+            with pytest.raises(SourceError, match="'y' cannot be taken: pickled objects may run code"):
+                zarr(tmp_path / "a", fields=fields)
+        with pytest.raises(SourceError, match="'array' cannot be taken: pickled"):
+            zarr(tmp_path / "a" / "y")
+        assert zarr(tmp_path / "a", fields="x")[1] == {"x": 1}
+        assert not (tmp_path / "ran").exists()
+
+
+def spoil(chunk: Path) -> None:
+    """Overwrites the second half."""
+    data = chunk.read_bytes()
+    chunk.write_bytes(data[: len(data) // 2] + b"\xff" * (len(data) - len(data) // 2))
+
+
+def cut(chunk: Path) -> None:
+    """Takes the end away."""
+    chunk.write_bytes(chunk.read_bytes()[:-3])
+
+
+def empty(chunk: Path) -> None:
+    """Leaves nothing."""
+    chunk.write_bytes(b"")
+
+
+CODECS = {
+    "none": None,
+    **{name: numcodecs.Blosc(cname=name) for name in ("lz4", "zstd", "zlib")},
+    **{c.codec_id: c() for c in (numcodecs.Zstd, numcodecs.GZip, numcodecs.Zlib, numcodecs.BZ2, numcodecs.LZMA)},
+    "lz4 alone": numcodecs.LZ4(),
+}  # fmt: skip
+
+
+class TestDamage:
+    @pytest.mark.parametrize("damage", [spoil, cut, empty])
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_damaged_chunk(self, tmp_path: Path, codec: str, damage: Callable[[Path], None]) -> None:
+        """Only the rows of that chunk are bad, and they are named; a column with them is not offered."""
+        data = np.random.default_rng(0).integers(0, 4, (6, 4000), np.uint8)
+        write(tmp_path / "a", 2, x={"data": data, "compressors": CODECS[codec]})
+        write_array(tmp_path / "a", 2, path="y", data=data[:, 0] + 1.5, compressors=CODECS[codec])
+        source = zarr(tmp_path / "a")
+        if (codec, damage) in (("none", spoil), ("lz4", cut)):
+            pytest.skip("without a checksum these are other numbers")
+        damage(tmp_path / "a" / "x" / "1.0")
+        empty(tmp_path / "a" / "y" / "1")
+        assert [source[i]["x"].tolist() for i in (0, 1, 4, 5)] == data[[0, 1, 4, 5]].tolist()
+        for row in (2, 3):
+            with pytest.raises(BadSample, match=rf"a, x, row {row}: cannot be read, zarr says: "):
+                source[row]
+        assert source.column("y") is None
+
+    @pytest.mark.parametrize("kind", ["strings", "bytes"])
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("damage", [spoil, cut, empty])
+    def test_a_damaged_chunk_of_objects(
+        self, tmp_path: Path, kind: str, form: int, damage: Callable[[Path], None]
+    ) -> None:
+        """Text and bytes of varying length too."""
+        if (kind, damage) == ("bytes", spoil):
+            pytest.skip("without a checksum these are other bytes")
+        write_array(tmp_path / "a", form, **KINDS[kind][0] | {"compressors": None})
+        source = zarr(tmp_path / "a")
+        damage(tmp_path / "a" / ("c/1" if form == 3 else "1"))
+        assert source[0]["array"] == KINDS[kind][2][0]
+        with pytest.raises(BadSample, match=r"a, row 3: "):
+            source[3]
+
+    def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
+        """The row is bad, not the store."""
+        source = zarr(write_array(tmp_path / "a", data=np.array([b"a", b"caf\xe9"])))
+        assert source[0] == {"array": "a"}
+        with pytest.raises(BadSample, match=r"row 1: not UTF-8: .*0xe9"):
+            source[1]
+
+    def test_an_image_that_is_none(self, tmp_path: Path) -> None:
+        """Where the first is an image, all must be."""
+        write_array(tmp_path / "a", data=objects([b"", PICTURES[0], b"words"]), dtype=BYTES_TYPE)
+        source = zarr(tmp_path / "a")
+        assert source.fields == {"array": Field("image")}
+        for row, reason in ((0, "the image is empty"), (2, "not a JPEG")):
+            with pytest.raises(BadSample, match=f"a, row {row}: {reason}"):
+                source[row]
+
+    def test_missing(self, tmp_path: Path) -> None:
+        """Nothing there, a folder without arrays, and a file that is no zip."""
+        with pytest.raises(SourceError, match=r"gone cannot be read: .*No such file"):
+            zarr(tmp_path / "gone")
+        with pytest.raises(SourceError, match="holds no arrays of Zarr"):
+            zarr(tmp_path)
+        (tmp_path / "a.zip").write_bytes(b"words")
+        with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
+            zarr(tmp_path / "a.zip")
+        (tmp_path / "b.zip").write_bytes(b"")
+        with pytest.raises(SourceError, match=r"b.zip cannot be read: File is not a zip file"):
+            zarr(tmp_path / "b.zip")
+        with pytest.raises(SourceError, match="holds no arrays with rows"):
+            zarr(library.create_array(tmp_path / "c", shape=(), dtype="i4") and tmp_path / "c")
+
+    def test_a_zip_that_is_cut_short(self, tmp_path: Path) -> None:
+        """A zip file tells of its parts at its end."""
+        path = zipped(write(tmp_path / "a", x=numbers("i4")))
+        os.truncate(path, path.stat().st_size - 10)
+        with pytest.raises(SourceError, match=r"a.zip cannot be read: "):
+            zarr(path)
+
+    def test_a_damaged_part_of_a_zip(self, tmp_path: Path) -> None:
+        """Zip files have checksums."""
+        path = zipped(write(tmp_path / "a", x={"data": numbers("i4"), "compressors": None}))
+        data = path.read_bytes()
+        packed = io.BytesIO()
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w") as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        data = packed.getvalue()
+        path.write_bytes(data.replace(numbers("i4")[:2].tobytes(), b"\xff" * 8, 1))
+        source = zarr(path, fields="x")
+        with pytest.raises(BadSample, match=r"a.zip, x, row 1: .*CRC"):
+            source[1]
+        assert source[2] == {"x": 2}
+
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"zarr_format": 2}', '{"node_type": "array"}', "\xff"])
+    def test_damaged_metadata(self, tmp_path: Path, form: int, text: str) -> None:
+        """What is no metadata is named."""
+        write(tmp_path / "a", form, x=numbers("i4"), y=numbers("i4"))
+        (tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")).write_text(text, "latin-1")
+        with pytest.raises(
+            SourceError, match=r"a: the array 'x' cannot be read|a cannot be read: |is no metadata of Zarr"
+        ):
+            zarr(tmp_path / "a")
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_random_metadata(self, tmp_path: Path, form: int) -> None:
+        """Whatever letter is wrong, the store is refused, a sample is bad, or a value is another."""
+        write(tmp_path / "a", form, x=numbers("i4"), y=KINDS["strings"][0])
+        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
+        whole, random = path.read_bytes(), np.random.default_rng(0)
+        refused = 0
+        for _ in range(100):
+            spoiled = bytearray(whole)
+            spoiled[random.integers(len(spoiled))] = random.choice(list(b'0129-"[]{}x,'))
+            path.write_bytes(spoiled)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    source = zarr(tmp_path / "a", fields="x")
+                    if len(source.sizes()) < 100:
+                        [source[index] for index in range(len(source.sizes()))]
+            except (SourceError, BadSample, ConfigError):
+                refused += 1
+        assert refused > 20
+
+    def test_a_folder_that_links_to_itself(self, tmp_path: Path) -> None:
+        """A loop ends."""
+        write(tmp_path / "a", x=numbers("i4"))
+        (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
+        assert zarr(tmp_path / "a")[1] == {"x": 1}

@@ -1,0 +1,218 @@
+"""Files found by path and pattern, read by position, and unpacked; the places of many records."""
+
+import bz2
+import gzip
+import lzma
+import os
+import pickle
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from shardio.errors import MissingDependency, SourceError
+from shardio.foreign.files import File, find, open_file
+from shardio.foreign.places import Places, scan
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zlib": zlib.compress,
+    "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+DATA = np.random.default_rng(0).bytes(300_000) + bytes(3 << 20)
+
+
+def is_tar(name: str) -> bool:
+    """What is looked for."""
+    return name.endswith(".tar")
+
+
+def names(src: str | Path) -> list[str]:
+    """The names of what is found."""
+    return [path.name for path in find(src, is_tar, "tars")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of empty files."""
+    for number in range(12):
+        (tmp_path / f"a-{number:03d}.tar").touch()
+    for name in (".hidden.tar", "b.txt", "a-9.tar", "-rf ü.tar", "x{1..2}.tar"):
+        (tmp_path / name).touch()
+    (tmp_path / "c.tar").mkdir()
+    return tmp_path
+
+
+class TestFind:
+    def test_a_folder(self, folder: Path) -> None:
+        """Its files by name; no hidden ones, no folders, nothing else."""
+        running = [f"a-{number:03d}.tar" for number in range(12)]
+        assert names(folder) == ["-rf ü.tar", *running, "a-9.tar", "x{1..2}.tar"]
+
+    @pytest.mark.parametrize("name", ["b.txt", ".hidden.tar", "x{1..2}.tar", "-rf ü.tar"])
+    def test_a_file(self, folder: Path, name: str) -> None:
+        """One that is named is taken whatever it is called."""
+        assert names(folder / name) == [name]
+
+    @pytest.mark.parametrize(
+        ("pattern", "expected"),
+        [
+            ("a-00*.tar", [f"a-{number:03d}.tar" for number in range(10)]),
+            ("a-01[01].tar", ["a-010.tar", "a-011.tar"]),
+            ("a-{009..011}.tar", ["a-009.tar", "a-010.tar", "a-011.tar"]),
+            ("a-0{0..1}{0..1}.tar", ["a-000.tar", "a-001.tar", "a-010.tar", "a-011.tar"]),
+            ("a-{9..9}.tar", ["a-9.tar"]),
+            ("a-{010..011}*", ["a-010.tar", "a-011.tar"]),
+        ],
+    )
+    def test_patterns(self, folder: Path, pattern: str, expected: list[str]) -> None:
+        """Wildcards, ranges of numbers, padded as they are written, and both."""
+        assert names(folder / pattern) == expected
+        assert names(str(folder / pattern)) == expected
+
+    def test_relative_paths_become_absolute(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So that they hold in another folder."""
+        monkeypatch.chdir(folder)
+        assert find("a-{000..001}.tar", is_tar, "tars") == [folder / "a-000.tar", folder / "a-001.tar"]
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("none.tar", r"none.tar: there is no such file"),
+            ("a-{010..012}.tar", r"a-012.tar: there is no such file"),
+            ("z*.tar", r"z\*.tar: no file fits this"),
+            ("c.tar", r"c.tar: holds no tars"),
+            ("a-{3..1}.tar", r"a range begins with its smaller number, got \{3..1\}"),
+            ("{0..999}{0..9999}.tar", r"stands for 10000000 files, at most 1000000 are taken"),
+            ("a\0b", r"null|there is no such file"),
+            ("a" * 300, r"too long"),
+        ],
+    )
+    def test_nothing_there(self, folder: Path, name: str, told: str) -> None:
+        """The message names what is missing."""
+        with pytest.raises(SourceError, match=told):
+            find(f"{folder}/{name}", is_tar, "tars")
+
+
+class TestOpen:
+    @pytest.mark.parametrize("compression", PACKERS)
+    @pytest.mark.parametrize("data", [DATA, b"", b"x"], ids=["long", "empty", "short"])
+    def test_unpacked(self, tmp_path: Path, compression: str, data: bytes) -> None:
+        """Known by its first bytes, whatever it is called; nothing is left behind."""
+        (tmp_path / "a").write_bytes(PACKERS[compression](data))
+        before = set(os.listdir(tempfile.gettempdir()))
+        file = open_file(tmp_path / "a", PACKERS)
+        assert (file.size, file.packed, file.path) == (len(data), compression, tmp_path / "a")
+        assert file.read(0, len(data) + 1) == data
+        assert not {name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("tmp")}
+
+    @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
+    def test_parts_end_to_end(self, tmp_path: Path, compression: str) -> None:
+        """As `cat a.gz b.gz` makes them."""
+        pack = PACKERS[compression]
+        (tmp_path / "a").write_bytes(pack(b"one") + pack(DATA) + pack(b"two"))
+        assert open_file(tmp_path / "a", PACKERS).read(0, 1 << 30) == b"one" + DATA + b"two"
+
+    @pytest.mark.parametrize("compression", PACKERS)
+    def test_cut_off(self, tmp_path: Path, compression: str) -> None:
+        """A part of the data must not pass for all of it."""
+        packed = PACKERS[compression](DATA)
+        for size in (len(packed) - 1, len(packed) // 2, 13):
+            (tmp_path / "a").write_bytes(packed[:size])
+            with pytest.raises(SourceError, match="a cannot be unpacked: damaged or cut off: "):
+                open_file(tmp_path / "a", PACKERS)
+
+    @pytest.mark.parametrize("compression", sorted(PACKERS.keys() - {"zstd"}))
+    def test_damaged(self, tmp_path: Path, compression: str) -> None:
+        """Bytes that are wrong in the middle. Zstandard may come without a checksum, and then does not tell."""
+        packed = bytearray(PACKERS[compression](DATA))
+        packed[1000:1100] = bytes(100)
+        (tmp_path / "a").write_bytes(packed)
+        with pytest.raises(SourceError, match="a cannot be unpacked: damaged or cut off: "):
+            open_file(tmp_path / "a", PACKERS)
+
+    def test_only_what_is_asked_for(self, tmp_path: Path) -> None:
+        """A format may have no such compression, or know by its first bytes that a file has none."""
+        data = gzip.compress(b"x")
+        (tmp_path / "a").write_bytes(data)
+        assert open_file(tmp_path / "a", ("zlib",)).read(0, 100) == data
+        assert open_file(tmp_path / "a", ("gzip",), lambda head: head == data[:12]).read(0, 100) == data
+
+    def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The message names the temporary folder: that it is too small is not the file's fault."""
+        (tmp_path / "a").write_bytes(gzip.compress(b"x"))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+        told = r"a cannot be unpacked to the temporary folder .*none \(TMPDIR\): No such file"
+        with pytest.raises(SourceError, match=told):
+            open_file(tmp_path / "a", PACKERS)
+
+    def test_zstd_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The only one that needs a package."""
+        (tmp_path / "a").write_bytes(PACKERS["zstd"](b"x"))
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(MissingDependency, match="reading a, compressed with Zstandard, needs pyarrow"):
+            open_file(tmp_path / "a", PACKERS)
+
+    @pytest.mark.parametrize("make", [lambda path: None, os.mkfifo, os.mkdir])
+    def test_no_file(self, tmp_path: Path, make: Callable[[Path], object]) -> None:
+        """A pipe would wait for a writer for ever."""
+        make(tmp_path / "a")
+        with pytest.raises(SourceError, match=r"a cannot be read: (No such file|not a regular file|Is a directory)"):
+            open_file(tmp_path / "a", PACKERS)
+
+    def test_near(self, tmp_path: Path) -> None:
+        """Any bytes in any order, also across what is read at once and behind the end."""
+        (tmp_path / "a").write_bytes(DATA[:20_000])
+        file = File(tmp_path / "a")
+        random = np.random.default_rng(0)
+        file.keep(5000, 9000)
+        for offset, size in zip(random.integers(0, 20_500, 300), random.integers(0, 6000, 300), strict=True):
+            assert file.near(int(offset), int(size)) == DATA[:20_000][offset : offset + size]
+
+
+def open_plain(path: Path) -> File:
+    """An opener that pickles."""
+    return open_file(path, ())
+
+
+def spans(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """One record for each byte of a file."""
+    size = path.stat().st_size
+    return np.arange(size), np.ones(size, np.int64)
+
+
+class TestPlaces:
+    def test_records_of_many_files(self, tmp_path: Path) -> None:
+        """In the order of the files; those without records are passed over; few files stay open."""
+        paths = []
+        for number, size in enumerate([0, 3, 0, 0, 2, *[1] * 20, 0]):
+            (tmp_path / f"{number}").write_bytes(bytes([number]) * size)
+            paths.append(tmp_path / f"{number}")
+        places = Places(paths, scan(paths, spans), open_plain)
+        expected = [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), *((number, 0) for number in range(5, 25))]
+        assert len(places) == 25
+        for source in (places, pickle.loads(pickle.dumps(places))):  # noqa: S301
+            for index in (*range(25), *reversed(range(25))):
+                file, row, offset, size = source.locate(index)
+                assert (int(file.path.name), row) == expected[index]
+                assert file.read(offset, size) == bytes([expected[index][0]])
+            assert len(source._open) <= 8
+
+    def test_probes(self, tmp_path: Path) -> None:
+        """The first hundred and the last, each once."""
+        (tmp_path / "a").write_bytes(bytes(250))
+        for count, expected in [(1, [0]), (3, [0, 1, 2]), (101, [*range(101)]), (250, [*range(100), 249])]:
+            found = (np.arange(count), np.ones(count, np.int64))
+            assert Places([tmp_path / "a"], [found], open_plain).probes().tolist() == expected
+
+    def test_the_first_failure_is_told(self, tmp_path: Path) -> None:
+        """In the order of the files, whichever comes first."""
+        with pytest.raises(SourceError, match="/0 cannot be read"):
+            scan([tmp_path / f"{number}" for number in range(50)], open_plain)

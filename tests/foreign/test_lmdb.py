@@ -1,0 +1,228 @@
+"""LMDB files read page by page: the lmdb library writes them, and says what is in them."""
+
+import os
+import random
+from pathlib import Path
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio import native
+from shardio.containers._files import RawFile
+from shardio.containers.lmdb import _lookup
+from shardio.errors import BadSample, SourceError
+from shardio.foreign import lmdb as foreign
+
+MAP = 1 << 28
+PAGE = 4096
+
+
+def write(path: Path, entries: dict[bytes, bytes], deleted: int = 0, **options: object) -> Path:
+    """Writes an environment in several transactions; every `deleted`-th key is put and taken out again."""
+    environment = lmdb.open(str(path), map_size=MAP, **options)
+    keys = list(entries)
+    for part in (keys[::2], keys[1::2]):
+        with environment.begin(write=True) as transaction:
+            for key in part:
+                transaction.put(key, entries[key])
+    if deleted:
+        with environment.begin(write=True) as transaction:
+            for key in keys[::deleted]:
+                transaction.delete(key)
+                del entries[key]
+    environment.close()
+    return path
+
+
+def found(path: Path) -> list[tuple[bytes, bytes]]:
+    """Keys and values of all entries, in the order of the scan."""
+    file = foreign.open_lmdb(path)
+    entries = []
+    for place in foreign.scan(file):
+        key, key_size, offset, size = (int(number) for number in place)
+        entries.append((foreign.read(file, key, key_size), foreign.read(file, offset, size)))
+    return entries
+
+
+def entries_of(count: int, largest: int, longest: int = 8, seed: int = 0) -> dict[bytes, bytes]:
+    """Entries with keys of up to `longest` more bytes than 8, in no order, and values of up to `largest` bytes."""
+    numbers = random.Random(seed)
+    return {
+        numbers.randbytes(8 + numbers.randrange(longest)): numbers.randbytes(numbers.randrange(largest + 1))
+        for _ in range(count)
+    }
+
+
+class TestEntries:
+    @pytest.mark.parametrize(
+        ("count", "largest", "longest"),
+        [
+            (0, 0, 1),
+            (1, 10, 1),
+            (3, 0, 1),
+            (3000, 30, 8),
+            (300, 5000, 8),
+            (40, 70_000, 8),
+            (3000, 100, 500),
+            (9, 2050, 1),
+        ],
+    )
+    @pytest.mark.parametrize("deleted", [0, 3])
+    def test_what_lmdb_wrote(self, tmp_path: Path, count: int, largest: int, longest: int, deleted: int) -> None:
+        """Trees of every depth, values in their page and on pages of their own, long keys, deleted entries."""
+        entries = entries_of(count, largest, longest)
+        path = write(tmp_path / "db", entries, deleted)
+        assert found(path) == sorted(entries.items())
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        """The environment may be a single file, and the file of a directory may be named."""
+        entries = entries_of(10, 100)
+        write(tmp_path / "a b-ü.mdb", entries, subdir=False)
+        write(tmp_path / "db", entries)
+        assert found(tmp_path / "a b-ü.mdb") == found(tmp_path / "db" / "data.mdb") == sorted(entries.items())
+
+    def test_nothing_is_written_beside_it(self, tmp_path: Path) -> None:
+        """No lock file, also where there was none; and the file may be open elsewhere in this process."""
+        path = write(tmp_path / "a.mdb", entries_of(10, 100), subdir=False, lock=False)
+        environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
+        assert len(found(path)) == 10
+        assert os.listdir(tmp_path) == ["a.mdb"]
+        environment.close()
+
+    @pytest.mark.skipif(native.library() is None, reason="the compiled part is not built")
+    def test_places_are_those_of_the_compiled_lookup(self, tmp_path: Path) -> None:
+        """A value's place is where shardio's own containers find it."""
+        entries = entries_of(500, 5000)
+        file = foreign.open_lmdb(write(tmp_path / "db", entries))
+        get = _lookup(RawFile(file.path).map())
+        for place in foreign.scan(file):
+            key = foreign.read(file, int(place["key"]), int(place["key_size"]))
+            value = get(key)
+            assert value is not None
+            assert value.tobytes() == foreign.read(file, int(place["offset"]), int(place["size"]))
+
+    def test_the_newer_of_two_roots(self, tmp_path: Path) -> None:
+        """Each transaction writes the other meta page; the last one counts."""
+        entries: dict[bytes, bytes] = {}
+        for number in range(5):
+            write(tmp_path / "db", {b"%d" % number: b"x"})
+            entries[b"%d" % number] = b"x"
+            assert found(tmp_path / "db") == sorted(entries.items())
+
+
+class TestRefusals:
+    def test_named_databases(self, tmp_path: Path) -> None:
+        """Their entries stand in trees of their own, of which one would have to be chosen."""
+        environment = lmdb.open(str(tmp_path / "db"), max_dbs=2)
+        with environment.begin(write=True, db=environment.open_db(b"train")) as transaction:
+            transaction.put(b"a", b"b")
+        environment.close()
+        with pytest.raises(SourceError, match=r"data.mdb: it holds databases with names"):
+            foreign.scan(foreign.open_lmdb(tmp_path / "db"))
+
+    def test_several_values_for_a_key(self, tmp_path: Path) -> None:
+        """A sample has one value. py-lmdb makes no such database without a name, so the flag is set by hand."""
+        path = write(tmp_path / "db", {b"a": b"b"}) / "data.mdb"
+        data = bytearray(path.read_bytes())
+        data[92] = data[PAGE + 92] = 4  # MDB_DUPSORT
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match="it has several values for a key"):
+            foreign.scan(foreign.open_lmdb(path))
+
+    @pytest.mark.parametrize(
+        ("make", "told"),
+        [
+            (lambda path: None, "No such file"),
+            (lambda path: path.mkdir(), r"data.mdb cannot be read: No such file"),
+            (lambda path: os.mkfifo(path), "not a regular file"),
+        ],
+    )
+    def test_no_file(self, tmp_path: Path, make: object, told: str) -> None:
+        """Missing, a directory without data.mdb, or a pipe, which would never end."""
+        make(tmp_path / "db")  # type: ignore[operator]
+        with pytest.raises(SourceError, match=f"lmdb takes a directory that holds data.mdb, or a file; .*{told}"):
+            foreign.open_lmdb(tmp_path / "db")
+
+    @pytest.mark.parametrize("data", [b"", b"x" * 10, b"x" * 10_000, bytes(10_000)])
+    def test_not_an_lmdb(self, tmp_path: Path, data: bytes) -> None:
+        """By its first page."""
+        (tmp_path / "a.mdb").write_bytes(data)
+        with pytest.raises(SourceError, match=r"a.mdb: not an LMDB file"):
+            foreign.scan(foreign.open_lmdb(tmp_path / "a.mdb"))
+
+
+class TestDamage:
+    def test_cut_anywhere(self, tmp_path: Path) -> None:
+        """A file that ends early lacks pages or values: told before any is read."""
+        path = write(tmp_path / "db", entries_of(60, 5000)) / "data.mdb"
+        data = path.read_bytes()
+        for size in range(2 * PAGE, len(data) - 6 * PAGE, 5 * PAGE + 1000):
+            path.write_bytes(data[:size])
+            with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off: "):
+                found(path)
+
+    def test_a_value_cut_after_the_scan(self, tmp_path: Path) -> None:
+        """It is a bad sample."""
+        file = foreign.open_lmdb(write(tmp_path / "db", {b"a": b"x" * 9000}))
+        place = foreign.scan(file)[0]
+        os.truncate(file.path, int(place["offset"]) + 100)
+        with pytest.raises(BadSample, match="the file ends within it, 100 of 9000 bytes are there"):
+            foreign.read(file, int(place["offset"]), int(place["size"]))
+
+    def test_pages_that_lead_round(self, tmp_path: Path) -> None:
+        """A branch page that names itself, or its neighbours again and again, ends in an error."""
+        path = write(tmp_path / "db", entries_of(3000, 30)) / "data.mdb"
+        data = bytearray(path.read_bytes())
+        branches = [at for at in range(2 * PAGE, len(data), PAGE) if data[at + 10] == 1]
+        for at in branches:
+            first = int.from_bytes(data[at + 16 : at + 18], "little")
+            data[at + first : at + first + 6] = (at // PAGE).to_bytes(6, "little")
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=r"damaged: page \d+ is not what the pages above it say"):
+            foreign.scan(foreign.open_lmdb(path))
+
+    def test_entries_that_are_missing(self, tmp_path: Path) -> None:
+        """A leaf page with fewer entries than the tree has: samples must not go missing silently."""
+        path = write(tmp_path / "db", entries_of(20, 30)) / "data.mdb"
+        data = bytearray(path.read_bytes())
+        for at in (at for at in range(2 * PAGE, len(data), PAGE) if data[at + 10] == 2):
+            lower = int.from_bytes(data[at + 12 : at + 14], "little")
+            data[at + 12 : at + 14] = (lower - 2).to_bytes(2, "little")
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match="damaged: it has 20 entries, 19 are found"):
+            foreign.scan(foreign.open_lmdb(path))
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        damage=st.lists(
+            st.tuples(st.integers(0, 10**6), st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6
+        )
+    )
+    def test_random_damage(self, whole: bytes, damage: list[tuple[int, int, int]], damaged: Path) -> None:
+        """Whatever is wrong in the pages: places within the file, or SourceError; never the end of the process."""
+        data = bytearray(whole)
+        for page, at, value in damage:
+            data[(page * PAGE + at) % len(data)] = value
+        damaged.write_bytes(data)
+        file = foreign.open_lmdb(damaged)
+        try:
+            places = foreign.scan(file)
+        except SourceError:
+            return
+        for place in places.tolist():
+            foreign.read(file, place[0], place[1])
+            foreign.read(file, place[2], place[3])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A data file with a branch page, values of all sizes and deleted entries."""
+    return (write(tmp_path_factory.mktemp("whole"), entries_of(200, 2500), 5) / "data.mdb").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a damaged copy may be written."""
+    return tmp_path_factory.mktemp("damaged") / "data.mdb"

@@ -1,0 +1,236 @@
+"""The wire reader against protobuf's own runtime, and against bytes that are no message."""
+
+import struct
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from _foreign import Datum, Example, UnpackedExample, example
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio.errors import BadSample
+from shardio.foreign import lmdb, protobuf, tfrecord
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOAT = st.floats(width=32, allow_nan=False)
+FEATURE = st.one_of(
+    st.lists(INT64, max_size=5), st.lists(st.binary(max_size=9), max_size=3), st.lists(FLOAT, max_size=5), st.none()
+)
+FEATURES = st.dictionaries(st.text(max_size=4), FEATURE, max_size=4)
+
+
+def varint(value: int) -> bytes:
+    """`value`, 0 to 2**64 - 1, as it is written."""
+    data = b""
+    while value > 127:
+        data, value = data + bytes([value & 127 | 128]), value >> 7
+    return data + bytes([value])
+
+
+def nested(number: int, data: bytes) -> bytes:
+    """A length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def values(data: bytes) -> dict[str, Any]:
+    """All features of a record, as lists."""
+    return {name: list(feature.values(data)) for name, feature in tfrecord.example(data).items()}
+
+
+def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
+    """The same by protobuf's runtime."""
+    found = message.FromString(data).features.feature
+    kinds = {name: feature.WhichOneof("kind") for name, feature in found.items()}
+    return {name: list(getattr(found[name], kind).value) for name, kind in kinds.items() if kind}
+
+
+class TestNumbers:
+    @given(number=INT64)
+    def test_varints(self, number: int) -> None:
+        """Numbers of any length, negative ones in ten bytes."""
+        data = varint(number % 2**64)
+        assert protobuf.varint(data, 0, len(data)) == (number % 2**64, len(data))
+        assert protobuf.int64s(data).tolist() == [number]
+
+    @given(numbers=st.lists(INT64))
+    def test_packed_varints(self, numbers: list[int]) -> None:
+        """Many at once, and none."""
+        data = b"".join(varint(number % 2**64) for number in numbers)
+        found = protobuf.int64s(data)
+        assert (found.dtype, found.tolist()) == (np.int64, numbers)
+
+    @pytest.mark.parametrize("data", [b"\x80", b"\x01\xff", b"\xff" * 9])
+    def test_cut_short(self, data: bytes) -> None:
+        """The last number lacks its last byte."""
+        with pytest.raises(ValueError, match="cut short"):
+            protobuf.int64s(data)
+        with pytest.raises(ValueError, match="cut short"):
+            protobuf.varint(data[-1:], 0, 1)
+
+    @pytest.mark.parametrize("data", [b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1"])
+    def test_too_long(self, data: bytes) -> None:
+        """A number of 64 bits takes ten bytes at most."""
+        with pytest.raises(ValueError, match="more than 10 bytes"):
+            protobuf.int64s(data)
+        with pytest.raises(ValueError, match="byte 0: a number has more than 10 bytes"):
+            protobuf.varint(data, 0, len(data))
+
+    def test_ten_bytes(self) -> None:
+        """The largest, -1, the smallest, and a zero that takes its time."""
+        data = b"\xff" * 8 + b"\x7f" + b"\xff" * 9 + b"\1" + b"\x80" * 9 + b"\1" + b"\x80" * 9 + b"\0"
+        assert protobuf.int64s(data).tolist() == [2**63 - 1, -1, -(2**63), 0]
+
+    def test_floats_that_are_no_whole_number_of_bytes(self) -> None:
+        """Each takes four."""
+        with pytest.raises(ValueError, match="floats take 4 bytes each, got 6"):
+            protobuf.floats(bytes(6))
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            (b"\x0a\x05abc", "byte 0: field 1 ends at byte 7, what it is in at byte 5"),
+            (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "byte 0: field 1 ends at byte 18446744073709551626"),
+            (b"\x08\x01\x0a\xff", "byte 3: a number is cut short"),
+            (b"\x0d\0\0", "field 1 ends at byte 5"),
+            (b"\x09\0\0", "field 1 ends at byte 9"),
+            (b"\x02\0", "a field's number is 1 to 536870911, got 0"),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a field's number is 1 to"),
+            (b"\x0b\x0c", "byte 0: field 1 is of the wire type 3, which is not read"),
+            (b"\x0f", "of the wire type 7"),
+            (b"\x08" + b"\x80" * 10 + b"\0", "byte 1: a number has more than 10 bytes"),
+        ],
+    )
+    def test_damage(self, data: bytes, told: str) -> None:
+        """Lengths beyond the message, cut numbers, numbers and types that there are not: each with its byte."""
+        with pytest.raises(ValueError, match=told):
+            list(protobuf.records(data))
+
+    def test_a_message_within_another_ends_with_it(self) -> None:
+        """A length that leads out of the message that it is in, though not out of the record."""
+        inner = b"\x0a\x09" + b"x" * 4
+        data = nested(1, nested(1, inner)) + b"\x12\x08" + b"y" * 8
+        with pytest.raises(BadSample, match=r"not a tf.train.Example: byte 4: field 1 ends at byte 15, .* at byte 10"):
+            tfrecord.example(data)
+
+    @given(data=st.binary(max_size=80))
+    @settings(max_examples=1000)
+    def test_random_bytes(self, data: bytes) -> None:
+        """Whatever the bytes: fields within them, or ValueError; an Example and a Datum, or BadSample."""
+        with suppress(ValueError):
+            for record in protobuf.records(data):
+                assert 0 < record.start <= record.end <= len(data)
+        with suppress(BadSample):
+            for feature in tfrecord.example(data).values():
+                feature.values(data)
+        with suppress(BadSample):
+            lmdb.datum(data).array(data)
+
+
+class TestExamples:
+    @pytest.mark.parametrize("message", [Example, UnpackedExample])
+    @given(features=FEATURES)
+    def test_as_protobuf_writes_them(self, message: Any, features: dict[str, Any]) -> None:
+        """Packed or not: what protobuf wrote comes back."""
+        data = example(features, message)
+        assert values(data) == {k: v for k, v in features.items() if v is not None} == by_protobuf(data, message)
+
+    @settings(max_examples=300)
+    @given(features=FEATURES, damage=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=3))
+    def test_damaged_ones(self, features: Any, damage: list[tuple[int, int]]) -> None:
+        """A few wrong bytes in a message that was whole: some features, or BadSample."""
+        data = bytearray(example(features) + example(features, UnpackedExample))
+        for at, value in damage:
+            if at < len(data):
+                data[at] = value
+        with suppress(BadSample):
+            values(bytes(data))
+
+    def test_the_last_of_two_features_counts(self) -> None:
+        """A map that was written twice, as when messages are put end to end."""
+        data = example({"a": [1, 2], "b": [1]}) + example({"a": [b"x"], "c": [0.5]})
+        assert values(data) == {"a": [b"x"], "b": [1], "c": [0.5]} == by_protobuf(data)
+
+    def test_the_last_of_two_kinds_counts(self) -> None:
+        """A feature is of one kind; values of the same kind that came in parts are put together."""
+        one, two = nested(3, b"\x0a\1\1"), nested(3, b"\x08\2")
+        other = nested(1, nested(1, b"x"))
+        for feature, expected in [
+            (one + two, [1, 2]),
+            (one + other, [b"x"]),
+            (other + two, [2]),
+            (one + other + one, [1]),
+        ]:
+            data = nested(1, nested(1, nested(1, b"a") + nested(2, feature)))
+            assert values(data) == {"a": expected} == by_protobuf(data)
+
+    def test_a_feature_without_a_kind(self) -> None:
+        """It takes the place of an earlier one, and is none."""
+        data = example({"a": [1]}) + example({"a": None})
+        assert values(data) == {} == by_protobuf(data)
+
+    def test_fields_that_nobody_knows(self) -> None:
+        """They are passed over, as protobuf passes them over."""
+        strange = b"\x98\x06\x05" + nested(100, b"x") + b"\xa5\x06abcd" + b"\xa1\x06abcdefgh"
+        feature = strange + nested(3, strange + b"\x08\2" + strange)
+        data = strange + nested(1, strange + nested(1, nested(1, b"a") + nested(2, feature)))
+        assert values(data) == {"a": [2]} == by_protobuf(data)
+
+    def test_names_that_are_not_utf8(self) -> None:
+        """A name must be text."""
+        with pytest.raises(BadSample, match=r"not a tf.train.Example: .*utf-8"):
+            tfrecord.example(nested(1, nested(1, nested(1, b"\xff"))))
+
+    def test_floats_of_a_wrong_length(self) -> None:
+        """Three bytes are no float."""
+        data = nested(1, nested(1, nested(1, b"a") + nested(2, nested(2, nested(1, b"abc")))))
+        with pytest.raises(BadSample, match="floats take 4 bytes each, got 3 bytes"):
+            values(data)
+
+    def test_places(self) -> None:
+        """A lone value of bytes and packed floats have a place in the record, where they can be read without it."""
+        data = example({"a": [b"hello"], "b": [0.5, 1.5], "c": [1, 2], "d": [b"x", b"y"]})
+        features = tfrecord.example(data)
+        start, size = features["a"].place or (0, 0)
+        assert data[start : start + size] == b"hello"
+        start, size = features["b"].place or (0, 0)
+        assert struct.unpack("<2f", data[start : start + size]) == (0.5, 1.5)
+        assert features["c"].place is features["d"].place is None
+
+
+class TestDatums:
+    @given(
+        shape=st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 3),
+        label=st.integers(-(2**31), 2**31 - 1),
+        encoded=st.booleans(),
+        data=st.binary(max_size=20),
+        floats=st.lists(FLOAT, max_size=4),
+    )
+    def test_as_protobuf_writes_them(self, shape: Any, label: int, encoded: bool, data: bytes, floats: Any) -> None:
+        """Every field of Caffe's message."""
+        channels, height, width = shape
+        message = Datum(channels=channels, height=height, width=width, data=data, label=label, encoded=encoded)
+        message.float_data.extend(floats)
+        record = message.SerializeToString()
+        found = lmdb.datum(record)
+        assert (found.shape, found.label, found.encoded, found.bytes_of(record)) == (shape, label, encoded, data)
+        assert protobuf.floats(protobuf.joined(record, found.floats)).tolist() == floats
+
+    def test_what_is_not_said(self) -> None:
+        """Everything has a default; pixels there are none."""
+        found = lmdb.datum(b"")
+        assert (found.shape, found.label, found.encoded, found.data, found.floats) == ((0, 0, 0), 0, False, None, ())
+        with pytest.raises(BadSample, match="a Datum of 0 x 0 x 0 holds 0 values"):
+            found.array(b"")
+
+    @pytest.mark.parametrize(
+        ("shape", "size"), [((3, 2, 2), 11), ((3, 2, 2), 13), ((-1, -1, 4), 4), ((1 << 30,) * 3, 4)]
+    )
+    def test_shapes_that_are_wrong(self, shape: tuple[int, int, int], size: int) -> None:
+        """As many values as channels x height x width, all positive."""
+        record = Datum(channels=shape[0], height=shape[1], width=shape[2], data=bytes(size)).SerializeToString()
+        with pytest.raises(BadSample, match=f"holds {size} values"):
+            lmdb.datum(record).array(record)

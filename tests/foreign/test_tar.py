@@ -1,0 +1,360 @@
+"""Tars of samples: every kind of header that others write, what webdataset makes of them, and damage."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _foreign import FORMATS, write_tar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+from shardio.errors import BadSample, SourceError
+from shardio.foreign.files import File
+from shardio.foreign.tar import Run, open_tar, run_at, scan
+
+BLOCK = 512
+
+
+def samples(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    """Key and files of all samples, and each run read again by its place."""
+    file = open_tar(path)
+    runs = list(scan(file))
+    assert [run_at(file, run.offset, run.size) for run in runs] == runs
+    return [(run.key, contents(file, run)) for run in runs]
+
+
+def contents(file: File, run: Run) -> dict[str, bytes]:
+    """The bytes of a sample's files by extension."""
+    return {extension: file.read(*place) for extension, place in run.places().items()}
+
+
+def by_webdataset(data: bytes) -> list[tuple[str, dict[str, bytes]]]:
+    """The same by the webdataset library."""
+    files = tar_file_expander([{"url": "", "stream": io.BytesIO(data)}])
+    found = []
+    for sample in group_by_keys(files):
+        found.append((sample["__key__"], {k: v for k, v in sample.items() if k not in ("__key__", "__url__")}))
+    return found
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("kind", FORMATS)
+    def test_names_of_every_length(self, tmp_path: Path, kind: str) -> None:
+        """Names of up to 400 bytes, in directories, are the key, whatever the format makes of them."""
+        lengths = [1, 99, 100, 101, 155, 200] + ([400] if kind != "ustar" else [])
+        names = [("d" * 60 + "/") * (length // 61) + "x" * (length - length // 61 * 61) for length in lengths]
+        names = [name if not name.endswith("/") else name + "x" for name in names]
+        path = write_tar(tmp_path / "a.tar", [(f"{name}.Txt", name.encode()) for name in names], kind)
+        assert samples(path) == [(name, {"txt": name.encode()}) for name in names]
+        assert samples(path) == by_webdataset(path.read_bytes())
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize(
+        "key", ["größe ünd", "a b", "-rf", "../../etc/passwd", "/etc/passwd", "./a", "a\\b", "日本/x"]
+    )
+    def test_names_are_only_keys(self, tmp_path: Path, kind: str, key: str) -> None:
+        """Whatever a name is, it is a key and never a path."""
+        path = write_tar(tmp_path / "a.tar", [(f"{key}.jpg", b"1"), (f"{key}.cls", b"2")], kind)
+        assert samples(path) == [(key, {"jpg": b"1", "cls": b"2"})] == by_webdataset(path.read_bytes())
+
+    def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
+        """Bytes that are no UTF-8 are written as escapes, so that the key can be stored."""
+        path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"caf\xe9.txt"), b"1")])
+        assert samples(path) == [("caf\\xe9", {"txt": b"1"})]
+
+    def test_v7(self, tmp_path: Path) -> None:
+        """The oldest format has no mark, its files are of type NUL and directories end in a slash."""
+        path = write_tar(tmp_path / "a.tar", [("d/", b""), ("d/a.txt", b"1"), ("d/a.cls", b"2")])
+        path.write_bytes(changed(path.read_bytes(), lambda h: h[:156] + b"\0" + bytes(355)))
+        assert samples(path) == [("d/a", {"txt": b"1", "cls": b"2"})] == by_webdataset(path.read_bytes())
+
+    def test_base_256_sizes(self, tmp_path: Path) -> None:
+        """GNU tar writes sizes beyond 8 GiB in binary; small ones may be so, too."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"hello")])
+        path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:]))
+        assert samples(path) == [("a", {"txt": b"hello"})] == by_webdataset(path.read_bytes())
+
+    def test_a_size_by_a_pax_header(self, tmp_path: Path) -> None:
+        """The size in a pax header counts, and the header after the data is found by it."""
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            member = tarfile.TarInfo("a.txt")
+            member.size, member.pax_headers = 700, {"size": "700", "comment": "with = and \n"}
+            tar.addfile(member, io.BytesIO(b"x" * 700))
+            member = tarfile.TarInfo("a.cls")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"1"))
+        data = bytearray((tmp_path / "a.tar").read_bytes())
+        header = data.index(b"a.txt", 2 * BLOCK)
+        data[header : header + BLOCK] = changed(data[header : header + BLOCK], lambda h: zero_size(h), one=True)
+        (tmp_path / "a.tar").write_bytes(data)
+        assert samples(tmp_path / "a.tar") == [("a", {"txt": b"x" * 700, "cls": b"1"})]
+
+    def test_a_global_comment(self, tmp_path: Path) -> None:
+        """`git archive` writes a comment for all members, which changes none."""
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}) as tar:
+            tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
+        assert samples(tmp_path / "a.tar") == [("a", {"txt": b""})]
+
+    @pytest.mark.parametrize("signed", [False, True])
+    def test_checksums_of_both_kinds(self, tmp_path: Path, signed: bool) -> None:
+        """Some old programs summed bytes as signed: with letters beyond ASCII the two differ."""
+        path = write_tar(tmp_path / "a.tar", [("größe.txt", b"1")])
+        if signed:
+            path.write_bytes(changed(path.read_bytes(), lambda h: h, signed=True))
+        assert samples(path) == [("größe", {"txt": b"1"})] == by_webdataset(path.read_bytes())
+
+
+def changed(data: bytes | bytearray, change: Any, *, signed: bool = False, one: bool = False) -> bytes:
+    """A tar of members below one block each with every header changed, and its checksum made right."""
+    blocks = [bytes(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
+    for number, block in enumerate(blocks):
+        if block[257:262] == b"ustar" and (number == 0 or not one):
+            header = change(block)
+            header = header[:148] + b" " * 8 + header[156:]
+            total = sum(header) - (256 * sum(byte > 127 for byte in header) if signed else 0)
+            blocks[number] = header[:148] + b"%06o\0 " % total + header[156:]
+    return b"".join(blocks)
+
+
+def zero_size(header: bytes) -> bytes:
+    """A header that says its member has no bytes."""
+    return header[:124] + b"00000000000\0" + header[136:]
+
+
+class TestSamples:
+    def test_neighbours_with_one_key(self, tmp_path: Path) -> None:
+        """A sample ends where the key changes; a key that comes again is another sample."""
+        names = ["a.jpg", "a.seg.PNG", "b.jpg", "a.cls", "x/a.cls", "y/a.b.c"]
+        path = write_tar(tmp_path / "a.tar", [(name, name.encode()) for name in names])
+        expected = [
+            ("a", {"jpg": b"a.jpg", "seg.png": b"a.seg.PNG"}),
+            ("b", {"jpg": b"b.jpg"}),
+            ("a", {"cls": b"a.cls"}),
+            ("x/a", {"cls": b"x/a.cls"}),
+            ("y/a", {"b.c": b"y/a.b.c"}),
+        ]
+        assert samples(path) == expected == by_webdataset(path.read_bytes())
+
+    def test_what_is_passed_over(self, tmp_path: Path) -> None:
+        """Directories, names without an extension, meta entries and hidden files; they don't part a sample either."""
+        names = [
+            "a.jpg",
+            "README",
+            "__meta__",
+            "__meta__/x.json",
+            "a.b/c",
+            "._a.jpg",
+            "x/.hidden.cls",
+            "a.cls",
+            "__a.b",
+        ]
+        path = write_tar(tmp_path / "a.tar", [(name, b"") for name in names])
+        assert samples(path) == [("a", {"jpg": b"", "cls": b""}), ("__a", {"b": b""})]
+
+    def test_the_end_of_a_run_is_its_last_member(self, tmp_path: Path) -> None:
+        """What is passed over behind a sample isn't part of it; places are those of the data in the file."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 600), ("README", b""), ("b.txt", b"y")])
+        file = open_tar(path)
+        first, second = scan(file)
+        assert (first.offset, first.size, second.offset) == (0, 3 * BLOCK, 4 * BLOCK)
+        assert first.places() == {"txt": (BLOCK, 600)}
+        assert path.read_bytes()[BLOCK : BLOCK + 600] == b"x" * 600
+
+    def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
+        """That sample is bad, and only that one."""
+        path = write_tar(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")])
+        bad, good = scan(open_tar(path))
+        with pytest.raises(BadSample, match=r"key 'a' has two files with the extension 'jpg'"):
+            bad.places()
+        assert list(good.places()) == ["jpg"]
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_as_webdataset_reads_them(self, tmp_path_factory: pytest.TempPathFactory, kind: str, data: Any) -> None:
+        """Any names: the same keys, extensions and bytes as by the webdataset library."""
+        part = st.text("aB-_ ü.", min_size=1, max_size=8).filter(lambda text: text[0] != ".")
+        names = st.lists(st.lists(part, min_size=1, max_size=2).map("/".join), max_size=6, unique_by=str.lower)
+        members = [(name, bytes([n])) for n, name in enumerate(data.draw(names))]
+        path = write_tar(tmp_path_factory.mktemp("tar") / "a.tar", members, kind)
+        assert samples(path) == by_webdataset(path.read_bytes())
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("kind", "told"),
+        [
+            (tarfile.SYMTYPE, "a symbolic link"),
+            (tarfile.LNKTYPE, "a hard link"),
+            (tarfile.CHRTYPE, "a character device"),
+            (tarfile.BLKTYPE, "a block device"),
+            (tarfile.FIFOTYPE, "a named pipe"),
+            (tarfile.GNUTYPE_SPARSE, "a sparse file"),
+            (b"Q", "of the unknown type b'Q'"),
+        ],
+    )
+    def test_what_is_not_a_file(self, tmp_path: Path, kind: bytes, told: str) -> None:
+        """Each is named with its byte: a sample must not go missing silently."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"")])
+        data = path.read_bytes()
+        path.write_bytes(data[: 2 * BLOCK] + changed(data[2 * BLOCK :], lambda h: h[:156] + kind + h[157:]))
+        with pytest.raises(SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 whole"):
+            list(scan(open_tar(path)))
+
+    @pytest.mark.parametrize(
+        "headers", [{"GNU.sparse.major": "1", "GNU.sparse.realsize": "9"}, {"GNU.sparse.map": "0,1"}]
+    )
+    def test_sparse_by_pax(self, tmp_path: Path, headers: dict[str, str]) -> None:
+        """GNU tar's newer sparse files are regular ones but for a pax header."""
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            member = tarfile.TarInfo("a.txt")
+            member.pax_headers = headers
+            tar.addfile(member)
+        with pytest.raises(SourceError, match=r"'a\.txt' is a sparse file"):
+            list(scan(open_tar(tmp_path / "a.tar")))
+
+    @pytest.mark.parametrize("keyword", ["path", "size", "GNU.sparse.name"])
+    def test_global_names(self, tmp_path: Path, keyword: str) -> None:
+        """One name or size for all members is a mistake, or an attack."""
+        pax = {keyword: "1"}
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=pax) as tar:
+            tar.addfile(tarfile.TarInfo("a.txt"))
+        with pytest.raises(SourceError, match=f"a header for all members may not give them a {keyword}"):
+            list(scan(open_tar(tmp_path / "a.tar")))
+
+
+class TestDamage:
+    @pytest.mark.parametrize("kind", FORMATS)
+    def test_cut_anywhere(self, tmp_path: Path, kind: str) -> None:
+        """Wherever a tar is cut before its end mark, that is told, with the number of whole samples before."""
+        name = "long/" * 30
+        path = write_tar(tmp_path / "a.tar", [(f"{name}{n}.txt", b"x" * 700) for n in range(3)], kind)
+        data = path.read_bytes()
+        ends = [run.offset + run.size for run in scan(open_tar(path))]
+        for size in (*range(0, ends[-1], 100), *ends):
+            path.write_bytes(data[:size])
+            whole = sum(end < size for end in ends)  # a sample is known to be whole when another begins
+            with pytest.raises(SourceError, match=r"byte \d+: .*cut off; [0-3] whole samples") as caught:
+                list(scan(open_tar(path)))
+            assert abs(int(str(caught.value).split("; ")[-1][0]) - whole) <= 1
+        path.write_bytes(data[: ends[-1] + BLOCK])
+        assert len(list(scan(open_tar(path)))) == 3
+
+    def test_the_message_names_the_byte(self, tmp_path: Path) -> None:
+        """A member that isn't all there is named with its header's byte, its size and where the file ends."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
+        os.truncate(path, 4 * BLOCK)
+        told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
+        with pytest.raises(SourceError, match=told + "; 0 whole samples stand before it"):
+            list(scan(open_tar(path)))
+
+    def test_empty(self, tmp_path: Path) -> None:
+        """No bytes are no tar; a tar without members is one."""
+        (tmp_path / "a.tar").write_bytes(b"")
+        with pytest.raises(SourceError, match="byte 0: the file ends here without an end mark"):
+            list(scan(open_tar(tmp_path / "a.tar")))
+        assert samples(write_tar(tmp_path / "b.tar", [])) == []
+
+    @pytest.mark.parametrize("offset", [0, 100, 148, 257, 400])
+    def test_a_damaged_header(self, tmp_path: Path, offset: int) -> None:
+        """One wrong byte in a header, and its checksum tells."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
+        data = bytearray(path.read_bytes())
+        data[4 * BLOCK + offset] ^= 3
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 1 whole samples"):
+            list(scan(open_tar(path)))
+
+    @pytest.mark.parametrize("size", [b"\xff" * 12, b"\xc0" + bytes(11), b"12345678901z", b"-0000000001\0"])
+    def test_sizes_that_are_none(self, tmp_path: Path, size: bytes) -> None:
+        """Negative numbers, and digits that are not octal."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
+        path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + size + h[136:]))
+        with pytest.raises(SourceError, match="byte 0: damaged: its size is b"):
+            list(scan(open_tar(path)))
+
+    @pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"77777777777\0"])
+    def test_sizes_beyond_the_file(self, tmp_path: Path, size: bytes) -> None:
+        """A member as large as can be written is not in a small file."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
+        path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + size + h[136:]))
+        with pytest.raises(SourceError, match=r"byte 0: the member 'a.txt' has .* cut off"):
+            list(scan(open_tar(path)))
+
+    @pytest.mark.parametrize(
+        "record",
+        [b"99 path=x\n", b"9 path=x.\n", b"path=x\n", b"0 path=x\n", b"5 pat\n", b"12 size=-1\n\n", b"10 path=x"],
+    )
+    def test_damaged_pax_records(self, tmp_path: Path, record: bytes) -> None:
+        """Lengths that go beyond the header or are not right, and records without a value."""
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            header = tarfile.TarInfo("pax")
+            header.type, header.size = b"x", len(record)
+            tar.addfile(header, io.BytesIO(record))
+            tar.addfile(tarfile.TarInfo("a.txt"))
+        with pytest.raises(SourceError, match=r"byte 5\d\d: damaged"):
+            list(scan(open_tar(tmp_path / "a.tar")))
+
+    def test_an_extended_header_without_a_member(self, tmp_path: Path) -> None:
+        """A name for nothing."""
+        path = write_tar(tmp_path / "a.tar", [("x" * 200 + ".txt", b"")], "gnu")
+        data = path.read_bytes()
+        path.write_bytes(data[: 2 * BLOCK] + bytes(2 * BLOCK))
+        with pytest.raises(SourceError, match="byte 0: damaged: an extended header without a member"):
+            list(scan(open_tar(path)))
+
+    def test_a_huge_extended_header(self, tmp_path: Path) -> None:
+        """Nobody has names of megabytes."""
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            header = tarfile.TarInfo("x")
+            header.type, header.size = b"L", 2 << 20
+            tar.addfile(header, io.BytesIO(b"x" * (2 << 20)))
+        with pytest.raises(SourceError, match="an extended header has at most 1048576 bytes, this one has 2097152"):
+            list(scan(open_tar(tmp_path / "a.tar")))
+
+    def test_more_behind_the_end(self, tmp_path: Path) -> None:
+        """Tars put end to end: the second one's samples would be lost."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
+        whole = path.read_bytes()
+        path.write_bytes(whole + whole)
+        with pytest.raises(SourceError, match=f"byte {len(whole)}: there is more behind the tar's end mark; 1 whole"):
+            list(scan(open_tar(path)))
+
+    def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
+        """A place that was found before the file was written anew gives a bad sample, not another one's bytes."""
+        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1" * 600), ("b.txt", b"2")])
+        first, second = scan(open_tar(path))
+        write_tar(path, [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3" * 600), ("d.txt", b"")])
+        file = open_tar(path)
+        with pytest.raises(BadSample, match="byte 0: expected one sample of 1536 bytes; the file has changed"):
+            run_at(file, first.offset, first.size)
+        with pytest.raises(BadSample, match="byte 1536: not a tar header"):
+            run_at(file, second.offset, second.size)
+
+    @settings(max_examples=300, deadline=None)
+    @given(data=st.data())
+    def test_random_damage(self, tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+        """Whatever is wrong in a tar, samples or a SourceError come of it, and places are within the file."""
+        kind = data.draw(st.sampled_from(sorted(FORMATS)))
+        members = [("d/" * 80 + "a.txt", b"1" * 300), ("ü.cls", b"2"), ("ü.jpg", b""), ("b.npy", b"3" * 600)]
+        path = write_tar(tmp_path_factory.mktemp("tar") / "a.tar", members, kind)
+        whole = bytearray(path.read_bytes().rstrip(b"\0") + bytes(1500))
+        for at, value in data.draw(
+            st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=4)
+        ):
+            whole[at] = value
+        if data.draw(st.booleans()):  # so that damage gets past the checksums
+            whole = bytearray(changed(whole, lambda header: header))
+        path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        file = open_tar(path)
+        try:
+            for run in scan(file):
+                for _, offset, size in run.members:
+                    assert 0 <= offset <= offset + size <= file.size
+                assert run_at(file, run.offset, run.size) == run
+        except SourceError:
+            pass

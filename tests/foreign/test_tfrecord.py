@@ -1,0 +1,161 @@
+"""TFRecord framing: TensorFlow's own files, checksums, cuts and damage."""
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+from _foreign import example, framed, masked, write_tfrecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio.errors import BadSample, MissingDependency, SourceError
+from shardio.foreign.tfrecord import example as parse
+from shardio.foreign.tfrecord import open_tfrecord, record_at, scan, takes
+
+FILES = Path(__file__).parents[1] / "converters" / "files"
+
+
+def records(path: Path) -> list[bytes]:
+    """The data of all records."""
+    file = open_tfrecord(path)
+    offsets, sizes = scan(file)
+    return [record_at(file, *place) for place in zip(offsets.tolist(), sizes.tolist(), strict=True)]
+
+
+class TestFraming:
+    def test_places(self, tmp_path: Path) -> None:
+        """Where each record's data is in the file."""
+        data = [b"hello", b"", b"x" * 10_000]
+        path = write_tfrecord(tmp_path / "a.tfrecord", data)
+        offsets, sizes = scan(open_tfrecord(path))
+        assert (offsets.tolist(), sizes.tolist()) == ([12, 33, 49], [5, 0, 10_000])
+        assert records(path) == data
+
+    def test_files_of_tensorflow(self) -> None:
+        """What TensorFlow wrote, plain or compressed, is the same."""
+        plain = records(FILES / "examples.tfrecord")
+        assert len(plain) == 5
+        assert records(FILES / "examples-gzip.tfrecord") == plain == records(FILES / "examples-zlib.tfrecord")
+        assert open_tfrecord(FILES / "examples.tfrecord").packed is None
+        assert open_tfrecord(FILES / "examples-gzip.tfrecord").packed == "gzip"
+        assert parse(plain[0])["image/class/label"].values(plain[0]) == [-2]
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        """TensorFlow writes a file without bytes when it has no records."""
+        assert records(FILES / "empty.tfrecord") == []
+
+    def test_a_record_as_long_as_a_gzip_mark(self, tmp_path: Path) -> None:
+        """A length that reads like the mark of a compressed file: the checksum behind it tells."""
+        data = bytes(0x088B1F)
+        path = write_tfrecord(tmp_path / "a.tfrecord", [data])
+        assert path.read_bytes()[:3] == b"\x1f\x8b\x08"
+        assert records(path) == [data]
+
+    @pytest.mark.parametrize(
+        ("name", "taken"),
+        [
+            ("a.tfrecord", True),
+            ("a.tfrecords", True),
+            ("a.tfrecord-00000-of-00010", True),
+            ("a.tfrecord.gz", True),
+            ("train-00003-of-01024", True),
+            ("train-00003-of-01024.json", False),
+            ("a.tfrecordings", False),
+            ("features.json", False),
+        ],
+    )
+    def test_names(self, name: str, taken: bool) -> None:
+        """Which files of a directory are TFRecords."""
+        assert takes(name) == taken
+
+
+class TestDamage:
+    def test_a_wrong_byte_in_the_data(self, tmp_path: Path) -> None:
+        """That record is bad, and only that one, unless nobody looks."""
+        path = write_tfrecord(tmp_path / "a.tfrecord", [b"one", b"two", b"three"])
+        data = bytearray(path.read_bytes())
+        data[12 + 3 + 4 + 12] ^= 1
+        path.write_bytes(data)
+        file = open_tfrecord(path)
+        places = list(zip(*(column.tolist() for column in scan(file)), strict=True))
+        assert record_at(file, *places[0]) == b"one"
+        with pytest.raises(BadSample, match=r"damaged: its checksum is [0-9a-f]{8}, it must be [0-9a-f]{8}"):
+            record_at(file, *places[1])
+        assert record_at(file, *places[1], crc=False) == b"uwo"
+        assert record_at(file, *places[2]) == b"three"
+
+    @pytest.mark.parametrize("byte", [0, 7, 8, 11])
+    def test_a_wrong_byte_in_the_framing(self, tmp_path: Path, byte: int) -> None:
+        """From there on nothing can be found: the message names the byte, and how many records are whole."""
+        path = write_tfrecord(tmp_path / "a.tfrecord", [b"one", b"two", b"three"])
+        data = bytearray(path.read_bytes())
+        data[19 + byte] ^= 1
+        path.write_bytes(data)
+        told = r"a.tfrecord, byte 19: not a TFRecord, or damaged: the checksum of its length is wrong; 1 whole records"
+        with pytest.raises(SourceError, match=told):
+            scan(open_tfrecord(path))
+
+    @pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**40, 4])
+    def test_lengths_beyond_the_file(self, tmp_path: Path, length: int) -> None:
+        """With a checksum that is right."""
+        head = struct.pack("<Q", length)
+        (tmp_path / "a.tfrecord").write_bytes(head + masked(head) + b"one" + masked(b"one"))
+        with pytest.raises(SourceError, match="byte 0: the file ends at byte 19 within this record: it was cut off"):
+            scan(open_tfrecord(tmp_path / "a.tfrecord"))
+
+    def test_cut_anywhere(self, tmp_path: Path) -> None:
+        """Between records there is no telling; within one there is."""
+        data = framed(b"one") + framed(b"four")
+        path = tmp_path / "a.tfrecord"
+        for size in range(1, len(data)):
+            path.write_bytes(data[:size])
+            if size == 19:
+                assert records(path) == [b"one"]
+            else:
+                with pytest.raises(SourceError, match=f"byte {19 * (size > 19)}: .*cut off; {int(size > 19)} whole"):
+                    scan(open_tfrecord(path))
+
+    def test_cut_after_the_scan(self, tmp_path: Path) -> None:
+        """A record that is no longer there is a bad sample."""
+        path = write_tfrecord(tmp_path / "a.tfrecord", [b"one"])
+        file = open_tfrecord(path)
+        os.truncate(path, 16)
+        with pytest.raises(BadSample, match="the file ends within it, 4 of 7 bytes are there"):
+            record_at(file, 12, 3)
+
+    def test_not_a_tfrecord(self, tmp_path: Path) -> None:
+        """Text, say."""
+        (tmp_path / "a.tfrecord").write_text("some words that are no record at all")
+        with pytest.raises(SourceError, match="byte 0: not a TFRecord, or damaged"):
+            scan(open_tfrecord(tmp_path / "a.tfrecord"))
+
+    @pytest.mark.parametrize("name", ["examples-gzip", "examples-zlib"])
+    def test_compressed_ones_that_are_cut_off(self, tmp_path: Path, name: str) -> None:
+        """What is unpacked would end between two records, perhaps."""
+        data = (FILES / f"{name}.tfrecord").read_bytes()
+        (tmp_path / "a.tfrecord").write_bytes(data[:-20])
+        with pytest.raises(SourceError, match=r"a.tfrecord cannot be unpacked: damaged or cut off: "):
+            open_tfrecord(tmp_path / "a.tfrecord")
+
+    @settings(max_examples=200, deadline=None)
+    @given(data=st.binary(max_size=60), whole=st.integers(0, 3))
+    def test_random_bytes(self, tmp_path_factory: pytest.TempPathFactory, data: bytes, whole: int) -> None:
+        """Records behind which anything stands: a SourceError that counts them."""
+        path = tmp_path_factory.mktemp("tfrecord") / "a.tfrecord"
+        path.write_bytes(framed(b"one") * whole + data)
+        told = ""
+        try:
+            assert len(scan(open_tfrecord(path))[0]) >= whole
+        except SourceError as error:
+            told = str(error)
+        assert not told or f"; {whole} whole records" in told or "cannot be unpacked" in told
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The message says how to get it."""
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    path = write_tfrecord(tmp_path / "a.tfrecord", [example({"a": [1]})])
+    with pytest.raises(MissingDependency, match=r"google_crc32c: pip install 'shardio-data\[tfrecord\]'"):
+        open_tfrecord(path)
