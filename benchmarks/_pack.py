@@ -24,7 +24,7 @@ from benchmarks._workloads import Workload, arrays, photos
 
 SHORTER, QUALITY = 256, 92
 LONGER = 341  # of the tiles' 4 to 3, for a peer that can only be told the longer side
-SHARD_BYTES = 64_000_000
+SHARD_BYTES = 16_000_000  # so many shards that each worker has as much to do
 WORKERS = 2
 
 

@@ -6,7 +6,8 @@
 Tasks: `photos` copies 4,000 JPEG files, `small` makes them smaller (shorter side 256, quality 92), `tensors` packs
 1 GiB of arrays. Each peer has an environment of its own, as in `compare.py`, and its turns in fresh processes; timed is
 the packing itself, and then until the system has everything on the disk, for which shardio waits itself and others do
-not. `disk` is the time to write as many bytes as shardio wrote, by `dd conv=fsync`.
+not. `disk` is the time to write as many bytes as shardio wrote, by `dd conv=fsync`. With `--out` in a file system in
+memory (/dev/shm) no disk stands in the way of the programs.
 """
 
 import json
@@ -41,7 +42,9 @@ def main() -> int:
     parser.add_argument("--peers", help="names separated by commas; all without it")
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="environments and data; kept")
+    parser.add_argument("--out", type=Path, help="where shards are written, and removed again; in WORK without it")
     args = parser.parse_args()
+    target: Path = (args.out or args.work).absolute() / "packed"
     workload = WORKLOADS["tensors" if args.task == "tensors" else "photos"]
     source: Path = args.photos.absolute()
     if args.task == "tensors":
@@ -55,17 +58,18 @@ def main() -> int:
         found = {}
         for name in (*names[turn:], *names[:turn]):
             order = {"task": args.task, "source": str(source), "workload": asdict(replace(workload))}
-            found[name] = _pack(pythons[name], name, order, args.work.absolute())
+            found[name] = _pack(pythons[name], name, order, args.work.absolute(), target)
             print(f"round {number}: {name}: {found[name]}", file=sys.stderr)
-        disk = _disk(args.work, found[names[0]]["bytes"])
+        disk = _disk(target.parent, found[names[0]]["bytes"])
         rounds.append({"disk": disk, **found})
-    finish({"task": args.task, "peers": _summary(rounds, names), "rounds": rounds}, args.json)
+    finish(
+        {"task": args.task, "out": str(target.parent), "peers": _summary(rounds, names), "rounds": rounds}, args.json
+    )
     return 0
 
 
-def _pack(python: Path, name: str, order: dict[str, Any], work: Path) -> dict[str, Any]:
+def _pack(python: Path, name: str, order: dict[str, Any], work: Path, out: Path) -> dict[str, Any]:
     library, _, variant = name.partition("-")
-    out = work / "packed"
     shutil.rmtree(out, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         request, result = Path(folder, "order.json"), Path(folder, "result.json")
@@ -77,9 +81,9 @@ def _pack(python: Path, name: str, order: dict[str, Any], work: Path) -> dict[st
     return made
 
 
-def _disk(work: Path, size: int) -> float:
+def _disk(folder: Path, size: int) -> float:
     """Seconds to write so many bytes and have them on the disk."""
-    target = work / "disk.bin"
+    target = folder / "disk.bin"
     begun = time.perf_counter()
     command = ["dd", "if=/dev/zero", f"of={target}", "bs=1M", f"count={max(1, size >> 20)}", "conv=fsync"]
     subprocess.run(command, check=True, capture_output=True)

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .errors import BadSample
 from .fields import CHECKSUM, Field, shape_column, with_hidden
 from .types import Buffer, Sample
 
+_SHAPE = struct.Struct("<2i")
 WORKPLACE = ".writing-"
 """How the hidden folder begins that a shard is built in."""
 
@@ -141,7 +143,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     checksum = checksums.of_sample(stored, sorted(fields))
-    hidden = {shape_column(name): np.array(shape, "<i4").tobytes() for name, shape in shapes.items()}
+    hidden = {shape_column(name): _SHAPE.pack(*shape) for name, shape in shapes.items()}
     return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
 
 

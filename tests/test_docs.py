@@ -79,4 +79,5 @@ def test_guarantees_name_tests_that_exist() -> None:
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
         assert named, row
         for file, test in named:
-            assert re.search(rf"^def {test}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), f"{file}::{test}"
+            (path,) = (ROOT / "tests").rglob(file)
+            assert re.search(rf"^ *def {test}\(", path.read_text(), re.MULTILINE), f"{file}::{test}"

@@ -137,33 +137,27 @@ class Rows:
     """The rows of a table, as samples.
 
     Args:
-        table: a pyarrow.Table or pyarrow.RecordBatch.
+        table: a pyarrow.Table; not a RecordBatch, whose arrays of extensions may give other scalars than Arrow's.
         found: the columns to take.
         read_file: reads what an image names.
     """
 
     def __init__(self, table: Any, found: Mapping[str, Column], read_file: ReadFile) -> None:
-        self._count = table.num_rows
         self._columns = {
             field: (column.name, data, _converter(column, data.type, read_file))
             for field, column in found.items()
             for data in [table.column(column.name)]
         }
 
-    def __len__(self) -> int:
-        return int(self._count)
-
     def sample(self, row: int, place: str) -> dict[str, Any]:
         """Row `row`; BadSample names `place` and the column."""
-        return {field: self.value(field, row, place) for field in self._columns}
-
-    def value(self, field: str, row: int, place: str) -> Any:
-        """One value of row `row`; BadSample names `place` and the column."""
-        name, data, convert = self._columns[field]
-        try:
-            return convert(data[row])
-        except damage() as error:
-            raise BadSample(f"{place}, column {name!r}: {error}") from error
+        sample = {}
+        for field, (name, data, convert) in self._columns.items():
+            try:
+                sample[field] = convert(data[row])
+            except damage() as error:
+                raise BadSample(f"{place}, column {name!r}: {error}") from error
+        return sample
 
 
 def _converter(column: Column, kind: Any, read_file: ReadFile) -> values.Convert:

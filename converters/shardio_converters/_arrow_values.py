@@ -64,7 +64,9 @@ def is_bytes(kind: Any) -> bool:
 def is_media(kind: Any) -> bool:
     """Whether values are structs of `bytes` and `path`, as Hugging Face keeps images and sounds."""
     parts = {field.name: field.type for field in kind} if arrow().types.is_struct(kind) else {}
-    return parts.keys() == {"bytes", "path"} and is_bytes(parts["bytes"]) and _name(parts["path"]) in _TEXTS
+    if parts.keys() != {"bytes", "path"}:
+        return False
+    return is_bytes(parts["bytes"]) and _name(parts["path"]) in (*_TEXTS, "null")
 
 
 def plain(kind: Any) -> Convert | None:

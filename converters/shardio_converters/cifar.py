@@ -103,6 +103,7 @@ class Cifar:
 
     files: tuple[tuple[Path, int], ...]
     names: dict[str, tuple[str, ...]]
+    threads = True
 
     def __reduce__(self) -> tuple[type["Cifar"], tuple[Any, ...]]:
         return Cifar, (self.files, self.names)

@@ -113,6 +113,7 @@ class FileList:
     files: Mapping[str, _Files]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
+    threads = True
 
     def __reduce__(self) -> tuple[type["FileList"], tuple[Any, ...]]:
         return FileList, (self.root, self.files, self.columns, self.classes)

@@ -31,11 +31,12 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
     """HDF5 files: datasets whose rows, along the first axis, are the samples.
 
     Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it); they are
-    read one after the other in the order of their names and must agree. Each dataset is a field: numbers are scalars or arrays, strings text, opaque values
-    bytes, enumerations their whole numbers, rows of uint8 that vary in length bytes, or images if they begin like one,
-    and such rows of other numbers arrays without a fixed shape. Each member of a compound dataset is a field. A group
-    of just `data` (uint8) and `offsets` (whole numbers, n+1), which is how shardio stores them, is bytes or images.
-    References, bitfields and datetimes are left out. Soft links within the file can be chosen.
+    read one after the other in the order of their names and must agree. Each dataset is a field: numbers are scalars or
+    arrays, strings text, opaque values bytes, enumerations their whole numbers, rows of uint8 that vary in length
+    bytes, or images if they begin like one, and such rows of other numbers arrays without a fixed shape. Each member of
+    a compound dataset is a field. A group of just `data` (uint8) and `offsets` (whole numbers, n+1), which is how
+    shardio stores them, is bytes or images. References, bitfields and datetimes are left out. Soft links within the
+    file can be chosen.
 
     Args:
         src: the file, the directory or the pattern; in Python also a list of such.

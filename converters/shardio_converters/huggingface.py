@@ -121,7 +121,8 @@ class HuggingFace:
         return HuggingFace(self._place, self._dataset, found, self._classes)
 
     def _value(self, name: str, index: int) -> Any:
-        return self._rows(index, index + 1).value(name, 0, self._name(index))
+        rows = Rows(self._read(index, index + 1), {name: self._columns[name]}, read_image)
+        return rows.sample(0, self._name(index))[name]
 
     def _locate(self, index: int) -> tuple[Rows, int]:
         """Rows of which one is sample `index`, and its number among them."""
@@ -164,7 +165,9 @@ def _loaded(src: Any) -> tuple[str, Any]:
     try:
         return text_of(root), library.load_from_disk(str(root), keep_in_memory=False)
     except damage() as error:
-        raise SourceError(f"{text_of(root)} is not what save_to_disk writes: {error!r}") from error
+        raise SourceError(
+            f"{text_of(root)} is not what save_to_disk writes: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _split(place: str, loaded: Any, subset: str | None) -> tuple[str, Any]:

@@ -30,8 +30,9 @@ _CHUNK = 1 << 20
 def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
     """IDX files, as MNIST has them: a file of images and a file of labels in one directory.
 
-    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. The files are known by their content, not their names; files that are not IDX are left alone. Images are stored as
-    PNG, which loses nothing. Without a file of labels there is no label.
+    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. The files are known by their content, not
+    their names; files that are not IDX are left alone. Images are stored as PNG, which loses nothing. Without a file of
+    labels there is no label.
 
     Args:
         src: the directory.
@@ -121,6 +122,7 @@ class Idx:
     _images: _File
     _labels: _File | None
     _classes: tuple[str, ...]
+    threads = True
 
     def check(self) -> None:
         """Raises SourceError or ConfigError unless the files are whole and fit each other and the classes."""
@@ -152,11 +154,6 @@ class Idx:
 
     def __reduce__(self) -> tuple[type["Idx"], tuple[_File, _File | None, tuple[str, ...]]]:
         return Idx, (self._images, self._labels, self._classes)
-
-    @property
-    def threads(self) -> bool:
-        """See `shardio.source.Source`."""
-        return True
 
     @property
     def fields(self) -> Mapping[str, Field]:

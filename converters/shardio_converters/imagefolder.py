@@ -89,11 +89,7 @@ class ImageFolder:
     file_sizes: NDArray[np.int64]
     classes: tuple[str, ...]
     starts: tuple[int, ...]
-
-    @property
-    def threads(self) -> bool:
-        """See `shardio.source.Source`."""
-        return True
+    threads = True
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -85,6 +85,7 @@ class Arrays:
     """The rows of arrays, by field. Pickling sends paths and places; a worker maps the files itself."""
 
     columns: Mapping[str, _Column]
+    threads = True
 
     def __reduce__(self) -> tuple[type["Arrays"], tuple[Mapping[str, _Column]]]:
         return Arrays, (self.columns,)

@@ -6,12 +6,12 @@ The format is described at https://parquet.apache.org/docs/file-format.
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -28,11 +28,13 @@ from shardio.types import Sample
 from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once
 from ._arrow_values import arrow, numbers
-from ._common import OneOpen, check_index, choose
+from ._common import OneOpen, check_index, choose, spread
 
 _KEPT = 64 << 20  # bytes of a row group that are kept
 _BUFFER = 256 << 10  # bytes read at once of each column
 _THREADS = 8  # that read footers
+_MEASURED = 8  # row groups whose first rows tell how long rows are
+_FIRST = 8  # rows of each
 _SET = re.compile(r"(.+)-\d{5}-of-\d{5}(-\w+)?\.parquet")
 
 
@@ -66,10 +68,11 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
     first = _layout(schema, names, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
         footers = list(pool.map(partial(_footer, names=names, whole=fields is None, first=first), paths))
-    index = [(n, g, rows, size) for n, groups in enumerate(footers) for g, (rows, size) in enumerate(groups)]
-    groups, rows, sizes = np.split(np.array(index, np.int64).reshape(-1, 4), (2, 3), axis=1)
-    starts = np.cumsum([0, *rows[:, 0]], dtype=np.int64)
-    return Parquet(tuple(paths), first.columns, first.classes, groups, starts, sizes[:, 0]).sniffed()
+    groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
+    starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
+    return Parquet(
+        tuple(paths), first.columns, first.classes, np.array(groups, np.int64).reshape(-1, 2), starts
+    ).measured()
 
 
 @final
@@ -83,7 +86,6 @@ class Parquet:
         classes: the classes' names, as metadata has them.
         groups: the file and the number within it of each row group, `[groups, 2]`.
         starts: the number of each row group's first sample, and of all samples, `[groups + 1]`.
-        group_sizes: about how many bytes each row group's columns take unpacked, `[groups]`.
     """
 
     paths: tuple[Path, ...]
@@ -91,16 +93,16 @@ class Parquet:
     classes: Mapping[str, list[str]]
     groups: NDArray[np.int64]
     starts: NDArray[np.int64]
-    group_sizes: NDArray[np.int64]
 
     threads = True  # see `shardio.source.Source`: each copy opens the files itself
 
     def __reduce__(self) -> tuple[type["Parquet"], tuple[Any, ...]]:
-        return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts, self.group_sizes)
+        return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts)
 
     @cached_property
     def _readers(self) -> "OneOpen[_Reader]":
-        return OneOpen(lambda number: _Reader(self.paths[number], self.columns))
+        paths, found = self.paths, self.columns  # not self, which would keep itself and the open file alive
+        return OneOpen(lambda number: _Reader(paths[number], found))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -112,14 +114,21 @@ class Parquet:
         """The converter's name, and the classes' names where the files tell them."""
         return {"source": "parquet", **self.classes}
 
+    @cached_property
+    def _mean(self) -> int:
+        return sum(column.mean for column in self.columns.values())
+
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: of what varies the average of its row group, as it is coded there."""
-        counts = np.diff(self.starts)
-        return np.repeat(self.group_sizes // np.maximum(counts, 1), counts)
+        """The bytes of each sample, `[n]`: exact for numbers, an average of what varies."""
+        return np.full(self.starts[-1], self._mean, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, int(self.starts[-1]))
-        rows, row, place = self._locate(index)
+        position = bisect_right(self.starts, index) - 1
+        number, group = self.groups[position].tolist()
+        place = f"{shown(self.paths[number])}, row {index - int(self.starts[position - group])}"
+        step = rows_at_once(self._mean) if self._mean else _FIRST
+        rows, row = self._readers.get(number).find(group, index - int(self.starts[position]), step, place)
         return rows.sample(row, place)
 
     def column(self, name: str) -> NDArray[Any] | None:
@@ -136,27 +145,20 @@ class Parquet:
             return None
         return values
 
-    def sniffed(self) -> "Parquet":
-        """The same, with fields of images where bytes begin like one."""
-        count, found = int(self.starts[-1]), {}
-        for name, column in self.columns.items():
-            field, _ = measure(column.field, count, partial(self._value, name), 0)
-            found[name] = replace(column, field=field)
-        return replace(self, columns=found)
+    def measured(self) -> "Parquet":
+        """The same with the kinds and the average sizes of what varies, by the first rows of some row groups."""
+        rows = [
+            row
+            for group in spread(len(self.groups), _MEASURED)
+            for row in range(self.starts[group], min(self.starts[group] + _FIRST, self.starts[group + 1]))
+        ]
+        return replace(self, columns={name: self._measure(name, rows) for name in self.columns})
 
-    def _value(self, name: str, index: int) -> Any:
-        rows, row, place = self._locate(index)
-        return rows.value(name, row, place)
-
-    def _locate(self, index: int) -> tuple[Rows, int, str]:
-        """Rows of which one is sample `index`, its number among them, and what messages call it."""
-        position = bisect_right(self.starts, index) - 1
-        number, group = self.groups[position].tolist()
-        begin, stop = self.starts[position : position + 2].tolist()
-        place = f"{shown(self.paths[number])}, row {index - int(self.starts[position - group])}"
-        step = rows_at_once(int(self.group_sizes[position]) // (stop - begin))
-        rows, row = self._readers.get(number).find(group, index - begin, step, place)
-        return rows, row, place
+    def _measure(self, name: str, rows: Sequence[int]) -> Column:
+        column = self.columns[name]
+        alone = replace(self, columns={name: column})  # which reads no others
+        field, mean = measure(column.field, len(rows), lambda number: alone[rows[number]][name])
+        return replace(column, field=field, mean=mean)
 
 
 @final
@@ -211,7 +213,7 @@ class _Reader:
         self._bytes += batch.nbytes
         if self._bytes > _KEPT:
             self._batches, self._starts, self._bytes = [], self._starts[-1:], batch.nbytes
-        self._batches.append(Rows(batch, self._columns, _no_file))
+        self._batches.append(Rows(arrow().Table.from_batches([batch]), self._columns, _no_file))
         self._starts.append(self._starts[-1] + batch.num_rows)
 
 
@@ -265,23 +267,15 @@ def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 
-def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -> list[tuple[int, int]]:
-    """The rows of each row group, and about how many bytes they take; SourceError unless `path` is like the first."""
+def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -> list[int]:
+    """The rows of each row group; SourceError unless the file is like the first."""
     with _opened(path) as file:
         _check_same(_layout(file.schema_arrow, names, path), first, whole)
-        metadata = file.metadata
-        fixed = sum(column.field.row_bytes for column in first.columns.values() if column.field.fixed)
-        varying = {column.name for column in first.columns.values() if not column.field.fixed}
-        # What is stored has names like a.list.element, of which `a` is the column's; that may have dots as well.
-        stored = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
-        wanted = [n for n, parts in enumerate(stored) if not varying.isdisjoint(accumulate(parts, "{}.{}".format))]
-        groups = []
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            size = sum(group.column(number).total_uncompressed_size for number in wanted)
-            groups.append((group.num_rows, group.num_rows * fixed + size))
-    if sum(rows for rows, _ in groups) != metadata.num_rows or any(min(group) < 0 for group in groups):
-        raise SourceError(f"{shown(path)} is damaged: its row groups do not have {metadata.num_rows} rows together")
-    return groups
+        # What it tells of a group's columns is left alone: where that is damaged, pyarrow ends the process.
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
+            raise SourceError(f"{shown(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
+        return rows
 
 
 def _check_same(found: _Layout, first: _Layout, whole: bool) -> None:

@@ -1,5 +1,6 @@
 """The command line: `shardio` and `python -m shardio`. One module per command."""
 
+import io
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -55,6 +56,8 @@ for command in (
 
 def main() -> NoReturn:
     """Runs the command line. Errors are one line on stderr; the exit code is 2 for a bad argument, else 1."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that no encoding has letters for
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="shardio", standalone_mode=False)
     except typer.TyperException as error:

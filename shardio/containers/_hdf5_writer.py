@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError, MissingDependency
 from ..fields import Field
 from ..types import Stored
-from ._writing import OutputFiles, check_sample, describe, fixed_sizes, size_of
+from ._writing import OutputFiles, check_sample, describe, fixed_sizes, move, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
@@ -74,22 +74,30 @@ class Hdf5Writer:
         h5py = importlib.import_module("h5py")
         # Aligned, so that reads of whole pages are possible; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
+        places: list[tuple[IO[bytes], int]] = []
         with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
             file.attrs[FIELDS] = describe(self._fields)
+
+            def lay(spool: IO[bytes], name: str, shape: tuple[int, ...], dtype: Any) -> None:
+                dataset = file.create_dataset(name, shape, dtype, dcpl=_contiguous(h5py))
+                if dataset.size and dataset.dtype.itemsize:
+                    places.append((spool, dataset.id.get_offset()))
+
             for name, field in self._fields.items():
-                if field.fixed:
-                    shape = (self._count, *field.row_shape)
-                    options = self._options(name, field)
-                    _copy(self._data[name], file.create_dataset(name, shape, field.row_dtype, **options))
+                if field.fixed and (options := self._options(name, field)):
+                    _copy(self._data[name], file.create_dataset(name, self._shape(field), field.row_dtype, **options))
+                elif field.fixed:
+                    lay(self._data[name], name, self._shape(field), field.row_dtype)
                 else:
-                    group = file.create_group(name)
-                    _copy(self._data[name], group.create_dataset("data", (self._sizes[name],), np.uint8))
-                    _copy(self._ends[name], group.create_dataset("offsets", (self._count + 1,), "<i8"))
-        descriptor = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+                    lay(self._data[name], f"{name}/data", (self._sizes[name],), np.uint8)
+                    lay(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
+        with open(self._path, "rb+", buffering=0) as whole:
+            for spool, offset in places:
+                move(spool, whole, offset)
+            os.fsync(whole.fileno())
+
+    def _shape(self, field: Field) -> tuple[int, ...]:
+        return (self._count, *field.row_shape)
 
     def _options(self, name: str, field: Field) -> dict[str, Any]:
         if self._compression is None or field.kind != "array" or name.startswith("_"):
@@ -104,6 +112,15 @@ class Hdf5Writer:
         return {**chunks, **filters, "shuffle": True}
 
 
+def _contiguous(h5py: Any) -> Any:
+    """Of a dataset that has its place in the file at once, and nothing written there."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return properties
+
+
 def _zstd() -> dict[str, Any]:
     try:
         return dict(importlib.import_module("hdf5plugin").Zstd())
@@ -112,11 +129,10 @@ def _zstd() -> dict[str, Any]:
 
 
 def _copy(spool: IO[bytes], dataset: Any) -> None:
-    if not dataset.size:
-        return
+    """Compresses what is in the spool into a dataset in chunks."""
     spool.seek(0)
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
-    chunk = dataset.chunks[0] if dataset.chunks else 1
+    chunk = dataset.chunks[0]
     # Whole chunks only, so that each is compressed once.
     block = max(1, _BLOCK_BYTES // (row_bytes * chunk)) * chunk
     for start in range(0, len(dataset), block):

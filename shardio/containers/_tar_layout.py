@@ -18,7 +18,8 @@ from ..types import Buffer
 from . import indexed
 
 BLOCK = 512
-PADDING = bytes(BLOCK)
+PADDING = [bytes(size) for size in range(BLOCK)]
+"""Zeros, by their number."""
 KEY_DIGITS = 12
 LARGEST_MEMBER = 8**11 - 1
 """Bytes: the size field of a ustar header has 11 octal digits."""
@@ -87,12 +88,10 @@ def npy_header(description: dict[str, Any]) -> bytes:
 
 def member_header(name: str, size: int) -> bytes:
     """The 512 bytes before a member: mode 0644, owner 0, time 0, so that the same samples give the same tar."""
-    encoded = name.encode("ascii")
-    digits = b"%011o" % size
+    encoded, digits = name.encode("ascii"), b"%011o" % size
     # The template was summed with an empty name and a size of zeros.
     total = _TEMPLATE_SUM + sum(encoded) + sum(digits) - 11 * ord("0")
-    name_field, checksum = encoded.ljust(100, b"\0"), b"%06o\0" % total
-    return b"".join((name_field, _TEMPLATE[100:124], digits, _TEMPLATE[135:148], checksum, _TEMPLATE[155:]))
+    return b"%b%b%b%b%06o\0%b" % (encoded, _MODE[len(encoded) :], digits, _TIME, total, _REST)
 
 
 def _extension(name: str, field: Field) -> str:
@@ -109,3 +108,4 @@ def _template() -> tuple[bytes, int]:
 
 
 _TEMPLATE, _TEMPLATE_SUM = _template()
+_MODE, _TIME, _REST = _TEMPLATE[:124], _TEMPLATE[135:148], _TEMPLATE[155:]

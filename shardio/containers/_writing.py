@@ -1,6 +1,7 @@
 """What every writer needs: samples checked before a byte is written, and files that no failure leaves open."""
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -14,6 +15,8 @@ from ..fields import Field, as_fields, described
 from ..types import Stored
 
 BUFFER = 1 << 20
+_LARGE = 64 << 10  # bytes from which on a buffer is written at once, and not copied
+_NO_COPIES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
 _MOST_PARTS = 1000  # that one call of the system takes, less some
 
 
@@ -73,18 +76,22 @@ class Stream:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._size = 0
         self.position = 0
 
     def write(self, *parts: Any) -> None:
         """Adds buffers at the end."""
+        added, now = 0, False
         for part in parts:
-            whole = part if type(part) is bytes else bytes(part)  # others may be changed before they are written
-            self._parts.append(whole)
-            self._size += len(whole)
-            self.position += len(whole)
-        if self._size >= BUFFER or len(self._parts) > _MOST_PARTS:
+            if type(part) is not bytes:  # it may be changed before it is written
+                now |= size_of(part) >= _LARGE
+                part = memoryview(part).cast("B") if size_of(part) >= _LARGE else bytes(part)
+            self._parts.append(part)
+            added += len(part)
+        self._size += added
+        self.position += added
+        if now or self._size >= BUFFER or len(self._parts) > _MOST_PARTS:
             self.flush()
 
     def flush(self) -> None:
@@ -96,6 +103,23 @@ class Stream:
                 done -= len(left.pop(0))
             if done:
                 left[0] = left[0][done:]
+
+
+def move(spool: IO[bytes], target: IO[bytes], offset: int) -> None:
+    """Copies all of `spool` into `target`, from `offset` on; the system does it, and where it can, by reference."""
+    spool.flush()
+    size, done, copy = os.fstat(spool.fileno()).st_size, 0, True
+    while done < size:
+        try:
+            if copy:
+                done += os.copy_file_range(spool.fileno(), target.fileno(), size - done, done, offset + done)
+            else:
+                os.lseek(target.fileno(), offset + done, os.SEEK_SET)
+                done += os.sendfile(target.fileno(), spool.fileno(), done, size - done)
+        except OSError as error:
+            if not copy or error.errno not in _NO_COPIES:
+                raise
+            copy = False
 
 
 @final

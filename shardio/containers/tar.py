@@ -50,11 +50,18 @@ class TarWriter:
         self._whole = False
         key = f"{self._first + self._count:0{layout.KEY_DIGITS}d}"
         places: list[int] = []
+        parts: list[Buffer] = []
+        at = self._tar.position
         for extension, before, value, size in contents:
             full = len(before) + size
-            places += [self._tar.position + layout.BLOCK + len(before), size]
-            header = layout.member_header(f"{key}.{extension}", full)
-            self._tar.write(header + before, value, layout.PADDING[: -full % layout.BLOCK])
+            places += at + layout.BLOCK + len(before), size
+            parts += (
+                layout.member_header(f"{key}.{extension}", full) + before,
+                value,
+                layout.PADDING[-full % layout.BLOCK],
+            )
+            at += layout.BLOCK + full + -full % layout.BLOCK
+        self._tar.write(*parts)
         self._index.write(self._places.pack(*places))
         for name in self._packed:
             self._index.write(sample[name])

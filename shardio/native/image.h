@@ -27,7 +27,10 @@ typedef struct {
     size_t stride;
 } Picture;
 
-enum { READ_BEYOND = 16 };
+enum {
+    READ_BEYOND = 16,
+    JPEG_MEMORY = 1 << 30 /* bytes that libjpeg may take for one image: a header may claim any size */
+};
 
 /* Where the results of one axis come from: result i is the mean of source at[i] and at[i] + 1, weighted in 1/2048. */
 typedef struct {

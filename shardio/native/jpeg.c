@@ -75,6 +75,7 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
         return 0;
     }
     jpeg_create_decompress(info);
+    info->mem->max_memory_to_use = JPEG_MEMORY;
     jpeg_mem_src(info, (unsigned char *)data, (unsigned long)size);
     jpeg_read_header(info, TRUE);
     int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||

@@ -17,7 +17,7 @@
 #define min_DCT_scaled_size min_DCT_h_scaled_size
 #endif
 
-enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16, MOST_MEMORY = 1 << 30 };
+enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16 };
 
 typedef struct {
     struct jpeg_error_mgr base;
@@ -274,7 +274,7 @@ static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, c
     }
     jpeg_create_decompress(&recoder->in);
     jpeg_create_compress(&recoder->out);
-    recoder->in.mem->max_memory_to_use = MOST_MEMORY;
+    recoder->in.mem->max_memory_to_use = JPEG_MEMORY;
     recoder->out.dest = &recoder->file.base;
     read_header(recoder, work->data, work->size);
     make(recoder, work);

@@ -1,0 +1,470 @@
+"""Data sets of Hugging Face become samples: saved ones and objects, in their own order, with nothing decoded."""
+
+import datetime
+import json
+import multiprocessing
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets as library
+import numpy as np
+import pyarrow as pa
+import pytest
+from _builders import jpeg, png
+from datasets import (
+    Array2D,
+    Array3D,
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    IterableDataset,
+    LargeList,
+    Sequence,
+    Value,
+)
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.testing.sources import check_sample, check_source
+from shardio_converters.huggingface import huggingface
+from shardio_converters.parquet import parquet
+
+PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
+GRIDS = np.arange(30).reshape(5, 2, 3)
+DIGITS = range(5)
+TEXT, BYTES, JSON, IMAGE = (Field(kind) for kind in ("text", "bytes", "json", "image"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Saving shows no progress."""
+    library.disable_progress_bars()
+    yield
+    library.enable_progress_bars()
+
+
+# A feature, values, what field they are, and what the samples have if that is something else.
+KINDS: dict[str, tuple[Any, list[Any], Field, list[Any]]] = {
+    "label": (ClassLabel(names=["cat", "dog"]), [0, 1, 1, 0, 1], Field("scalar", dtype="int64"), []),
+    **{
+        name: (Value(name), [0, 1, 2, 3, 100], Field("scalar", dtype=name), [])
+        for name in ("int8", "uint16", "int64", "float32", "float64")
+    },
+    "bool": (Value("bool"), [True, False] * 2 + [True], Field("scalar", dtype="bool"), []),
+    "string": (Value("string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
+    "large_string": (Value("large_string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
+    "binary": (Value("binary"), [b"", b"abc", b"\0", b"\xff" * 900, b"z"], BYTES, []),
+    "encoded": (Value("binary"), PICTURES, IMAGE, []),
+    "image": (Image(decode=False), [{"bytes": data, "path": None} for data in PICTURES], IMAGE, PICTURES),
+    "image_with_names": (Image(), [{"bytes": data, "path": "a.jpg"} for data in PICTURES], IMAGE, PICTURES),
+    "grid": (Array2D((2, 3), "uint8"), list(GRIDS), Field("array", dtype="uint8", shape=(2, 3)), []),
+    "cube": (
+        Array3D((2, 1, 3), "float32"), list(GRIDS[:, :, None]), Field("array", dtype="float32", shape=(2, 1, 3)), [],
+    ),
+    "rows": (
+        Array2D((None, 3), "int32"), [GRIDS[n, : n % 2 + 1] for n in DIGITS], Field("array", dtype="int32"), [],
+    ),
+    "ragged": (Sequence(Value("int32")), [[1, 2], [], [3], [4], [5]], Field("array", dtype="int32"), []),
+    "large": (LargeList(Value("int32")), [[1, 2], [], [3], [4], [5]], Field("array", dtype="int32"), []),
+    "pair": (Sequence(Value("int8"), length=2), [[n, 1] for n in DIGITS], Field("array", dtype="int8", shape=(2,)), []),
+    "words": (Sequence(Value("string")), [["a"], [], None, ["é", None], ["b"]], JSON, []),
+    "struct": ({"a": Value("int8"), "b": {"c": Value("bool")}}, [{"a": n, "b": {"c": None}} for n in DIGITS], JSON, []),
+    "boxes": ([{"box": Sequence(Value("float32"), length=2)}], [[{"box": [0.5, n]}] for n in DIGITS], JSON, []),
+    "nothing": (Value("null"), [None] * 5, JSON, []),
+    "decimal": (Value("decimal128(5, 2)"), [Decimal(n) for n in DIGITS], TEXT, [f"{n}.00" for n in DIGITS]),
+    "date": (Value("date32"), [datetime.date(2024, 2, 29)] * 5, TEXT, ["2024-02-29"] * 5),
+    "time": (Value("time64[us]"), [datetime.time(n) for n in DIGITS], TEXT, [f"0{n}:00:00.000000" for n in DIGITS]),
+    "moment": (
+        Value("timestamp[ms, tz=UTC]"), [datetime.datetime(2024, 1, 1, n, tzinfo=datetime.UTC) for n in DIGITS],
+        TEXT, [f"2024-01-01T0{n}:00:00.000Z" for n in DIGITS],
+    ),
+}  # fmt: skip
+
+
+def made(*names: str) -> tuple[Dataset, list[dict[str, Any]]]:
+    """A Dataset in memory with columns of these kinds, and its samples."""
+    kinds = {name: KINDS[name] for name in names}
+    features = Features({name: feature for name, (feature, *_) in kinds.items()})
+    dataset = Dataset.from_dict({name: values for name, (_, values, *_) in kinds.items()}, features=features)
+    samples = []
+    for row in range(5):
+        sample = {name: (expected or values)[row] for name, (_, values, _, expected) in kinds.items()}
+        for name, (_, _, field, _) in kinds.items():
+            if field.kind == "array":
+                sample[name] = np.array(sample[name], field.dtype)
+        samples.append(sample)
+    return dataset, samples
+
+
+def numbered(count: int = 10) -> Dataset:
+    """A Dataset in memory whose rows tell their number."""
+    return Dataset.from_dict({"x": list(range(count)), "t": [f"text {n}" for n in range(count)]})
+
+
+def saved(folder: Path, dataset: Any, **options: Any) -> Path:
+    """Where the Dataset or DatasetDict was saved."""
+    dataset.save_to_disk(folder, **options)
+    return folder
+
+
+class TestKinds:
+    @pytest.mark.parametrize("name", KINDS)
+    def test_a_column(self, name: str) -> None:
+        """Every feature that a field can hold gives its values."""
+        dataset, samples = made(name)
+        source = huggingface(dataset)
+        assert dict(source.fields) == {name: KINDS[name][2]}
+        for row, sample in enumerate(samples):
+            check_sample(source[row], sample)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("shards", [0, 1, 3])
+    def test_all_at_once(self, tmp_path: Path, shards: int) -> None:
+        """In memory and from disk, in every container."""
+        dataset, samples = made(*KINDS)
+        source = huggingface(saved(tmp_path / "-a é", dataset, num_shards=shards) if shards else dataset)
+        assert source.metadata == {"source": "huggingface", "classes": ["cat", "dog"]}
+        check_source(source, samples, tmp_path / "out")
+
+    @pytest.mark.parametrize("name", [name for name in KINDS if name != "image_with_names"])
+    def test_as_parquet(self, tmp_path: Path, name: str) -> None:
+        """What the library writes as Parquet is read as the same, with its own types while it is imported."""
+        dataset, samples = made(name)
+        dataset.to_parquet(tmp_path / "a.parquet")
+        source = parquet(tmp_path / "a.parquet")
+        assert dict(source.fields) == {name: KINDS[name][2]}
+        for row, sample in enumerate(samples):
+            check_sample(source[row], sample)
+
+    def test_images_are_not_decoded(self) -> None:
+        """The bytes of the table are taken, also of what decodes when it is asked for a row."""
+        dataset, _ = made("image_with_names")
+        assert dataset.features["image_with_names"].decode
+        assert [huggingface(dataset)[n]["image_with_names"] for n in range(5)] == PICTURES
+
+    def test_images_that_are_a_path(self, tmp_path: Path) -> None:
+        """They are read from their files, which count as what a sample takes; one that is not there is a bad sample."""
+        for name, data in (("a é.jpg", jpeg()), ("c.jpg", b"words")):
+            (tmp_path / name).write_bytes(data)
+        paths = [str(tmp_path / name) for name in ("a é.jpg", "b.jpg", "c.jpg")]
+        dataset = Dataset.from_dict({"image": [*paths, None]}).cast_column("image", Image())
+        source = huggingface(dataset)
+        assert source[0] == {"image": jpeg()}
+        assert source.sizes()[0] == len(jpeg())
+        for row, reason in ((1, r".*b.jpg: cannot be read: No such file"), (2, "not a JPEG"), (3, "null")):
+            with pytest.raises(BadSample, match=f"the Dataset, row {row}, column 'image': {reason}"):
+                source[row]
+
+    def test_what_no_field_holds(self) -> None:
+        """It is refused with its type, and others can be chosen."""
+        features = Features({"x": Value("duration[s]"), "y": Value("int64")})
+        dataset = Dataset.from_dict({"x": [datetime.timedelta(1)], "y": [2]}, features=features)
+        with pytest.raises(SourceError, match=r"the Dataset: no field holds the column 'x', duration\[s\]; choose"):
+            huggingface(dataset)
+        assert huggingface(dataset, fields="y")[0] == {"y": 2}
+
+
+class TestOrder:
+    CASES: dict[str, tuple[Callable[[Dataset], Dataset], list[int]]] = {
+        "select": (lambda dataset: dataset.select([7, 2, 2, 9]), [7, 2, 2, 9]),
+        "a slice": (lambda dataset: dataset.select(range(3, 6)), [3, 4, 5]),
+        "filter": (lambda dataset: dataset.filter(lambda row: row["x"] % 4 == 1), [1, 5, 9]),
+        "select of a selection": (lambda dataset: dataset.select([5, 6, 7]).select([2, 0]), [7, 5]),
+        "a join": (lambda dataset: library.concatenate_datasets([dataset.select([8, 1]), dataset]), [8, 1, *range(10)]),
+        "a shard": (lambda dataset: dataset.shard(5, 1, contiguous=False), [1, 6]),
+    }
+
+    @pytest.mark.parametrize("place", ["memory", "disk"])
+    @pytest.mark.parametrize("case", CASES)
+    def test_rows_are_those_of_the_dataset(self, tmp_path: Path, case: str, place: str) -> None:
+        """However it was arranged, samples come in its order, and so do columns."""
+        change, rows = self.CASES[case]
+        dataset = numbered() if place == "memory" else library.load_from_disk(saved(tmp_path / "a", numbered()))
+        source = huggingface(change(dataset))
+        assert [source[n] for n in range(len(rows))] == [{"x": row, "t": f"text {row}"} for row in rows]
+        assert source.column("x").tolist() == rows
+        copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+        assert [copy[n]["x"] for n in reversed(range(len(rows)))] == rows[::-1]
+
+    def test_shuffled(self, tmp_path: Path) -> None:
+        """A shuffled Dataset is converted as it is shuffled."""
+        dataset = library.load_from_disk(saved(tmp_path / "a", numbered())).shuffle(seed=3)
+        samples = [{"x": row["x"], "t": row["t"]} for row in dataset]
+        assert [sample["x"] for sample in samples] != list(range(10))
+        check_source(huggingface(dataset), samples, tmp_path / "out")
+
+    def test_formats_and_transforms_are_not_applied(self) -> None:
+        """Values are those of the table, all columns of it."""
+        dataset = numbered()
+        expected = {"x": 3, "t": "text 3"}
+        assert huggingface(dataset.with_format("numpy", columns=["x"]))[3] == expected
+        assert huggingface(dataset.with_transform(lambda rows: {"z": [0] * len(rows["x"])}))[3] == expected
+        assert dataset.format["type"] is None
+
+
+class TestSplits:
+    def test_of_several(self, tmp_path: Path) -> None:
+        """One is chosen; without or with another name they are listed."""
+        both = DatasetDict(train=numbered(3), test=numbered(2))
+        path = saved(tmp_path / "a", both)
+        for src, place in ((path, ".*/a"), (str(path), ".*/a"), (both, "the DatasetDict")):
+            source = huggingface(src, subset="test")
+            assert [source[n]["x"] for n in range(len(source.sizes()))] == [0, 1]
+            for subset in (None, "valid"):
+                with pytest.raises(ConfigError, match=f"^{place} has .*one of train, test, got {subset!r}"):
+                    huggingface(src, subset=subset)
+        assert len(huggingface(path / "train").sizes()) == 3
+
+    def test_of_one(self, tmp_path: Path) -> None:
+        """A lone split needs no name; a Dataset has none."""
+        assert len(huggingface(saved(tmp_path / "a", DatasetDict(train=numbered(3)))).sizes()) == 3
+        with pytest.raises(SourceError, match="the DatasetDict holds no splits"):
+            huggingface(DatasetDict())
+        with pytest.raises(ConfigError, match=r"the Dataset is one Dataset, without splits; got subset='train'"):
+            huggingface(numbered(), subset="train")
+
+    def test_messages_name_the_split(self, tmp_path: Path) -> None:
+        """Rows are counted within it."""
+        bad = Dataset.from_dict({"x": [1, None]})
+        source = huggingface(saved(tmp_path / "a", DatasetDict(train=bad, test=bad)), subset="test")
+        with pytest.raises(BadSample, match=r".*/a, test, row 1, column 'x': null"):
+            source[1]
+
+
+class TestFields:
+    def test_names(self, tmp_path: Path) -> None:
+        """Columns are chosen and named; labels are int64."""
+        features = Features({"my label": Value("int8"), "img": Value("binary")})
+        dataset = Dataset.from_dict({"my label": [5, 6], "img": PICTURES[:2]}, features=features)
+        source = huggingface(dataset, fields="image=img,label=my label")
+        assert source.fields["label"] == Field("scalar", dtype="int64")
+        expected = [{"image": PICTURES[n], "label": 5 + n} for n in range(2)]
+        check_source(source, expected, tmp_path / "out", image=IMAGE)
+        assert huggingface(dataset, fields={"a": "img", "b": "img"})[1] == {"a": PICTURES[1], "b": PICTURES[1]}
+        with pytest.raises(ConfigError, match="the Dataset has no 'z'; there are my label, img"):
+            huggingface(dataset, fields="z")
+
+    def test_several_columns_of_classes(self) -> None:
+        """Those of `label` are the classes."""
+        features = Features({"label": ClassLabel(names=["a", "b"]), "fine": ClassLabel(names=["c", "d"])})
+        dataset = Dataset.from_dict({"label": [0, 1], "fine": [1, 0]}, features=features)
+        assert huggingface(dataset).metadata["classes"] == ["a", "b"]
+        assert huggingface(dataset).metadata["classes.fine"] == ["c", "d"]
+        assert huggingface(dataset, fields="fine").metadata["classes"] == ["c", "d"]
+
+    def test_columns_without_reading_samples(self) -> None:
+        """Numbers come at once; what has nulls does not, nor does anything else."""
+        source = huggingface(Dataset.from_dict({"x": [1, 2], "n": [1, None], "t": ["a", "b"], "f": [0.5, None]}))
+        assert source.column("x").tolist() == [1, 2]
+        assert [source.column(name) for name in ("n", "t", "f", "z")] == [None] * 4
+
+    def test_sizes(self) -> None:
+        """Of numbers every byte is known, of the rest some rows are looked at."""
+        dataset = Dataset.from_dict({"x": [0.5] * 200, "t": ["a" * (n % 10) for n in range(200)]})
+        assert set(huggingface(dataset, fields="x").sizes()) == {8}
+        assert abs(huggingface(dataset).sizes()[0] - 12.5) < 1
+        assert len(huggingface(dataset.select([])).sizes()) == 0
+
+
+class TestReading:
+    def test_rows_are_read_in_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In ascending order each block is asked for once, and a block is about a megabyte."""
+        source = huggingface(Dataset.from_dict({"b": [bytes([n]) * 100_000 for n in range(25)], "x": range(25)}))
+        asked: list[Any] = []
+        original = Dataset.__getitem__
+        monkeypatch.setattr(Dataset, "__getitem__", lambda self, key: asked.append(key) or original(self, key))
+        for index in range(25):
+            assert source[index]["b"] == bytes([index]) * 100_000
+        assert asked == [slice(0, 10), slice(10, 20), slice(20, 25)]
+
+    def test_nothing_large_travels_to_workers(self, tmp_path: Path) -> None:
+        """Of what is on disk only the paths do."""
+        dataset = Dataset.from_dict({"b": [b"a" * 10_000] * 100})
+        assert len(pickle.dumps(huggingface(saved(tmp_path / "a", dataset)))) < 10_000
+        assert len(pickle.dumps(huggingface(dataset))) > 1_000_000
+
+
+class TestWorkers:
+    def test_after_a_fork(self, tmp_path: Path) -> None:
+        """A child reads the same."""
+        source = huggingface(saved(tmp_path / "a", numbered()))
+        assert source[1]["x"] == 1
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(10)]))
+            child.start()
+        assert receiver.poll(20)
+        assert receiver.recv() == list(range(10))
+        child.join(20)
+        assert child.exitcode == 0
+
+    @pytest.mark.parametrize("place", ["memory", "disk"])
+    def test_threads_with_copies(self, tmp_path: Path, place: str) -> None:
+        """Each copy keeps its own block, so threads do not disturb each other."""
+        dataset = numbered(3000)
+        source = huggingface(dataset if place == "memory" else saved(tmp_path / "a", dataset, num_shards=3))
+        assert source.threads
+
+        def read(seed: int) -> int:
+            copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+            order = np.roll(np.arange(3000), 700 * seed).tolist()
+            return sum(copy[index] == {"x": index, "t": f"text {index}"} for index in order)
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(read, range(4))) == [3000] * 4
+
+    def test_a_relative_path_outlives_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        saved(tmp_path / "a", numbered())
+        monkeypatch.chdir(tmp_path)
+        source = huggingface("a")
+        monkeypatch.chdir("/")
+        assert pickle.loads(pickle.dumps(source))[2]["x"] == 2  # noqa: S301
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: library.IterableDatasetDict(a=dataset)])
+    def test_iterable_datasets(self, wrap: Callable[[Any], Any]) -> None:
+        """They have no samples by number, and the message says what helps."""
+        iterable = wrap(IterableDataset.from_generator(lambda: iter([{"x": 1}])))
+        reason = r"cannot be converted: its samples have no numbers, .*; load it without streaming=True"
+        with pytest.raises(SourceError, match=f"an {type(iterable).__name__} {reason}"):
+            huggingface(iterable)
+
+    @pytest.mark.parametrize("src", [7, ["a"], None, {"x": [1]}])
+    def test_other_objects(self, src: Any) -> None:
+        """The type is named."""
+        with pytest.raises(SourceError, match=rf"expected a datasets.Dataset or a directory, got {type(src).__name__}"):
+            huggingface(src)
+
+    @pytest.mark.parametrize("src", ["gone", "", "file", "s3://bucket/data", "hf://datasets/a/b", "https://a.b/c"])
+    def test_no_such_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, src: str) -> None:
+        """Nothing there, a directory of another kind, a file; and a URL is only a name that is not there."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "file").write_bytes(b"words")
+        with pytest.raises(SourceError, match=f"{tmp_path}.* is not what save_to_disk writes: FileNotFoundError: Dir"):
+            huggingface(src)
+
+
+def _spoil(path: Path, place: bytes, by: bytes) -> None:
+    """Overwrites what begins with `place` in a new file of the same name: the old one may be mapped."""
+    data = path.read_bytes()
+    at = data.index(place)
+    path.unlink()
+    path.write_bytes(data[:at] + by + data[at + len(by) :])
+
+
+class TestDamage:
+    def test_offsets_that_lead_elsewhere(self, tmp_path: Path) -> None:
+        """What lies on disk is checked before it is followed, and other rows can be read."""
+        path = saved(tmp_path / "a", Dataset.from_dict({"t": ["aa", "bb", "cc", "dd"], "x": [1, 2, 3, 4]}))
+        _spoil(path / "data-00000-of-00001.arrow", np.array([2, 4, 6, 8], "i4").tobytes(), b"\xff" * 3 + b"\x7f")
+        source = huggingface(path)
+        for _ in range(2):
+            assert [source[2], source[3]] == [{"t": "cc", "x": 3}, {"t": "dd", "x": 4}]
+            for row in (0, 1):
+                with pytest.raises(BadSample, match=f"a, row {row}: cannot be read: .*[Oo]ffset"):
+                    source[row]
+
+    def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
+        """The row is bad, not the Dataset."""
+        path = saved(tmp_path / "a", Dataset.from_dict({"t": ["first", "second", "third"]}))
+        _spoil(path / "data-00000-of-00001.arrow", b"secondthird", b"\xff")
+        source = huggingface(path)
+        assert [source[0], source[2]] == [{"t": "first"}, {"t": "third"}]
+        with pytest.raises(BadSample, match=r"a, row 1: cannot be read: .*UTF8"):
+            source[1]
+
+    def test_bad_values(self) -> None:
+        """Nulls, images that are none, and lists of another length than their neighbours' shape."""
+        features = Features({"image": Image(decode=False), "label": ClassLabel(names=["a"])})
+        images = [{"bytes": data, "path": None} for data in (jpeg(), b"words", b"", jpeg()[:-9])]
+        source = huggingface(
+            Dataset.from_dict({"image": [*images, None, images[0]], "label": [0] * 5 + [None]}, features)
+        )
+        assert source[0] == {"image": jpeg(), "label": 0}
+        reasons = ["not a JPEG", "the image is empty", "the jpeg image is cut short", "null"]
+        for row, reason in enumerate(reasons, 1):
+            with pytest.raises(BadSample, match=f"the Dataset, row {row}, column 'image': {reason}"):
+                source[row]
+        with pytest.raises(BadSample, match="the Dataset, row 5, column 'label': null"):
+            source[5]
+
+    @pytest.mark.parametrize(
+        ("name", "data"),
+        [
+            ("state.json", b""),
+            ("state.json", b"[]"),
+            ("state.json", b"{}"),
+            ("state.json", b"\xff"),
+            ("dataset_info.json", b"{"),
+            ("dataset_info.json", b'{"features": {"x": {"_type": "Unknown"}}}'),
+            ("dataset_info.json", b'{"features": 7}'),
+            ("data-00000-of-00001.arrow", b""),
+            ("data-00000-of-00001.arrow", b"words" * 100),
+            ("data-00000-of-00001.arrow", None),
+        ],
+    )
+    def test_damaged_files(self, tmp_path: Path, name: str, data: bytes | None) -> None:
+        """The directory is refused, with what the library says."""
+        path = saved(tmp_path / "a", numbered())
+        (path / name).unlink()
+        if data is not None:
+            (path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=r"/a is not what save_to_disk writes: [A-Z][A-Za-z]+: ."):
+            huggingface(path)
+
+    def test_a_file_that_is_cut_short(self, tmp_path: Path) -> None:
+        """Arrow tells how much there must be."""
+        path = saved(tmp_path / "a", numbered())
+        file = path / "data-00000-of-00001.arrow"
+        os.truncate(file, file.stat().st_size // 2)
+        with pytest.raises(SourceError, match="/a is not what save_to_disk writes: "):
+            huggingface(path)
+
+    @pytest.mark.slow
+    def test_random_damage(self, tmp_path: Path) -> None:
+        """Whatever byte is wrong, it is refused, a row is bad, or a value is another: nothing else is raised."""
+        dataset, _ = made("label", "string", "grid", "ragged", "struct", "encoded")
+        path = saved(tmp_path / "a", dataset)
+        file = path / "data-00000-of-00001.arrow"
+        whole, random = file.read_bytes(), np.random.default_rng(0)
+        refused = bad = 0
+        for _ in range(150):
+            spoiled = bytearray(whole)
+            spoiled[random.integers(len(spoiled))] ^= 1 << random.integers(8)
+            file.unlink()  # the last one is still mapped
+            file.write_bytes(spoiled)
+            try:
+                source = huggingface(path)
+            except SourceError:
+                refused += 1
+                continue
+            source.column("label")
+            for index in range(len(source.sizes())):
+                try:
+                    source[index]
+                except BadSample:
+                    bad += 1
+        assert refused > 5
+        assert bad > 5
+
+
+def test_notes_of_the_table_do_not_count(tmp_path: Path) -> None:
+    """The Dataset's own features do."""
+    table = pa.table({"x": [1]}).replace_schema_metadata({"huggingface": json.dumps({"info": {}})})
+    dataset = Dataset(pa.table({"x": [1]})).cast_column("x", ClassLabel(names=["a", "b"]))
+    assert huggingface(dataset).metadata == {"source": "huggingface", "classes": ["a", "b"]}
+    assert huggingface(Dataset(table)).metadata == {"source": "huggingface"}

@@ -1,0 +1,732 @@
+"""Parquet files become samples: every type of Arrow that a field can hold, several files, and damage told of."""
+
+import datetime
+import json
+import multiprocessing
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from _builders import jpeg, png
+
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.fields import Field
+from shardio.testing.sources import check_sample, check_source
+from shardio_converters import parquet as module
+from shardio_converters.parquet import parquet
+
+COUNT = 5
+
+
+def write(path: Path, *, notes: dict[str, Any] | None = None, **columns: Any) -> Path:
+    """A file with these columns in row groups of two, and with features as Hugging Face notes them."""
+    table = pa.table(columns)
+    if notes is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": notes}})})
+    pq.write_table(table, path, row_group_size=2)
+    return path
+
+
+def tensors(values: np.ndarray) -> pa.Array:
+    """Rows as values of the extension type fixed_shape_tensor."""
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+
+
+def arrays(dtype: str, rows: Sequence[Any]) -> list[Any]:
+    """Rows as arrays."""
+    return [np.array(row, dtype) for row in rows]
+
+
+WORDS = ["", "naïve", "日本", "a b", "x" * 300]
+BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 900, b"z"]
+PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
+NUMBERS = [0, 1, 2, 3, 127]
+RAGGED = [[1, 2, 3], [], [4], [5, 6], [7]]
+PAIRS = [[n, n + 1] for n in range(COUNT)]
+GRIDS = np.arange(COUNT * 6).reshape(COUNT, 2, 3)
+NESTED = [[[1, 2], [3]], [], [[]], [None, [4, None]], None]
+PEOPLE = [{"name": "Ann", "ages": [1, None]}, None, {"name": None, "ages": None}, {"name": "é", "ages": []}, None]
+TALLIES = [[("a", 1), ("b", None)], [], None, [("é", 3)], [("c", 4)]]
+DAYS = [
+    datetime.date(1, 1, 1),
+    datetime.date(1969, 12, 31),
+    datetime.date(2024, 2, 29),
+    *[datetime.date(9999, 12, 31)] * 2,
+]
+DATES = ["0001-01-01", "1969-12-31", "2024-02-29", "9999-12-31", "9999-12-31"]
+MOMENTS = [0, 1, -1, 1_700_000_000_123_456, 10**15]
+TEXT, BYTES, JSON, IMAGE = (Field(kind) for kind in ("text", "bytes", "json", "image"))
+
+
+def moments(digits: int, end: str = "") -> list[str]:
+    """MOMENTS, which are microseconds, in ISO 8601."""
+    start = datetime.datetime(1970, 1, 1)
+    texts = [(start + datetime.timedelta(microseconds=n)).isoformat(timespec="microseconds") for n in MOMENTS]
+    return [text.ljust(20 + digits, "0")[: 20 + digits] + end for text in texts]
+
+
+KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
+    **{
+        name: (pa.array(NUMBERS, getattr(pa, name)()), Field("scalar", dtype=name), NUMBERS)
+        for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
+    },
+    "half": (pa.array(np.array(NUMBERS, "f2")), Field("scalar", dtype="float16"), NUMBERS),
+    "bool": (pa.array([True, False] * 2 + [True]), Field("scalar", dtype="bool"), [True, False] * 2 + [True]),
+    "bool8": (pa.array(NUMBERS, pa.int8()).cast(pa.bool8()), Field("scalar", dtype="int8"), NUMBERS),
+    **{
+        str(kind): (pa.array(WORDS, kind), TEXT, WORDS)
+        for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
+    },
+    "text of JSON": (pa.array(["[1]"] * COUNT, pa.json_()), TEXT, ["[1]"] * COUNT),
+    **{
+        str(kind): (pa.array(BLOBS, kind), BYTES, BLOBS)
+        for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int8(), pa.binary()))
+    },
+    "fixed bytes": (pa.array([b"a\0\0", *[b"\0bc"] * 4], pa.binary(3)), BYTES, [b"a\0\0", *[b"\0bc"] * 4]),
+    "uuid": (pa.array([bytes([n] * 16) for n in range(5)], pa.uuid()), BYTES, [bytes([n] * 16) for n in range(5)]),
+    "images": (pa.array(PICTURES), IMAGE, PICTURES),
+    "images and paths": (pa.array([{"bytes": data, "path": "a.jpg"} for data in PICTURES]), IMAGE, PICTURES),
+    **{
+        f"ragged {kind}": (pa.array(RAGGED, kind), Field("array", dtype="float32"), arrays("f4", RAGGED))
+        for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_view(pa.float32()))
+    },
+    "ragged lists of one length": (
+        pa.array([[[n, n]] * n for n in range(5)], pa.list_(pa.list_(pa.uint8(), 2))),
+        Field("array", dtype="uint8"),
+        [np.full((n, 2), n, "u1") for n in range(5)],
+    ),
+    "lists of one length": (
+        pa.array(PAIRS, pa.list_(pa.int16(), 2)), Field("array", dtype="int16", shape=(2,)), arrays("i2", PAIRS),
+    ),
+    "lists of truth": (
+        pa.array([[n > 1, True] for n in range(5)], pa.list_(pa.bool_(), 2)),
+        Field("array", dtype="bool", shape=(2,)),
+        arrays("?", [[n > 1, True] for n in range(5)]),
+    ),
+    "lists of lists of one length": (
+        pa.array(GRIDS.tolist(), pa.list_(pa.list_(pa.int64(), 3), 2)),
+        Field("array", dtype="int64", shape=(2, 3)), list(GRIDS),
+    ),
+    "tensors": (tensors(GRIDS.astype("f4")), Field("array", dtype="float32", shape=(2, 3)), list(GRIDS.astype("f4"))),
+    "lists of ragged lists": (pa.array(NESTED, pa.list_(pa.list_(pa.int8()))), JSON, NESTED),
+    "lists of words": (pa.array([["a", None], [], None, ["é"], ["b"]]), JSON, [["a", None], [], None, ["é"], ["b"]]),
+    "structs": (pa.array(PEOPLE), JSON, PEOPLE),
+    "lists of structs": (pa.array([[p] for p in PEOPLE]), JSON, [[p] for p in PEOPLE]),
+    "struct of a dictionary": (
+        pa.StructArray.from_arrays([pa.array(["a", None, "b", "a", "a"]).dictionary_encode()], ["x"]),
+        JSON, [{"x": "a"}, {"x": None}, {"x": "b"}, {"x": "a"}, {"x": "a"}],
+    ),
+    "maps": (
+        pa.array(TALLIES, pa.map_(pa.string(), pa.int64())), JSON, [m if m is None else dict(m) for m in TALLIES],
+    ),
+    "maps of numbers": (
+        pa.array([[(1, "a"), (2, None)]] * 5, pa.map_(pa.int8(), pa.string())), JSON, [[[1, "a"], [2, None]]] * 5,
+    ),
+    "nothing": (pa.nulls(COUNT), JSON, [None] * COUNT),
+    **{
+        f"decimal{bits}": (
+            pa.array([Decimal("1.50"), Decimal("-0.05"), Decimal(0), Decimal("9E+5"), Decimal("1.1")], kind(12, 2)),
+            TEXT, ["1.50", "-0.05", "0.00", "900000.00", "1.10"],
+        )
+        for bits, kind in ((128, pa.decimal128), (256, pa.decimal256))
+    },
+    "date32": (pa.array(DAYS, pa.date32()), TEXT, DATES),
+    "date64": (pa.array(DAYS, pa.date64()), TEXT, DATES),
+    "time32": (pa.array([0, 1, 1000, 3_600_000, 86_399_999], pa.time32("ms")), TEXT, [
+        "00:00:00.000", "00:00:00.001", "00:00:01.000", "01:00:00.000", "23:59:59.999",
+    ]),
+    "time64": (pa.array([0, 1, 1000, 10**9, 86_399_999_999_999], pa.time64("ns")), TEXT, [
+        "00:00:00.000000000", "00:00:00.000000001", "00:00:00.000001000", "00:00:01.000000000", "23:59:59.999999999",
+    ]),
+    "timestamp ms": (pa.array([n // 1000 for n in MOMENTS], pa.timestamp("ms")), TEXT, moments(3)),
+    "timestamp us": (pa.array(MOMENTS, pa.timestamp("us")), TEXT, moments(6)),
+    "timestamp ns": (pa.array([n * 1000 for n in MOMENTS], pa.timestamp("ns")), TEXT, moments(9)),
+    "timestamp in UTC": (pa.array(MOMENTS, pa.timestamp("us", "UTC")), TEXT, moments(6, "Z")),
+    "timestamp in a zone": (pa.array(MOMENTS, pa.timestamp("us", "Europe/Berlin")), TEXT, moments(6, "Z")),
+}  # fmt: skip
+
+
+class TestKinds:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_column(self, tmp_path: Path, kind: str) -> None:
+        """Every type that a field can hold gives its values."""
+        values, field, expected = KINDS[kind]
+        source = parquet(write(tmp_path / "a.parquet", x=values))
+        assert dict(source.fields) == {"x": field}
+        for row, value in enumerate(expected):
+            check_sample(source[row], {"x": value})
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("compression", "options"),
+        [
+            ("none", {}),
+            ("snappy", {"row_group_size": 2}),
+            ("gzip", {"row_group_size": 1, "use_dictionary": False, "store_schema": False}),
+            ("zstd", {"data_page_version": "2.0", "write_page_checksum": True}),
+            ("lz4", {"data_page_size": 1, "write_batch_size": 1, "version": "1.0"}),
+            ("brotli", {"row_group_size": 3, "use_dictionary": False}),
+        ],
+    )
+    def test_all_at_once(self, tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
+        """However they are stored, a row's values belong together, in every container."""
+        kinds = dict(KINDS)
+        if options.get("store_schema") is False or options.get("version") == "1.0":  # what Parquet itself knows less of
+            for kind in [name for name, (values, *_) in KINDS.items() if _needs_schema(values.type)]:
+                del kinds[kind]
+        table = pa.table({name: values for name, (values, *_) in kinds.items()})
+        pq.write_table(table, tmp_path / "a.parquet", compression=compression, **options)
+        names = {f"f{number}": name for number, name in enumerate(kinds)}
+        expected = [{field: kinds[name][2][row] for field, name in names.items()} for row in range(COUNT)]
+        source = parquet(tmp_path / "a.parquet", fields=names)
+        check_source(source, expected, tmp_path / "out", **{f: _described(kinds[n][1]) for f, n in names.items()})
+
+    @pytest.mark.parametrize(
+        ("values", "kind"),
+        [
+            (pa.array([1, 2], pa.duration("s")), r"duration\[s\]"),
+            (pa.array([{"a": b"1"}, {"a": b"2"}]), "struct<a: binary>"),
+            (pa.array([[b"1"], [b"2"]]), "list<element: binary>"),
+        ],
+    )
+    def test_what_no_field_holds(self, tmp_path: Path, values: pa.Array, kind: str) -> None:
+        """It is refused with its type, and others can be chosen."""
+        path = write(tmp_path / "a.parquet", x=values, y=[1, 2])
+        with pytest.raises(SourceError, match=f"a.parquet: no field holds the column 'x', {kind}; choose others"):
+            parquet(path)
+        assert parquet(path, fields="y")[1] == {"y": 2}
+
+    def test_a_tensor_that_lies_otherwise(self, tmp_path: Path) -> None:
+        """Axes in another order than that of memory are refused."""
+        kind = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0])
+        storage = pa.array([[1] * 6], pa.list_(pa.int32(), 6))
+        path = write(tmp_path / "a.parquet", x=pa.ExtensionArray.from_storage(kind, storage))
+        with pytest.raises(SourceError, match=r"no field holds the column 'x', extension<arrow.fixed_shape_tensor"):
+            parquet(path)
+
+
+def _needs_schema(kind: pa.DataType) -> bool:
+    """Whether it comes back as another type unless Arrow's own schema is in the file."""
+    text = str(kind)
+    return any(part in text for part in ("extension", "fixed_size_list", "halffloat", "uint32", "ns]", "null"))
+
+
+def _described(field: Field) -> dict[str, Any]:
+    return {part: value for part in ("kind", "dtype", "shape") if (value := getattr(field, part)) is not None}
+
+
+class TestFields:
+    def test_names(self, tmp_path: Path) -> None:
+        """Columns are chosen by their name, whatever it is, and named."""
+        path = write(
+            tmp_path / "a.parquet", a=[{"b": 1}, {"b": 2}], **{"a.b": [3, 4], "my label": pa.array([5, 6], pa.int8())}
+        )
+        assert list(parquet(path).fields) == ["a", "a.b", "my_label"]
+        source = parquet(path, fields="label=my label,a.b")
+        assert source.fields["label"] == Field("scalar", dtype="int64")
+        check_source(source, [{"label": 5, "a.b": 3}, {"label": 6, "a.b": 4}], tmp_path / "out")
+        assert source.column("label").dtype == np.int64
+        assert parquet(path, fields={"x": "a.b", "y": "a.b"})[1] == {"x": 4, "y": 4}
+        with pytest.raises(ConfigError, match=r"a.parquet has no 'z'; there are a, a.b, my label"):
+            parquet(path, fields="z")
+
+    def test_two_columns_of_one_name(self, tmp_path: Path) -> None:
+        """Which is meant cannot be told; others can be taken."""
+        table = pa.table([[1], [2], [3]], names=["x", "x", "y"])
+        pq.write_table(table, tmp_path / "a.parquet")
+        with pytest.raises(SourceError, match=r"a.parquet has several columns called 'x'"):
+            parquet(tmp_path / "a.parquet")
+        assert parquet(tmp_path / "a.parquet", fields="y")[0] == {"y": 3}
+
+    def test_columns_without_reading_samples(self, tmp_path: Path) -> None:
+        """Numbers come at once; what has nulls does not, nor does anything else."""
+        codes = pa.array([5, 6, 5]).dictionary_encode()
+        path = write(
+            tmp_path / "a.parquet", x=[1, 2, 3], f=[0.5, float("nan"), 1], n=[1, None, 2], d=codes, t=["a", "b", "c"],
+            b8=pa.array([1, 0, 1], pa.int8()).cast(pa.bool8()),
+        )  # fmt: skip
+        source = parquet(path)
+        np.testing.assert_array_equal(source.column("x"), [1, 2, 3])
+        np.testing.assert_array_equal(source.column("f"), [0.5, np.nan, 1])
+        np.testing.assert_array_equal(source.column("d"), [5, 6, 5])
+        np.testing.assert_array_equal(source.column("b8"), [1, 0, 1])
+        assert [source.column(name) for name in ("n", "t", "z")] == [None] * 3
+
+
+class TestFiles:
+    def test_a_directory(self, tmp_path: Path) -> None:
+        """Files follow each other by name; empty ones, hidden ones and others do not matter."""
+        folder = tmp_path / "-a é*"
+        folder.mkdir()
+        write(folder / "b c.parquet", x=[3, 4, 5], t=["c", "d", "e"])
+        write(folder / "-a.PARQUET", x=[1, 2], t=pa.array(["a", "b"], pa.large_string()))
+        write(folder / "aa.parquet", x=pa.array([], pa.int64()), t=pa.array([], pa.string()))
+        (folder / ".hidden.parquet").write_bytes(b"")
+        (folder / "README.md").write_text("words")
+        source = parquet(folder)
+        assert source.metadata == {"source": "parquet"}
+        assert source.column("x").tolist() == [1, 2, 3, 4, 5]
+        check_source(source, [{"x": n + 1, "t": "abcde"[n]} for n in range(5)], tmp_path / "out")
+
+    def test_a_pattern(self, tmp_path: Path) -> None:
+        """It chooses files; so does a range, or a list in Python."""
+        for number, name in enumerate(("train-0", "train-1", "test-0")):
+            write(tmp_path / f"{name}.parquet", x=[number])
+        for src in ("train-*.parquet", "train-{0..1}.parquet"):
+            assert parquet(str(tmp_path / src)).column("x").tolist() == [0, 1]
+        listed = [tmp_path / "test-0.parquet", tmp_path / "train-0.parquet"]
+        assert parquet(listed).column("x").tolist() == [2, 0]
+        with pytest.raises(SourceError, match=r"valid-\*: no file fits this"):
+            parquet(tmp_path / "valid-*")
+
+    @pytest.mark.parametrize("end", ["", "-0123456789abcdef"])
+    def test_several_sets_in_a_directory(self, tmp_path: Path, end: str) -> None:
+        """Training and test samples are not mixed unnoticed; one set is fine."""
+        for number in range(2):
+            write(tmp_path / f"train-0000{number}-of-00002{end}.parquet", x=[number])
+        assert parquet(tmp_path).column("x").tolist() == [0, 1]
+        write(tmp_path / f"test-00000-of-00001{end}.parquet", x=[2])
+        with pytest.raises(SourceError, match=r"several sets, test, train; choose one, as with '.*/test-\*.parquet'"):
+            parquet(tmp_path)
+        assert parquet(f"{tmp_path}/t*-*.parquet").column("x").tolist() == [2, 0, 1]
+
+    def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
+        """Files are opened by the bytes of their names."""
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.parquet"))
+        try:
+            write(tmp_path / "a.parquet", x=[1, None]).rename(path)
+        except OSError:
+            pytest.skip("this file system takes only UTF-8 names")
+        source = parquet(path)
+        assert source[0] == {"x": 1}
+        with pytest.raises(BadSample, match=r"caf\\xe9.parquet, row 1, column 'x': null") as caught:
+            source[1]
+        str(caught.value).encode()
+
+    @pytest.mark.parametrize(
+        ("other", "reason"),
+        [
+            ({"y": [1]}, r"b.parquet has no column called 'x'"),
+            ({"x": [1], "y": [1]}, r"files must agree: .*b.parquet has 'y', .*a.parquet has not"),
+            ({"x": [0.5]}, r"files must agree: field 'x' is .*float64.* in .*b.parquet, .*int64.* in .*a.parquet"),
+            ({"x": pa.array([1], pa.duration("s"))}, r"b.parquet: no field holds the column 'x'"),
+        ],
+    )
+    def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
+        """What differs is named, with both files."""
+        write(tmp_path / "a.parquet", x=[1])
+        write(tmp_path / "b.parquet", **other)
+        with pytest.raises(SourceError, match=reason):
+            parquet(tmp_path)
+
+    def test_only_what_is_chosen_must_agree(self, tmp_path: Path) -> None:
+        """Columns that are left out may differ."""
+        write(tmp_path / "a.parquet", x=[1], y=["a"])
+        write(tmp_path / "b.parquet", z=[0.5], x=[2])
+        assert parquet(tmp_path, fields="x").column("x").tolist() == [1, 2]
+
+    def test_missing(self, tmp_path: Path) -> None:
+        """Nothing there, and a folder without files."""
+        with pytest.raises(SourceError, match="gone: there is no such file"):
+            parquet(tmp_path / "gone")
+        with pytest.raises(SourceError, match=r"holds no Parquet files \(\*.parquet\)"):
+            parquet(tmp_path)
+
+    def test_no_rows(self, tmp_path: Path) -> None:
+        """A file without rows has no samples, but fields."""
+        source = parquet(write(tmp_path / "a.parquet", x=pa.array([], pa.int8()), b=pa.array([], pa.binary())))
+        assert dict(source.fields) == {"x": Field("scalar", dtype="int8"), "b": BYTES}
+        assert len(source.sizes()) == 0
+        assert source.column("x").tolist() == []
+
+
+LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+
+
+class TestHuggingFace:
+    def test_images_arrays_and_classes(self, tmp_path: Path) -> None:
+        """What its libraries note is heeded."""
+        notes = {
+            "image": {"_type": "Image"},
+            "label": LABEL,
+            "grid": {"shape": [2, 3], "dtype": "uint8", "_type": "Array2D"},
+            "rows": {"shape": [None, 2], "dtype": "uint8", "_type": "Array2D"},
+        }
+        grids = GRIDS.astype("u1")
+        path = write(
+            tmp_path / "a.parquet", notes=notes, grid=grids.tolist(), label=[0, 1, 0, 1, 1],
+            image=[{"bytes": data, "path": None} for data in PICTURES], rows=[[[n, n]] * n for n in range(5)],
+        )  # fmt: skip
+        path = _with_types(path, {"grid": pa.list_(pa.list_(pa.uint8())), "rows": pa.list_(pa.list_(pa.uint8()))})
+        source = parquet(path)
+        assert source.metadata == {"source": "parquet", "classes": ["cat", "dog"]}
+        expected = [
+            {"grid": grids[n], "label": [0, 1, 0, 1, 1][n], "image": PICTURES[n], "rows": np.full((n, 2), n, "u1")}
+            for n in range(5)
+        ]
+        check_source(
+            source, expected, tmp_path / "out", image=IMAGE, grid=Field("array", dtype="uint8", shape=(2, 3)),
+            rows=Field("array", dtype="uint8"),
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("names", "expected"),
+        [
+            (["label", "fine"], {"classes": ["cat", "dog"], "classes.fine": ["cat", "dog"]}),
+            (["coarse", "fine"], {"classes.coarse": ["cat", "dog"], "classes.fine": ["cat", "dog"]}),
+            (["fine"], {"classes": ["cat", "dog"]}),
+            (["y=fine"], {"classes": ["cat", "dog"]}),
+        ],
+    )
+    def test_several_columns_of_classes(self, tmp_path: Path, names: list[str], expected: dict[str, Any]) -> None:
+        """`label` gives the classes, or the only one; others have their field's name behind."""
+        own = [name.partition("=")[2] or name for name in names]
+        path = write(tmp_path / "a.parquet", notes=dict.fromkeys(own, LABEL), **{name: [0, 1] for name in own})
+        assert parquet(path, fields=",".join(names)).metadata == {"source": "parquet", **expected}
+
+    def test_classes_must_agree(self, tmp_path: Path) -> None:
+        """The same number must not mean another class in another file."""
+        write(tmp_path / "a.parquet", notes={"label": LABEL}, label=[0])
+        write(tmp_path / "b.parquet", notes={"label": {**LABEL, "names": ["dog", "cat"]}}, label=[0])
+        with pytest.raises(SourceError, match=r"files must agree: the classes are others in .*b.parquet than in .*a.p"):
+            parquet(tmp_path)
+
+    def test_only_a_path(self, tmp_path: Path) -> None:
+        """A table from elsewhere does not choose which file of this machine is read; an image needs bytes."""
+        (tmp_path / "b.jpg").write_bytes(jpeg())
+        images = [{"bytes": jpeg(), "path": None}, {"bytes": None, "path": str(tmp_path / "b.jpg")}, None]
+        empty = {"bytes": None, "path": None}
+        source = parquet(write(tmp_path / "a.parquet", notes={"image": {"_type": "Image"}}, image=[*images, empty]))
+        assert source[0] == {"image": jpeg()}
+        for row, reason in ((1, r"only a path, '.*b.jpg'"), (2, "null"), (3, "neither bytes nor a path")):
+            with pytest.raises(BadSample, match=f"a.parquet, row {row}, column 'image': {reason}"):
+                source[row]
+
+    @pytest.mark.parametrize(
+        "note",
+        [
+            {"_type": "Array2D", "shape": ["a", 2]},
+            {"_type": "Array2D", "shape": [-1, 2]},
+            {"_type": "Array2D", "shape": 7},
+            {"_type": "Array3D", "shape": [1, 2, 3]},
+            {"_type": ["Image"]},
+            ["x"],
+            None,
+        ],
+    )
+    def test_notes_that_do_not_fit(self, tmp_path: Path, note: Any) -> None:
+        """The types that are there count."""
+        source = parquet(write(tmp_path / "a.parquet", notes={"x": note}, x=[[[1, 2]], [[3]]]))
+        assert source.fields["x"] == JSON
+        assert source[1] == {"x": [[3]]}
+
+    @pytest.mark.parametrize("text", ["{", "\udcff", "[" * 100_000])
+    def test_notes_that_are_no_json(self, tmp_path: Path, text: str) -> None:
+        """What might be classes is not passed over."""
+        schema = pa.schema([("x", pa.int8())], {"huggingface": text.encode("utf-8", "surrogateescape")})
+        pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
+        with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is no JSON: "):
+            parquet(tmp_path / "a.parquet")
+
+    @pytest.mark.parametrize("text", ["[]", "{}", '{"info": {"features": null}}', '{"info": 3}'])
+    def test_notes_of_another_kind(self, tmp_path: Path, text: str) -> None:
+        """Without features there are none."""
+        schema = pa.schema([("x", pa.int8())], {"huggingface": text})
+        pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
+        assert parquet(tmp_path / "a.parquet")[0] == {"x": 1}
+
+
+def _with_types(path: Path, types: dict[str, pa.DataType]) -> Path:
+    """Writes the file anew with some columns of other types."""
+    table = pq.read_table(path)
+    for name, kind in types.items():
+        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
+    pq.write_table(table, path, row_group_size=2)
+    return path
+
+
+def _descriptors() -> list[str]:
+    """The numbers of this process's open files."""
+    return [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+
+
+class TestReading:
+    def test_sizes(self, tmp_path: Path) -> None:
+        """Of numbers every byte is known, of the rest some rows are looked at; compressed or not is the same."""
+        text = ["a" * n for n in range(1, 10)] * 100
+        pq.write_table(pa.table({"x": np.zeros(900), "t": text}), tmp_path / "a.parquet", row_group_size=9)
+        assert set(parquet(tmp_path / "a.parquet", fields="x").sizes()) == {8}
+        assert set(parquet(tmp_path / "a.parquet").sizes()) == {8 + 4}
+
+    def test_row_groups_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In ascending order, and in any order within a group."""
+        table = pa.table({"x": np.arange(10_000), "t": [str(n) for n in range(10_000)]})
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=5000)
+        source = parquet(tmp_path / "a.parquet")
+        begun: list[Any] = []
+        original = pq.ParquetFile.iter_batches
+
+        def iter_batches(self: Any, step: int, row_groups: list[int], **options: Any) -> Any:
+            begun.extend(row_groups)
+            return original(self, step, row_groups=row_groups, **options)
+
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+        within = np.random.default_rng(0).permutation(5000).tolist()
+        for index in [*within, *(5000 + row for row in range(5000))]:
+            assert source[index] == {"x": index, "t": str(index)}
+        assert begun == [0, 1]
+
+    def test_files_are_closed(self, tmp_path: Path) -> None:
+        """Of many files one is open at a time, and none when nobody has the source any more."""
+
+        def opened() -> int:
+            return sum(os.readlink(f"/proc/self/fd/{fd}").endswith(".parquet") for fd in _descriptors())
+
+        for number in range(9):
+            write(tmp_path / f"{number}.parquet", x=[number], t=["a"], b=[b"b"])
+        source = parquet(tmp_path)
+        assert opened() == 0
+        assert [source[number]["x"] for number in range(9)] == list(range(9))
+        assert opened() == 1
+        del source
+        assert opened() == 0
+
+    def test_memory_is_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of a row group that is large, little is kept; its rows can still be had in any order."""
+        monkeypatch.setattr(module, "_KEPT", 3 << 20)
+        blobs = [bytes([n]) * 100_000 for n in range(200)]
+        pq.write_table(pa.table({"b": blobs}), tmp_path / "a.parquet", write_batch_size=1, data_page_size=100_000)
+        source = parquet(tmp_path / "a.parquet")
+        before, most = pa.total_allocated_bytes(), 0
+        for index in range(200):
+            assert source[index]["b"] == blobs[index]
+            most = max(most, pa.total_allocated_bytes() - before)
+        assert 1 << 20 < most < 6 << 20
+        for index in (150, 7, 8, 199, 0):
+            assert source[index]["b"] == blobs[index]
+
+    def test_one_text_over_and_over(self, tmp_path: Path) -> None:
+        """What a file says in few bytes is not unpacked at once: 400 MB here."""
+        texts = pa.DictionaryArray.from_arrays(np.arange(200_000, dtype="i4") % 2, ["a" * 2000, "b" * 2000])
+        pq.write_table(pa.table({"t": texts.dictionary_decode()}), tmp_path / "a.parquet", store_schema=False)
+        del texts
+        source = parquet(tmp_path / "a.parquet")
+        assert source.sizes()[0] == 2000
+        before = pa.total_allocated_bytes()
+        for index in (0, 50_001, 199_999):
+            assert source[index] == {"t": "ab"[index % 2] * 2000}
+            assert pa.total_allocated_bytes() - before < 80 << 20
+
+
+class TestWorkers:
+    def test_after_a_fork(self, tmp_path: Path) -> None:
+        """A child opens the files itself and reads the same."""
+        source = parquet(write(tmp_path / "a.parquet", x=np.arange(6)))
+        assert source[1] == {"x": 1}
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(6)]))
+            child.start()
+        assert receiver.poll(20)
+        assert receiver.recv() == [0, 1, 2, 3, 4, 5]
+        child.join(20)
+        assert child.exitcode == 0
+
+    def test_threads_with_copies(self, tmp_path: Path) -> None:
+        """Each copy has a reader of its own, so threads do not disturb each other."""
+        for number in range(3):
+            rows = np.arange(number * 1000, number * 1000 + 1000)
+            write(tmp_path / f"{number}.parquet", x=rows, t=[f"text {n}" for n in rows.tolist()])
+        source = parquet(tmp_path)
+        assert source.threads
+
+        def read(seed: int) -> int:
+            copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+            order = np.arange(3000) if seed % 2 else np.argsort(np.arange(3000) // 500 + seed, kind="stable")
+            return sum(copy[index] == {"x": index, "t": f"text {index}"} for index in order.tolist())
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(read, range(4))) == [3000] * 4
+
+    def test_a_relative_path_outlives_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        write(tmp_path / "a.parquet", x=[5, 6])
+        monkeypatch.chdir(tmp_path)
+        source = parquet("a.parquet")
+        monkeypatch.chdir("/")
+        assert pickle.loads(pickle.dumps(source))[1] == {"x": 6}  # noqa: S301
+
+
+class TestBadRows:
+    @pytest.mark.parametrize(
+        ("values", "reason"),
+        [
+            (pa.array([1, None]), "null"),
+            (pa.array(["a", None]), "null"),
+            (pa.array([b"a", None]), "null"),
+            (pa.array(["a", None]).dictionary_encode(), "null"),
+            (pa.array([[1], None]), "null"),
+            (pa.array([[1], [1, None]]), "null in a list of numbers"),
+            (pa.array([[1, 2], [1, None]], pa.list_(pa.int8(), 2)), "null in a list of numbers"),
+            (pa.array([[[1, 2]], [None]], pa.list_(pa.list_(pa.int8(), 2))), "expected lists of 2 values, got one of "),
+            (pa.array([jpeg(), b"words"]), "not a JPEG, PNG, WebP or BMP image"),
+            (pa.array([jpeg(), jpeg()[:-100]]), "the jpeg image is cut short"),
+            (pa.array([jpeg(), b""]), r"the image is empty \(0 bytes\)"),
+            (pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), "a map has a key twice"),
+            (pa.array([b"a", b"caf\xe9"]).view(pa.string()), "not UTF-8: .*0xe9"),
+        ],
+    )
+    def test_a_bad_value(self, tmp_path: Path, values: pa.Array, reason: str) -> None:
+        """The file, the row and the column are named; its neighbours can be read."""
+        write(tmp_path / "a.parquet", x=values[:1])
+        write(tmp_path / "b.parquet", x=values)
+        source = parquet(tmp_path)
+        assert len(source.sizes()) == 3
+        assert source[0] is not None
+        assert source[1] is not None
+        with pytest.raises(BadSample, match=rf"b.parquet, row 1, column 'x': {reason}"):
+            source[2]
+
+    def test_an_array_of_another_size(self, tmp_path: Path) -> None:
+        """Where Hugging Face notes a shape, every row must have it."""
+        note = {"x": {"_type": "Array2D", "shape": [2, 2]}}
+        rows = [[[1, 2], [3, 4]], [[1, 2]], [[1], [2]]]
+        source = parquet(write(tmp_path / "a.parquet", notes=note, x=pa.array(rows, pa.list_(pa.list_(pa.int8())))))
+        np.testing.assert_array_equal(source[0]["x"], [[1, 2], [3, 4]])
+        for row, reason in ((1, r"expected \[2, 2\] numbers, got 2"), (2, "expected lists of 2 values, got one of 1")):
+            with pytest.raises(BadSample, match=reason):
+                source[row]
+
+
+def _spoil(path: Path, group: int, column: int = 0, at: int = 200) -> None:
+    """Changes a byte in the first data page of a column of a row group."""
+    place = pq.read_metadata(path).row_group(group).column(column).data_page_offset + at
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _replace(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+    def test_a_damaged_page(self, tmp_path: Path, compression: str) -> None:
+        """Only the rows of its row group are bad, and they are named; its column is not offered."""
+        values = np.random.default_rng(0).random(900)
+        pq.write_table(
+            pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=300, compression=compression,
+            use_dictionary=False, write_page_checksum=True,
+        )  # fmt: skip
+        source = parquet(tmp_path / "a.parquet")
+        _spoil(tmp_path / "a.parquet", 1)
+        for _ in range(2):
+            assert [source[n]["x"] for n in (0, 299, 600, 899)] == values[[0, 299, 600, 899]].tolist()
+            for row in (300, 599):
+                reason = rf"a.parquet, row {row}: its row group is damaged here or before: .*(CRC|[Cc]orrupt)"
+                with pytest.raises(BadSample, match=reason):
+                    source[row]
+        assert source.column("x") is None
+
+    def test_rows_before_a_damaged_page(self, tmp_path: Path) -> None:
+        """They can be read, and what is wrong is found out once only."""
+        table = pa.table({"x": np.arange(4000)})
+        options: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "compression": "none"}
+        pq.write_table(table, tmp_path / "a.parquet", data_page_size=800, write_batch_size=100, **options)
+        source = parquet(tmp_path / "a.parquet")
+        data = bytearray((tmp_path / "a.parquet").read_bytes())
+        data[data.index(np.array([3550]).tobytes()) + 1] ^= 0xFF
+        (tmp_path / "a.parquet").write_bytes(data)
+        assert source[0] == {"x": 0}
+        for _ in range(3):
+            with pytest.raises(BadSample, match=r"a.parquet, row 3600: its row group is damaged here or before: "):
+                source[3600]
+            assert source[2000] == {"x": 2000}
+
+    def test_other_columns_do_not_suffer(self, tmp_path: Path) -> None:
+        """What is not chosen is not read."""
+        path = write(tmp_path / "a.parquet", x=[1, 2], y=[3, 4])
+        source = parquet(path, fields="y")
+        _spoil(path, 0, 0, at=0)
+        assert source[1] == {"y": 4}
+
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [
+            (_replace(b""), "file size is 0 bytes"),
+            (_replace(b"words" * 10), "magic bytes not found"),
+            (_replace(b"PAR1PAR1"), "Parquet"),
+            (lambda path: os.truncate(path, path.stat().st_size - 1), "magic bytes not found"),
+            (lambda path: path.write_bytes(b"PAR1" + path.read_bytes()[-4:]), "Parquet"),
+        ],
+    )
+    def test_a_file_that_is_none(self, tmp_path: Path, damage: Callable[[Path], object], reason: str) -> None:
+        """It is named, wherever it stands among others."""
+        for name in "abc":
+            write(tmp_path / f"{name}.parquet", x=[1])
+        damage(tmp_path / "b.parquet")
+        with pytest.raises(SourceError, match=f"b.parquet cannot be read: .*{reason}"):
+            parquet(tmp_path)
+
+    @pytest.mark.parametrize("times", [1, -1])
+    def test_fewer_rows_than_the_footer_says(self, tmp_path: Path, times: int) -> None:
+        """A footer that contradicts itself is refused; if only the pages tell, rows that are not there are bad."""
+        pq.write_table(pa.table({"x": np.arange(101.0)}), tmp_path / "a.parquet", use_dictionary=False)
+        data = (tmp_path / "a.parquet").read_bytes()
+        footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        # Numbers of Thrift: 101 and 102. The first is that of the file, then come the row group's and the column's.
+        (tmp_path / "a.parquet").write_bytes(data[:footer] + data[footer:].replace(b"\xca\1", b"\xcc\1", times))
+        if times == 1:
+            with pytest.raises(SourceError, match=r"a.parquet is damaged: its row groups do not have 102 rows"):
+                parquet(tmp_path / "a.parquet")
+            return
+        source = parquet(tmp_path / "a.parquet")
+        assert [source[row]["x"] for row in (0, 100)] == [0, 100]
+        with pytest.raises(BadSample, match=r"a.parquet, row 101: .* there are fewer rows than the file says"):
+            source[101]
+
+    def test_a_file_that_vanishes(self, tmp_path: Path) -> None:
+        """After it was found it must stay."""
+        source = pickle.loads(pickle.dumps(parquet(write(tmp_path / "a.parquet", x=[1]))))  # noqa: S301
+        (tmp_path / "a.parquet").unlink()
+        with pytest.raises(SourceError, match=r"a.parquet cannot be read: .*No such file"):
+            source[0]
+
+    @pytest.mark.slow
+    def test_random_damage(self, tmp_path: Path) -> None:
+        """Whatever byte is wrong, the file is refused, a row is bad, or a value is another: nothing else is raised."""
+        columns = {str(n): KINDS[name][0] for n, name in enumerate(("int32", "string", "structs", "tensors", "maps"))}
+        whole = write(tmp_path / "a.parquet", **columns).read_bytes()
+        random = np.random.default_rng(0)
+        refused = bad = 0
+        for _ in range(150):
+            spoiled = bytearray(whole)
+            spoiled[random.integers(len(spoiled))] = random.integers(256)
+            (tmp_path / "a.parquet").write_bytes(spoiled)
+            try:
+                source = parquet(tmp_path / "a.parquet")
+            except (SourceError, ConfigError):
+                refused += 1
+                continue
+            source.column("0")
+            for index in range(len(source.sizes())):
+                try:
+                    source[index]
+                except BadSample:
+                    bad += 1
+        assert refused > 15
+        assert bad > 15
