@@ -2,8 +2,8 @@
 
     python -m benchmarks._pack ORDER.json RESULT.json
 
-Timed is the packing alone, with everything imported; then how long the system takes to have it all on the disk, as not
-every peer waits for that itself.
+Timed is the packing alone, with everything imported and the files listed; then how long the system takes to have it all
+on the disk, as not every peer waits for that itself.
 """
 
 import importlib
@@ -35,11 +35,11 @@ def shardio(task: str, container: str, workload: Workload, source: Path, out: Pa
     from shardio.rework import Rework
     from shardio_converters import imagefolder, numpy
 
-    read = partial(numpy.numpy, source) if task == "tensors" else partial(imagefolder.imagefolder, source)
-    small = Rework(resize_shorter=SHORTER, quality=QUALITY)
+    made: Any = numpy.numpy(source) if task == "tensors" else imagefolder.imagefolder(source)
+    if task == "small":
+        made = Reworked(made, Rework(resize_shorter=SHORTER, quality=QUALITY), {})
 
     def run() -> None:
-        made: Any = Reworked(read(), small, {}) if task == "small" else read()
         convert(made, out, container=container, workers=WORKERS, shard_size=SHARD_BYTES)
 
     return run
@@ -48,14 +48,14 @@ def shardio(task: str, container: str, workload: Workload, source: Path, out: Pa
 def webdataset(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
     """A ShardWriter in each of the processes."""
     importlib.import_module("webdataset")
-    return partial(_in_parts, _webdataset_part, task, workload, source, out)
+    return partial(_in_parts, _webdataset_part, task, _items(task, workload, source), out)
 
 
-def _webdataset_part(task: str, workload: Workload, source: Path, out: Path, part: int) -> None:
+def _webdataset_part(task: str, items: Any, out: Path, part: int) -> None:
     from webdataset import ShardWriter
 
     with ShardWriter(str(out / f"{part}-%06d.tar"), maxsize=SHARD_BYTES, verbose=0) as writer:
-        for number, sample in _samples(task, workload, source, part):
+        for number, sample in _samples(task, items, part):
             if task == "tensors":
                 writer.write({"__key__": f"{number:012d}", "npy": sample})
             else:
@@ -66,14 +66,16 @@ def streaming(task: str, variant: str, workload: Workload, source: Path, out: Pa
     """An MDSWriter in each of the processes, and their indexes merged, as its manual says."""
     from streaming.base.util import merge_index
 
+    items = _items(task, workload, source)
+
     def run() -> None:
-        _in_parts(_streaming_part, task, workload, source, out)
+        _in_parts(_streaming_part, task, items, out, workload)
         merge_index(str(out), keep_local=True)
 
     return run
 
 
-def _streaming_part(task: str, workload: Workload, source: Path, out: Path, part: int) -> None:
+def _streaming_part(task: str, items: Any, out: Path, workload: Workload, part: int) -> None:
     from streaming import MDSWriter
 
     shape = ",".join(map(str, workload.shape))
@@ -81,7 +83,7 @@ def _streaming_part(task: str, workload: Workload, source: Path, out: Path, part
         {"array": f"ndarray:{workload.dtype}:{shape}"} if task == "tensors" else {"image": "bytes", "label": "int"}
     )
     with MDSWriter(out=str(out / str(part)), columns=columns, size_limit=SHARD_BYTES) as writer:
-        for _, sample in _samples(task, workload, source, part):
+        for _, sample in _samples(task, items, part):
             writer.write({"array": sample} if task == "tensors" else {"image": sample[0], "label": sample[1]})
 
 
@@ -93,15 +95,8 @@ def litdata(task: str, variant: str, workload: Workload, source: Path, out: Path
     if task != "tensors":
         inputs = [(str(path), label) for path, label in photos(source, workload.count)]
     make = partial(_litdata_array, workload, source) if task == "tensors" else partial(_litdata_photo, task)
-    return partial(
-        library.optimize,
-        make,
-        inputs,
-        output_dir=str(out),
-        chunk_bytes=SHARD_BYTES,
-        num_workers=WORKERS,
-        start_method="fork",
-    )
+    how: dict[str, Any] = {"chunk_bytes": SHARD_BYTES, "num_workers": WORKERS, "start_method": "fork"}
+    return partial(library.optimize, make, inputs, output_dir=str(out), **how)
 
 
 def _litdata_photo(task: str, item: tuple[str, int]) -> Any:
@@ -157,11 +152,11 @@ class _Decoded:
         return cv2.imread(str(path), cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else 1), label
 
 
-def _in_parts(work: Any, task: str, workload: Workload, source: Path, out: Path) -> None:
+def _in_parts(work: Any, task: str, items: Any, out: Path, *arguments: Any) -> None:
     """`work` in as many processes, each of which has every n-th sample."""
     out.mkdir()
     context = multiprocessing.get_context("fork")
-    parts = [context.Process(target=work, args=(task, workload, source, out, part)) for part in range(WORKERS)]
+    parts = [context.Process(target=work, args=(task, items, out, *arguments, part)) for part in range(WORKERS)]
     for process in parts:
         process.start()
     for process in parts:
@@ -170,14 +165,17 @@ def _in_parts(work: Any, task: str, workload: Workload, source: Path, out: Path)
             raise RuntimeError(f"a part ended with {process.exitcode}")
 
 
-def _samples(task: str, workload: Workload, source: Path, part: int) -> Iterator[tuple[int, Any]]:
-    if task == "tensors":
-        stored = arrays(workload, source)
-        for number in range(part, workload.count, WORKERS):
-            yield number, np.array(stored[number])
-        return
-    for number, (path, label) in list(enumerate(photos(source, workload.count)))[part::WORKERS]:
-        yield number, (_photo(task, path), label)
+def _items(task: str, workload: Workload, source: Path) -> Any:
+    return arrays(workload, source) if task == "tensors" else photos(source, workload.count)
+
+
+def _samples(task: str, items: Any, part: int) -> Iterator[tuple[int, Any]]:
+    for number in range(part, len(items), WORKERS):
+        if task == "tensors":
+            yield number, np.array(items[number])
+        else:
+            path, label = items[number]
+            yield number, (_photo(task, path), label)
 
 
 def _photo(task: str, path: Path) -> bytes:

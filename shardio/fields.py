@@ -35,6 +35,7 @@ from .types import Buffer, Sample
 Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
 
 CHECKSUM = "_checksum"
+_INT64 = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -118,6 +119,8 @@ class Field:
                 except (TypeError, ValueError) as error:
                     raise BadSample(f"not JSON: {error}") from error
             case "scalar":
+                if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # labels, mostly
+                    return value.to_bytes(8, "little", signed=True)
                 return self._array(value, ()).tobytes()
             case "array":
                 array = self._array(value, self.shape)

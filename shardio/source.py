@@ -4,7 +4,7 @@ A converter is a function `(src, **options) -> Source` that an installed distrib
 `shardio.converters`. shardio imports none of them itself, so anyone can add one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError
+from .errors import BadSample, ConfigError
 from .fields import Field
 from .types import Sample
 
@@ -49,6 +49,14 @@ class HasColumns(Protocol):
 
     def column(self, name: str) -> NDArray[Any] | None:
         """All values of the scalar field `name`, `[n]`; None where that would cost as much as reading the samples."""
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """A source that reads several samples together for less than one by one."""
+
+    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+        """The samples in the order asked for; what is bad comes as the error that `source[number]` raises."""
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ LAYERS = [
         "errors",
         "npy",
         "types",
+        "shared",
         "units",
         "timing",
         "processes",

@@ -1,9 +1,7 @@
 """What converters share: which fields are taken and what they are called, pixels as PNG, files named in errors."""
 
 import os
-import re
-import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, final
 
@@ -12,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio import images
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError
 from shardio.fields import Field
+from shardio.foreign.names import field_name, shown
+from shardio.native import library
+from shardio.native.files import read_files
 
-_OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
+_TOGETHER = 16 << 20  # bytes of files that are read at once
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
 
 
@@ -51,11 +52,6 @@ def choose(given: str | Mapping[str, str] | None, available: Iterable[str], plac
     return chosen
 
 
-def field_name(name: str) -> str:
-    """A source's own name as a field may be called: `data/images` becomes `data.images`, `a b` becomes `a_b`."""
-    return _OTHER.sub("_", name.strip("/").replace("/", ".")).lstrip("_.-") or "field"
-
-
 def _pair(part: str, known: list[str]) -> tuple[str, str]:
     if part in known:  # a name may hold an equals sign itself
         return field_name(part), part
@@ -76,7 +72,7 @@ def png(pixels: NDArray[Any], place: object) -> bytes:
 def check_image_size(size: int, path: str | Path) -> None:
     """BadSample, naming the file, if it has more bytes than an image that can be decoded."""
     if size > _MOST_IMAGE:
-        raise BadSample(f"{text_of(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
+        raise BadSample(f"{shown(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
 
 
 def read_image(path: str) -> bytes:
@@ -93,41 +89,35 @@ def read_image(path: str) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise BadSample(f"{text_of(path)}: cannot be read: {error.strerror}") from error
+        raise BadSample(f"{shown(path)}: cannot be read: {error.strerror}") from error
     return data
 
 
-def text_of(path: str | Path) -> str:
-    """A file's name as text that can be stored and printed: bytes that are not UTF-8 are written `\\xff`."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[bytes | BadSample]:
+    """Whole files as by `read_image`, or what that raises; read together, which keeps threads from waiting in turns.
+
+    Args:
+        paths: the files.
+        sizes: about how many bytes each has, int64 [n].
+    """
+    start = 0
+    while start < len(paths):
+        stop = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:]), _TOGETHER)))
+        small = library() is not None and int(sizes[start:stop].sum()) <= _TOGETHER
+        found = read_files([os.fsencode(path) for path in paths[start:stop]], sizes[start:stop]) if small else ()
+        for number in range(start, stop):
+            data = found[number - start] if found else None
+            try:
+                yield read_image(paths[number]) if data is None else bytes(data)
+            except BadSample as error:
+                yield error
+        start = stop
 
 
 def check_index(index: int, count: int) -> None:
     """IndexError unless `index` is in [0, count)."""
     if not 0 <= index < count:
         raise IndexError(f"index must be in [0, {count}), got {index}")
-
-
-def files_of(src: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[Path]:
-    """`src` itself, or the files in the directory `src` that end in one of `suffixes`, by name; hidden ones left out.
-
-    Raises SourceError if there is none, or one is no file that can be read.
-    """
-    root = Path(src).absolute()
-    try:
-        found = [root]
-        if root.is_dir():
-            with os.scandir(root) as entries:
-                names = [entry.name for entry in entries if entry.name.lower().endswith(suffixes)]
-            found = [path for name in sorted(names) if not name.startswith(".") and not (path := root / name).is_dir()]
-        for path in found:
-            if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for a writer for ever
-                raise SourceError(f"{text_of(path)} is no file")
-    except OSError as error:
-        raise SourceError(f"{text_of(error.filename or root)} cannot be read: {error.strerror}") from error
-    if not found:
-        raise SourceError(f"{text_of(root)} holds no files that end in {' or '.join(suffixes)}")
-    return found
 
 
 def labelled(name: str, field: Field) -> Field:

@@ -10,10 +10,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers._hdf5_library import missing_filter
 from shardio.errors import BadSample, SourceError
+from shardio.foreign.names import shown
 
 from ._arrays import Blocks, rows_at_once, sample_value
-from ._common import text_of
 from ._hdf5_columns import Column
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
@@ -29,7 +30,7 @@ def open_file(path: Path) -> Any:
         return importlib.import_module("h5py").File(path, "r")
     except DAMAGE as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise SourceError(f"{text_of(path)} cannot be read as HDF5: {reason}") from error
+        raise SourceError(f"{shown(path)} cannot be read as HDF5: {reason}") from error
 
 
 @final
@@ -56,7 +57,7 @@ class Reader:
                 self._add(column)
         except DAMAGE as error:
             self.close()
-            raise SourceError(f"{text_of(path)} cannot be read: {error}") from error
+            raise SourceError(f"{shown(path)} cannot be read: {error}") from error
         except SourceError:
             self.close()
             raise
@@ -69,7 +70,7 @@ class Reader:
     def _add(self, column: Column) -> None:
         for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
             self._datasets[path] = self._file[path]
-            _check_filters(self._datasets[path], f"{text_of(self._path)}, {path}")
+            _check_filters(self._datasets[path], f"{shown(self._path)}, {path}")
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
             heads = self._heads.setdefault(column.path, [])
@@ -81,7 +82,7 @@ class Reader:
             element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
             return sample_value(element, column.field)
         except (BadSample, TypeError) as error:  # TypeError: nothing where numbers should be
-            raise BadSample(f"{text_of(self._path)}, {column.path}, row {row}: {error}") from error
+            raise BadSample(f"{shown(self._path)}, {column.path}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:
         """All rows of a column of scalars; BadSample if they cannot be read."""
@@ -153,13 +154,5 @@ def _reading() -> Iterator[None]:
 
 def _check_filters(dataset: Any, place: str) -> None:
     """Loads hdf5plugin where a dataset's filters need it; SourceError names a filter that is missing all the same."""
-    h5z = importlib.import_module("h5py").h5z
-    properties = dataset.id.get_create_plist()
-    for code, _, _, title in (properties.get_filter(number) for number in range(properties.get_nfilters())):
-        if h5z.filter_avail(code):
-            continue
-        with contextlib.suppress(ImportError):
-            importlib.import_module("hdf5plugin")
-        if not h5z.filter_avail(code):
-            what = f"HDF5 filter {code} ({title.decode(errors='replace')})"
-            raise SourceError(f"{place} needs {what}: pip install 'shardio-data[hdf5]' may provide it")
+    if what := missing_filter(dataset):
+        raise SourceError(f"{place} needs {what}: pip install 'shardio-data[hdf5]' may provide it")

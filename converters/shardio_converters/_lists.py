@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from shardio.errors import SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 
-from ._common import text_of
 from ._texts import Texts
 
 _MOST = 16 << 20  # characters of one cell: a quote that is never closed must not take all memory
@@ -57,7 +57,7 @@ class Listing:
     delimiter: str | None
 
     def __str__(self) -> str:
-        return text_of(self.path)
+        return shown(self.path)
 
     def names(self) -> list[str]:
         """The columns' names: the header, or the keys of the first object. SourceError if there is no row."""

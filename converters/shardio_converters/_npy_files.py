@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from shardio import npy
 from shardio.errors import SourceError
-
-from ._common import text_of
+from shardio.foreign.names import shown
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
@@ -57,7 +56,7 @@ class Stored:
     fortran: bool
 
     def __str__(self) -> str:
-        return f"{text_of(self.path)}{f', {self.member}' if self.member else ''}"
+        return f"{shown(self.path)}{f', {self.member}' if self.member else ''}"
 
     @property
     def stop(self) -> int:
@@ -92,12 +91,12 @@ def is_npz(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) in _ZIP
     except OSError as error:
-        raise SourceError(f"{text_of(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
 
 
 def of_npy(path: Path) -> Stored:
     """The array in a .npy. SourceError unless the file is as long as its header says."""
-    with _damage_told(text_of(path)), path.open("rb") as file:
+    with _damage_told(shown(path)), path.open("rb") as file:
         found = Stored(path, "", False, *_header(file))
         size = os.fstat(file.fileno()).st_size
     if size != found.stop and not found.dtype.hasobject:
@@ -108,11 +107,11 @@ def of_npy(path: Path) -> Stored:
 def of_npz(path: Path) -> dict[str, Stored]:
     """The arrays in a .npz by name; members that are none are left alone. SourceError unless they are whole."""
     found = {}
-    with _damage_told(text_of(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with _damage_told(shown(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
-            with _damage_told(f"{text_of(path)}, {info.filename}"), archive.open(info) as member:
+            with _damage_told(f"{shown(path)}, {info.filename}"), archive.open(info) as member:
                 start, dtype, shape, fortran = _header(member)
             packed = info.compress_type != zipfile.ZIP_STORED
             before = 0 if packed else _start(file, info)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from shardio import images
 from shardio.errors import BadSample
+from shardio.foreign.names import field_name
 
-from ._common import field_name, png
+from ._common import png
 
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))

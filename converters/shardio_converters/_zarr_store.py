@@ -14,9 +14,9 @@ from typing import Any, final
 from shardio._optional import load
 from shardio.errors import SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 
 from ._arrays import array_field
-from ._common import text_of
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -59,7 +59,7 @@ class Store:
             else:
                 self._store = stores.DirectoryStore(str(root))
         except DAMAGE as error:
-            raise SourceError(f"{text_of(root)} cannot be read: {error}") from error
+            raise SourceError(f"{shown(root)} cannot be read: {error}") from error
 
     def array(self, path: str) -> Any:
         """The array at `path`; SourceError if zarr does not take its metadata."""
@@ -67,7 +67,7 @@ class Store:
         try:
             return self._zarr.open_array(store=self._store, path=path, mode="r")
         except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{text_of(self._root)}: the array {path!r} cannot be read: {error!r}") from error
+            raise SourceError(f"{shown(self._root)}: the array {path!r} cannot be read: {error!r}") from error
 
     def close(self) -> None:
         """Closes the store."""
@@ -81,7 +81,7 @@ def columns(root: Path) -> dict[str, Column]:
     for path, metadata in _find(root):  # a folder may hold metadata of both formats
         codecs[path] = codecs.get(path, set()) | _codecs(metadata)
     if not codecs:
-        raise SourceError(f"{text_of(root)} holds no arrays of Zarr")
+        raise SourceError(f"{shown(root)} holds no arrays of Zarr")
     store = Store(root)
     found: dict[str, Column] = {}
     try:
@@ -130,9 +130,9 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
-                    yield from _array_metadata(file.read(name), folder, f"{text_of(root)}, {name}")
+                    yield from _array_metadata(file.read(name), folder, f"{shown(root)}, {name}")
     except DAMAGE as error:
-        raise SourceError(f"{text_of(root)} cannot be read: {error}") from error
+        raise SourceError(f"{shown(root)} cannot be read: {error}") from error
 
 
 def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -140,7 +140,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
     known = [folder / name for name in _METADATA if (folder / name).exists()]
     if inode in above or not (known or (folder / ".zgroup").exists()):  # above: a link to a folder that it is in
         return
-    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, text_of(file))]
+    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, shown(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:

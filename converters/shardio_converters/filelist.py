@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from shardio import images
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 from shardio.types import Sample
 
-from ._common import check_image_size, check_index, choose, sniffed, text_of
+from ._common import check_image_size, check_index, choose, sniffed
 from ._lists import Column, Listing
 from ._texts import Texts
 
@@ -68,7 +69,7 @@ def filelist(
     listing = _listing(Path(src).absolute(), delimiter)
     folder = listing.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
-        raise SourceError(f"root must be a folder, got {text_of(folder)}")
+        raise SourceError(f"root must be a folder, got {shown(folder)}")
     names = listing.names()
     wanted = _usual(names, listing) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
@@ -154,7 +155,7 @@ class FileList:
         check_index(index, len(self._keys))
         sample = {name: _read(self.root, file.paths[index], file.field) for name, file in self.files.items()}
         sample |= {name: column[index] for name, column in self.columns.items()}
-        return {**sample, "key": text_of(self._keys[index])} if self._has_key else sample
+        return {**sample, "key": shown(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: columns of numbers and of truth values."""
@@ -164,11 +165,11 @@ class FileList:
 
 def _listing(path: Path, delimiter: str | None) -> Listing:
     if not path.is_file():  # what a shell calls <(...) can be read only once, and errors look for their line
-        raise SourceError(f"{text_of(path)} is {'no file' if path.exists() else 'missing'}")
+        raise SourceError(f"{shown(path)} is {'no file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()
     if delimiter is None:
         if suffix not in DELIMITERS:
-            raise ConfigError(f"{text_of(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
+            raise ConfigError(f"{shown(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
         return Listing(path, DELIMITERS[suffix])
     one = "\t" if delimiter == "\\t" else delimiter
     if len(one) != 1 or one in '\r\n"':
@@ -243,7 +244,7 @@ def _read(root: Path, path: str, field: Field) -> bytes:
         try:
             images.probe(data)
         except BadSample as error:
-            raise BadSample(f"{text_of(root / path)}: {error}") from error
+            raise BadSample(f"{shown(root / path)}: {error}") from error
     return data
 
 
@@ -254,10 +255,10 @@ def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> 
         if image:
             check_image_size(found.st_size, place)
         if not stat.S_ISREG(found.st_mode):  # opening a named pipe would wait for a writer for ever
-            raise BadSample(f"{text_of(place)} is no file")
+            raise BadSample(f"{shown(place)} is no file")
         with place.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        raise BadSample(f"{text_of(place)}: cannot be read: {error.strerror}") from error
+        raise BadSample(f"{shown(place)}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadSample(f"{text_of(place)!r}: no file can be called so: {error}") from error
+        raise BadSample(f"{shown(place)!r}: no file can be called so: {error}") from error

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field
 from shardio.foreign.files import find
-from shardio.foreign.names import Paths
+from shardio.foreign.names import Paths, shown
 from shardio.types import Sample
 
 from ._arrays import listed, measure
-from ._common import OneOpen, check_index, choose, labelled, text_of
+from ._common import OneOpen, check_index, choose, labelled
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 
@@ -65,7 +65,7 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
         names = names or _choose(fields, contents, path)
         found = _take(names, contents, path, paths[0])
         if fields is None and (extra := contents.usual().keys() - names.values()):
-            raise SourceError(f"files must agree: {text_of(path)} has {min(extra)!r}, {text_of(paths[0])} has not")
+            raise SourceError(f"files must agree: {shown(path)} has {min(extra)!r}, {shown(paths[0])} has not")
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(next(iter(found.values())).shape[0])
@@ -112,7 +112,7 @@ class Hdf5:
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
-            raise SourceError(f"{text_of(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
+            raise SourceError(f"{shown(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
         return {name: column.path for name, column in self.columns.items()}
 
     @property
@@ -172,7 +172,7 @@ def _contents(path: Path, external_links: bool) -> Contents:
     try:
         return Contents(file, path, external_links)
     except DAMAGE as error:
-        raise SourceError(f"{text_of(path)} cannot be read: {error}") from error
+        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
     finally:
         file.close()
 
@@ -180,19 +180,19 @@ def _contents(path: Path, external_links: bool) -> Contents:
 def _check_whole(contents: Contents, path: Path) -> None:
     """Raises SourceError unless everything that `path` holds can be taken together."""
     if contents.foreign:
-        raise SourceError(f"{text_of(path)} {_elsewhere(contents)}; or choose others with fields")
+        raise SourceError(f"{shown(path)} {_elsewhere(contents)}; or choose others with fields")
     usual = contents.usual()
     if not usual:
-        raise SourceError(f"{text_of(path)} holds no datasets with rows: {_listed(contents.columns)}")
+        raise SourceError(f"{shown(path)} holds no datasets with rows: {_listed(contents.columns)}")
     if len({column.shape[0] for column in usual.values()}) > 1:
         listed = _listed(usual)
-        raise SourceError(f"{text_of(path)}: datasets differ in their rows; choose some with fields: {listed}")
+        raise SourceError(f"{shown(path)}: datasets differ in their rows; choose some with fields: {listed}")
 
 
 def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
     available = contents.usual() if fields is None else contents.all()
     try:
-        return choose(fields, available, text_of(path))
+        return choose(fields, available, shown(path))
     except ConfigError as error:
         if contents.foreign:
             raise ConfigError(f"{error}; the file {_elsewhere(contents)}") from error
@@ -206,13 +206,13 @@ def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path)
     for field, name in names.items():
         column = available.get(name)
         if column is None:
-            raise SourceError(f"files must agree: {text_of(path)} has no {name!r}, {text_of(first)} has")
+            raise SourceError(f"files must agree: {shown(path)} has no {name!r}, {shown(first)} has")
         if column.problem:
-            raise SourceError(f"{text_of(path)}: {name!r} cannot be taken: {column.problem}")
+            raise SourceError(f"{shown(path)}: {name!r} cannot be taken: {column.problem}")
         found[field] = replace(column, field=labelled(field, column.field))
     if len({column.shape[0] for column in found.values()}) > 1:
         listed = _listed({name: available[name] for name in names.values()})
-        raise SourceError(f"{text_of(path)}: what is chosen must have the same number of rows: {listed}")
+        raise SourceError(f"{shown(path)}: what is chosen must have the same number of rows: {listed}")
     return found
 
 
@@ -221,7 +221,7 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
         if replace(column, shape=()) != replace(expected[name], shape=()):
             ours, others = (f"{c.path} {c.field}" for c in (column, expected[name]))
             raise SourceError(
-                f"files must agree: field {name!r} is {ours} in {text_of(path)}, {others} in {text_of(first)}"
+                f"files must agree: field {name!r} is {ours} in {shown(path)}, {others} in {shown(first)}"
             )
 
 

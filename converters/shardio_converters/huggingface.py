@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from shardio._optional import load
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 from shardio.types import Sample
 
 from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once
 from ._arrow_values import numbers
-from ._common import check_index, choose, read_image, text_of
+from ._common import check_index, choose, read_image
 
 _COLUMN_ROWS = 1 << 16  # rows whose scalars are read at once
 
@@ -163,11 +164,9 @@ def _loaded(src: Any) -> tuple[str, Any]:
         raise SourceError(f"expected a datasets.Dataset or a directory, got {type(src).__name__}")
     root = Path(src).absolute()  # never a URL, which would be opened
     try:
-        return text_of(root), library.load_from_disk(str(root), keep_in_memory=False)
+        return shown(root), library.load_from_disk(str(root), keep_in_memory=False)
     except damage() as error:
-        raise SourceError(
-            f"{text_of(root)} is not what save_to_disk writes: {type(error).__name__}: {error}"
-        ) from error
+        raise SourceError(f"{shown(root)} is not what save_to_disk writes: {type(error).__name__}: {error}") from error
 
 
 def _split(place: str, loaded: Any, subset: str | None) -> tuple[str, Any]:

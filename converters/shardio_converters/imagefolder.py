@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 from shardio.types import Sample
 
-from ._common import check_index, read_image, text_of
+from ._common import check_index, read_image, read_images
 from ._texts import Texts
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
@@ -53,22 +55,22 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     if not classes:
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
-            raise SourceError(f"{text_of(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+            raise SourceError(f"{shown(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
         return ImageFolder(root, Texts(n for n, _ in found), np.array([s for _, s in found], np.int64), (), ())
     paths = Texts()
-    sizes: list[int] = []
+    sizes = array("q")
     counts: list[int] = []
     for name in classes:
         below = sorted(_walk(root, name, suffixes, above))
         if not below:
             wanted = ", ".join(suffixes)
-            raise SourceError(f"a class folder needs an image, {text_of(root / name)} holds none; suffixes: {wanted}")
+            raise SourceError(f"a class folder needs an image, {shown(root / name)} holds none; suffixes: {wanted}")
         for path, size in below:
             paths.append(path)
             sizes.append(size)
         counts.append(len(below))
     starts = tuple(accumulate(counts, initial=0))[:-1]
-    return ImageFolder(root, paths, np.array(sizes, np.int64), tuple(map(text_of, classes)), starts)
+    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts)
 
 
 @final
@@ -108,10 +110,18 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self.paths))
-        name = self.paths[index]
-        data = read_image(f"{self.root}/{name}")
+        return self._sample(index, read_image(f"{self.root}/{self.paths[index]}"))
+
+    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+        """See `shardio.source.HasBlocks`."""
+        indices = numbers.tolist()
+        paths = [f"{self.root}/{self.paths[index]}" for index in indices]
+        for index, data in zip(indices, read_images(paths, self.file_sizes[numbers]), strict=True):
+            yield data if isinstance(data, BadSample) else self._sample(index, data)
+
+    def _sample(self, index: int, data: bytes) -> Sample:
         label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
-        return {"image": data, **label, "key": text_of(name)}
+        return {"image": data, **label, "key": shown(self.paths[index])}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
@@ -193,4 +203,4 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _unreadable(folder: Path, error: OSError) -> SourceError:
-    return SourceError(f"{text_of(folder)} cannot be read: {error.strerror}")
+    return SourceError(f"{shown(folder)} cannot be read: {error.strerror}")

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.fields import Field
+from shardio.foreign.files import find
+from shardio.foreign.names import shown
 from shardio.types import Sample
 
 from ._arrays import array_field, sample_value
-from ._common import check_index, choose, files_of, labelled, text_of
+from ._common import check_index, choose, labelled
 from ._npy_files import Stored, is_npz, of_npy, of_npz
 
 
@@ -46,7 +48,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         ConfigError: `fields` names what is not there.
     """
     root = Path(src).absolute()
-    files = files_of(root, (".npy",))
+    files = find(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
     if files != [root]:
         stored = {path.stem: of_npy(path) for path in files}
     elif is_npz(root):
@@ -57,8 +59,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         stored = {field.kind if field else "array": lone}
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
-        raise SourceError(f"{text_of(root)} holds no arrays")
-    source = Arrays({field: columns[own] for field, own in choose(fields, columns, text_of(root)).items()})
+        raise SourceError(f"{shown(root)} holds no arrays")
+    source = Arrays({field: columns[own] for field, own in choose(fields, columns, shown(root)).items()})
     source.check()
     return source
 

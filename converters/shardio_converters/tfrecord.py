@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardio import images
 from shardio.errors import BadSample, SourceError
 from shardio.fields import Field
 from shardio.foreign.files import check_plain, find
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import Places, Spans, scan
+from shardio.foreign.places import OfPlaces, Places, Spans, scan
 from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
 from shardio.foreign.tfrecord import scan as scan_file
 from shardio.types import Sample
@@ -69,14 +66,12 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
 
 
 @final
-class TFRecord:
+class TFRecord(OfPlaces):
     """Records of TFRecord files by number."""
 
-    threads = True
-    container = "indexed"
-
     def __init__(self, places: Places, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool) -> None:
-        self._places, self._names, self._fields, self._crc = places, dict(names), dict(fields), crc
+        super().__init__(places)
+        self._names, self._fields, self._crc = dict(names), dict(fields), crc
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -87,20 +82,6 @@ class TFRecord:
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name."""
         return {"source": "tfrecord"}
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files."""
-        return self._places.paths
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The first record's number of each file, and the number of all, `[files + 1]`."""
-        return self._places.starts
-
-    def sizes(self) -> NDArray[np.int64]:
-        """What each record has, `[n]`."""
-        return self._places.sizes
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
         """See `shardio.source.HasPlaces`: one value of bytes and lists of floats stand there as they are stored."""

@@ -5,13 +5,12 @@ The convention is that of https://github.com/webdataset/webdataset; `shardio.for
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field
@@ -19,7 +18,7 @@ from shardio.foreign import members, tar
 from shardio.foreign.files import File, check_plain, find
 from shardio.foreign.members import Part
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import Places, Spans, scan
+from shardio.foreign.places import OfPlaces, Places, Spans, scan
 from shardio.types import Sample
 
 from ._common import check_index, choose
@@ -66,14 +65,12 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
 
 
 @final
-class WebDataset:
+class WebDataset(OfPlaces):
     """Samples of tars. Where each begins is known; its headers are read again when it is."""
 
-    threads = True
-    container = "indexed"
-
     def __init__(self, places: Places, parts: Mapping[str, Part], *, key: bool) -> None:
-        self._places, self._parts, self._key = places, dict(parts), key
+        super().__init__(places)
+        self._parts, self._key = dict(parts), key
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -84,20 +81,6 @@ class WebDataset:
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name."""
         return {"source": "webdataset"}
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The tars."""
-        return self._places.paths
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The first sample's number of each tar, and the number of all, `[tars + 1]`."""
-        return self._places.starts
-
-    def sizes(self) -> NDArray[np.int64]:
-        """What each sample takes in its tar, headers too, `[n]`."""
-        return self._places.sizes
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
         """See `shardio.source.HasPlaces`."""

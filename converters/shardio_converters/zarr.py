@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.fields import Field
+from shardio.foreign.names import shown
 from shardio.types import Sample
 
 from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
-from ._common import OneOpen, check_index, choose, labelled, text_of
+from ._common import OneOpen, check_index, choose, labelled
 from ._zarr_store import DAMAGE, Column, Store, columns
 
 _MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own
@@ -50,17 +51,17 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
     root = Path(src).absolute()
     usual = {name: column for name, column in columns(root).items() if column.shape}
     if not usual:
-        raise SourceError(f"{text_of(root)} holds no arrays with rows")
-    names = choose(fields, usual, text_of(root))
+        raise SourceError(f"{shown(root)} holds no arrays with rows")
+    names = choose(fields, usual, shown(root))
     chosen: dict[str, Column] = {}
     for field, name in names.items():
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
-            raise SourceError(f"{text_of(root)}: {name!r} cannot be taken: {reason}")
+            raise SourceError(f"{shown(root)}: {name!r} cannot be taken: {reason}")
         chosen[field] = replace(usual[name], field=labelled(field, usual[name].field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
         shapes = listed({name: usual[name].shape for name in names.values()})
-        raise SourceError(f"{text_of(root)}: arrays differ in their rows; choose some with fields: {shapes}")
+        raise SourceError(f"{shown(root)}: arrays differ in their rows; choose some with fields: {shapes}")
     return Zarr(root, chosen).measured()
 
 
@@ -148,7 +149,7 @@ class _Reader:
             element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
             return sample_value(element, column.field)
         except BadSample as error:
-            where = f"{text_of(self._root)}, {column.path}" if column.path else text_of(self._root)
+            where = f"{shown(self._root)}, {column.path}" if column.path else shown(self._root)
             raise BadSample(f"{where}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:

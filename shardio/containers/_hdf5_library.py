@@ -108,7 +108,8 @@ def block_parts(ordered: Rows, block: int) -> list[slice]:
     return [slice(a, b) for a, b in zip([0, *breaks], [*breaks, len(ordered)], strict=True)]
 
 
-def _check_filters(dataset: Any, library: LibraryFile, name: str) -> None:
+def missing_filter(dataset: Any) -> str | None:
+    """A filter that a dataset needs and that is not there, even with hdf5plugin, if that is; None if all are."""
     h5z = importlib.import_module("h5py").h5z
     properties = dataset.id.get_create_plist()
     for code, _, _, title in (properties.get_filter(i) for i in range(properties.get_nfilters())):
@@ -117,8 +118,13 @@ def _check_filters(dataset: Any, library: LibraryFile, name: str) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module("hdf5plugin")
         if not h5z.filter_avail(code):
-            what = f"HDF5 filter {code} ({title.decode(errors='replace')})"
-            raise MissingDependency(f"{library.path}, field {name!r} needs {what}: pip install hdf5plugin")
+            return f"HDF5 filter {code} ({title.decode(errors='replace')})"
+    return None
+
+
+def _check_filters(dataset: Any, library: LibraryFile, name: str) -> None:
+    if what := missing_filter(dataset):
+        raise MissingDependency(f"{library.path}, field {name!r} needs {what}: pip install hdf5plugin")
 
 
 def _unreadable(library: LibraryFile, name: str, row: int, error: Exception) -> ShardCorrupt:

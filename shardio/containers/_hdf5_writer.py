@@ -5,14 +5,14 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
 from ..errors import ConfigError, MissingDependency
 from ..fields import Field
 from ..types import Stored
-from ._writing import OutputFiles, check_sample, describe, fixed_sizes, move, size_of
+from ._writing import OutputFiles, Stream, check_sample, describe, fixed_sizes, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
@@ -39,11 +39,14 @@ class Hdf5Writer:
         self._count = 0
         self._whole, self._closed = True, False
         self._files = OutputFiles()
-        self._data = {name: self._files.spool(path.parent, _SPOOL_BUFFER) for name in fields}
-        self._ends = {n: self._files.spool(path.parent, _SPOOL_BUFFER) for n, f in fields.items() if not f.fixed}
+        self._data = {name: self._spool() for name in fields}
+        self._ends = {name: self._spool() for name, field in fields.items() if not field.fixed}
         self._sizes = dict.fromkeys(self._ends, 0)
         for spool in self._ends.values():
             spool.write(bytes(8))
+
+    def _spool(self) -> Stream:
+        return Stream(self._files.spool(self._path.parent), _SPOOL_BUFFER)
 
     def append(self, sample: Stored) -> None:
         """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
@@ -74,11 +77,11 @@ class Hdf5Writer:
         h5py = importlib.import_module("h5py")
         # Aligned, so that reads of whole pages are possible; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
-        places: list[tuple[IO[bytes], int]] = []
+        places: list[tuple[Stream, int]] = []
         with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
             file.attrs[FIELDS] = describe(self._fields)
 
-            def lay(spool: IO[bytes], name: str, shape: tuple[int, ...], dtype: Any) -> None:
+            def lay(spool: Stream, name: str, shape: tuple[int, ...], dtype: Any) -> None:
                 dataset = file.create_dataset(name, shape, dtype, dcpl=_contiguous(h5py))
                 if dataset.size and dataset.dtype.itemsize:
                     places.append((spool, dataset.id.get_offset()))
@@ -93,7 +96,7 @@ class Hdf5Writer:
                     lay(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
         with open(self._path, "rb+", buffering=0) as whole:
             for spool, offset in places:
-                move(spool, whole, offset)
+                spool.move(whole, offset)
             os.fsync(whole.fileno())
 
     def _shape(self, field: Field) -> tuple[int, ...]:
@@ -128,16 +131,16 @@ def _zstd() -> dict[str, Any]:
         raise MissingDependency("compression='zstd' needs hdf5plugin: pip install hdf5plugin") from error
 
 
-def _copy(spool: IO[bytes], dataset: Any) -> None:
+def _copy(spool: Stream, dataset: Any) -> None:
     """Compresses what is in the spool into a dataset in chunks."""
-    spool.seek(0)
+    file = spool.whole()
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
     chunk = dataset.chunks[0]
     # Whole chunks only, so that each is compressed once.
     block = max(1, _BLOCK_BYTES // (row_bytes * chunk)) * chunk
     for start in range(0, len(dataset), block):
         rows = min(block, len(dataset) - start)
-        values = np.frombuffer(spool.read(rows * row_bytes), dataset.dtype)
+        values = np.frombuffer(file.read(rows * row_bytes), dataset.dtype)
         dataset[start : start + rows] = values.reshape(rows, *dataset.shape[1:])
 
 

@@ -72,10 +72,10 @@ class Stream:
     The system takes it without the interpreter's lock, so threads write shards side by side.
     """
 
-    __slots__ = ("_file", "_parts", "_size", "position")
+    __slots__ = ("_buffer", "_file", "_parts", "_size", "position")
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], buffer: int = BUFFER) -> None:
+        self._file, self._buffer = file, buffer
         self._parts: list[bytes | memoryview] = []
         self._size = 0
         self.position = 0
@@ -91,35 +91,42 @@ class Stream:
             added += len(part)
         self._size += added
         self.position += added
-        if now or self._size >= BUFFER or len(self._parts) > _MOST_PARTS:
+        if now or self._size >= self._buffer or len(self._parts) > _MOST_PARTS:
             self.flush()
 
     def flush(self) -> None:
         """Hands what was gathered to the system."""
-        left, self._parts, self._size = self._parts, [], 0
-        while left:
+        left, size, self._parts, self._size = self._parts, self._size, [], 0
+        while size:
             done = os.writev(self._file.fileno(), left[:_MOST_PARTS])
-            while left and done >= len(left[0]):
+            size -= done
+            while size and done >= len(left[0]):  # the system took less than all
                 done -= len(left.pop(0))
-            if done:
+            if size and done:
                 left[0] = left[0][done:]
 
+    def whole(self) -> IO[bytes]:
+        """The file with all that was written, to be read from its beginning."""
+        self.flush()
+        self._file.seek(0)
+        return self._file
 
-def move(spool: IO[bytes], target: IO[bytes], offset: int) -> None:
-    """Copies all of `spool` into `target`, from `offset` on; the system does it, and where it can, by reference."""
-    spool.flush()
-    size, done, copy = os.fstat(spool.fileno()).st_size, 0, True
-    while done < size:
-        try:
-            if copy:
-                done += os.copy_file_range(spool.fileno(), target.fileno(), size - done, done, offset + done)
-            else:
-                os.lseek(target.fileno(), offset + done, os.SEEK_SET)
-                done += os.sendfile(target.fileno(), spool.fileno(), done, size - done)
-        except OSError as error:
-            if not copy or error.errno not in _NO_COPIES:
-                raise
-            copy = False
+    def move(self, target: IO[bytes], offset: int) -> None:
+        """Copies all that was written into `target`, from `offset` on; the system does it, by reference if it can."""
+        self.flush()
+        source, done, copy = self._file.fileno(), 0, True
+        while done < self.position:
+            left = self.position - done
+            try:
+                if copy:
+                    done += os.copy_file_range(source, target.fileno(), left, done, offset + done)
+                else:
+                    os.lseek(target.fileno(), offset + done, os.SEEK_SET)
+                    done += os.sendfile(target.fileno(), source, done, left)
+            except OSError as error:
+                if not copy or error.errno not in _NO_COPIES:
+                    raise
+                copy = False
 
 
 @final
@@ -136,9 +143,9 @@ class OutputFiles:
         self._open.append(file)
         return file
 
-    def spool(self, folder: Path, buffer: int = BUFFER) -> IO[bytes]:
+    def spool(self, folder: Path) -> IO[bytes]:
         """A file without a name, on the file system of `folder`, that vanishes when it is closed."""
-        file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=buffer)  # noqa: SIM115
+        file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=BUFFER)  # noqa: SIM115
         self._open.append(file)
         return file
 

@@ -18,6 +18,8 @@ from . import indexed
 from ._writing import OutputFiles, Stream, check_options, check_sample, fixed_sizes, size_of
 from .indexed import IndexedReader
 
+_MOST_TEXTS = 4096
+
 
 @final
 class TarWriter:
@@ -31,6 +33,8 @@ class TarWriter:
         self._packed = indexed.packed(fields)
         self._places = struct.Struct(f"<{2 * len(self._members)}q")
         self._array_headers = {n: layout.array_header(f) for n, f in fields.items() if f.kind == "array" and f.fixed}
+        self._extensions = {n: layout.extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
+        self._texts: dict[tuple[str, bytes], bytes] = {}
         self._descr = np.lib.format.dtype_to_descr(dtype)
         self._sizes = fixed_sizes(fields)
         self._count = 0
@@ -84,14 +88,24 @@ class TarWriter:
             self._files.drop()
 
     def _content(self, name: str, field: Field, stored: Buffer) -> tuple[str, bytes, Buffer, int]:
-        value = layout.member_text(field, stored) if field.kind == "scalar" else stored
+        value = self._text(name, field, bytes(stored)) if field.kind == "scalar" else stored
         before, size = self._array_headers.get(name, b""), size_of(value)
         if len(before) + size > layout.LARGEST_MEMBER:
             raise BadSample(
                 f"{self._path.name}, sample {self._first + self._count}, field {name!r}: "
                 f"a tar member has at most {layout.LARGEST_MEMBER} bytes, got {size}"
             )
-        return layout.extension_of(name, field, stored), before, value, size
+        extension = self._extensions.get(name) or layout.extension_of(name, field, stored)
+        return extension, before, value, size
+
+    def _text(self, name: str, field: Field, stored: bytes) -> bytes:
+        """`layout.member_text`; values that come often, as labels do, are put into words once."""
+        text = self._texts.get((name, stored))
+        if text is None:
+            text = layout.member_text(field, stored)
+            if len(self._texts) < _MOST_TEXTS:
+                self._texts[name, stored] = text
+        return text
 
     def _index_header(self) -> bytes:
         return layout.npy_header({"descr": self._descr, "fortran_order": False, "shape": (self._count,)})

@@ -1,6 +1,5 @@
 """Who does the tasks: this process, several, or those of a Dask cluster. It changes nothing but the time it takes."""
 
-import pickle
 import threading
 import time
 import traceback
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 
 from .. import processes
 from ..errors import ShardioError, SourceError
+from ..shared import Shared
 from .work import Advance
 
 POLL_SECONDS = 0.1
@@ -80,7 +80,7 @@ def in_processes(workers: int) -> Runner:
 
 def _by_threads(work: Work, settings: Any, waiting: deque[Any], watch: Watch, workers: int) -> int:
     """Does the tasks that can be begun within some seconds; gives how much was done."""
-    shared = pickle.dumps(settings)  # each thread has a copy of its own
+    shared = Shared(settings)  # each thread has a copy of its own
     deadline = time.monotonic() + THREADS_SECONDS
     counts, stop = [0] * workers, threading.Event()
 
@@ -90,7 +90,7 @@ def _by_threads(work: Work, settings: Any, waiting: deque[Any], watch: Watch, wo
                 raise _Stopped
             counts[number] += count
 
-        own = pickle.loads(shared)  # noqa: S301  our own
+        own = shared.load()
         while time.monotonic() < deadline:
             try:
                 task = waiting.popleft()
@@ -119,7 +119,7 @@ def _by_processes(work: Work, settings: Any, waiting: deque[Any], watch: Watch, 
     counter: Synchronized[int] = processes.CONTEXT.Value("q", 0)
     stop = processes.CONTEXT.Event()
     pool = ProcessPoolExecutor(
-        min(workers, len(waiting)), processes.CONTEXT, initializer=_begin, initargs=(settings, counter, stop)
+        min(workers, len(waiting)), processes.CONTEXT, initializer=_begin, initargs=(Shared(settings), counter, stop)
     )
     pending: set[Future[Any]] = set()
     try:
@@ -147,11 +147,11 @@ class _Stopped(Exception):
 _state: tuple[Any, "Synchronized[int]", Event] | None = None
 
 
-def _begin(settings: Any, counter: "Synchronized[int]", stop: Event) -> None:
+def _begin(shared: Shared, counter: "Synchronized[int]", stop: Event) -> None:
     """In a new process: keeps what all its tasks share."""
     global _state
     processes.die_with_parent()
-    _state = (settings, counter, stop)
+    _state = (shared.load(), counter, stop)
 
 
 def _one(work: Work, task: Any) -> Any:

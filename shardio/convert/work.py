@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, DatasetError
 from ..shard import Encoded, ShardBuilder, WrittenShard, encode
-from ..source import Source
+from ..source import HasBlocks, Source
 from ..types import Sample
 from .journal import Journal, Record, Skipped
 
@@ -18,6 +18,7 @@ Advance: TypeAlias = Callable[[int], None]
 """Called with a number of samples that are done."""
 
 BLOCK_SAMPLES = 256
+TOGETHER = 256  # samples that a source is asked for at once
 
 
 @runtime_checkable
@@ -157,15 +158,29 @@ def read(source: Source, numbers: NDArray[np.int64]) -> Iterator[tuple[int, Enco
         yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
         return
     fields = source.fields
+    samples = _in_blocks(source, numbers) if isinstance(source, HasBlocks) else _one_by_one(source, numbers)
+    for number, sample in zip(numbers.tolist(), samples, strict=True):
+        if isinstance(sample, BadSample):
+            yield number, sample
+            continue
+        try:
+            yield number, encode(sample, fields)
+        except BadSample as error:
+            yield number, BadSample(f"{_name(number, sample)}: {error}")
+
+
+def _in_blocks(source: HasBlocks, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+    for start in range(0, len(numbers), TOGETHER):
+        yield from source.block(numbers[start : start + TOGETHER])
+
+
+def _one_by_one(source: Source, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
     for number in numbers.tolist():
         try:
-            sample = source[number]
-            try:
-                yield number, encode(sample, fields)
-            except BadSample as error:
-                raise BadSample(f"{_name(number, sample)}: {error}") from error
+            sample: Sample | BadSample = source[number]
         except BadSample as error:
-            yield number, error
+            sample = error
+        yield sample
 
 
 def _name(number: int, sample: Sample) -> str:

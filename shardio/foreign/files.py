@@ -208,7 +208,7 @@ def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str
     try:
         if path.is_dir():
             with os.scandir(path) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_file())
+                names = sorted(entry.name for entry in entries if not entry.is_dir())
             paths = [path / name for name in names if not name.startswith(".") and takes(name)]
         elif path.exists():
             paths = [path]
@@ -216,7 +216,9 @@ def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str
             paths = [Path(name) for text in _expanded(str(path)) for name in _globbed(text)]
         paths = [found for found in paths if not found.name.endswith(INDEXES)]
         if missing := next((found for found in paths if not found.is_file()), None):
-            raise SourceError(f"{shown(missing)}: there is no such file")
+            raise SourceError(
+                f"{shown(missing)} is no file" if missing.exists() else f"{shown(missing)}: there is no such file"
+            )
         if not paths:
             raise SourceError(f"{shown(path)}: {f'holds no {wanted}' if path.is_dir() else 'no file fits this'}")
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

@@ -70,6 +70,30 @@ class Places:
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 
+class OfPlaces:
+    """What sources of records in files share: see `shardio.source.Adoptable`."""
+
+    threads = True
+    container = "indexed"
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files."""
+        return self._places.paths
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first record's number of each file, and the number of all, `[files + 1]`."""
+        return self._places.starts
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes that each record has in its file, `[n]`."""
+        return self._places.sizes
+
+
 def scan(paths: Sequence[Path], work: Callable[[Path], Any]) -> list[Any]:
     """`work` of each file, many at once; the first failure, in the order of the files, is raised."""
     with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:

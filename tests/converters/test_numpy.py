@@ -328,8 +328,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("missing.npy", "cannot be read: No such file"),
-            ("empty", r"holds no files that end in .npy"),
+            ("missing.npy", "missing.npy: there is no such file"),
+            ("empty", r"holds no \*.npy files"),
             ("pipe.npy", "is no file"),
         ],
     )
