@@ -14,19 +14,17 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import durable
 from ..errors import ShardCorrupt
 from ..fields import Field
 from ..types import Column, Rows
 from ._files import Handle, RawFile, as_rows, check_request
+from ._hdf5_foreign import found, index_names, index_path
 from ._hdf5_library import LibraryFile, library_rows, library_values
 from ._hdf5_writer import FIELDS, Hdf5Writer
 from ._writing import check_options, read_description
 from .base import check_out
 from .direct import MAPPED_ROW, Direct, rows_of
 from .hdf5_chunks import chunked_rows
-
-_MOST_LINKS = 16
 
 
 class _Rows(Protocol):
@@ -112,22 +110,6 @@ class Hdf5Container:
         return (path, index) if index.exists() else (path,)
 
 
-def index_path(path: Path) -> Path:
-    """The index of a file that others wrote: scalars, hidden columns, and the other fields' names as attributes."""
-    return path.with_name(path.name.removesuffix(".h5") + ".idx.h5")
-
-
-def write_index(path: Path, names: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> None:
-    """Writes an index: what the datasets of fields are called, and the columns `[n, ...]` that it holds itself."""
-    h5py = importlib.import_module("h5py")
-    with h5py.File(path, "w") as file:
-        for name, own in names.items():
-            file.attrs[name] = own
-        for name, column in columns.items():
-            file.create_dataset(name, data=column)
-    durable.sync_file(path)
-
-
 @dataclass(frozen=True, slots=True)
 class _PlainRows:
     """A contiguous dataset: row i is at `base + i * row bytes`."""
@@ -199,7 +181,7 @@ def _open(path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | No
     counts: dict[str, int] = {}
     index = index_path(path)
     if names is None and index.exists():
-        names = _names(index)
+        names = index_names(index)
         _add(index, {name: field for name, field in fields.items() if name not in names}, {}, parts, counts)
         fields = {name: field for name, field in fields.items() if name in names}
     _add(path, fields, names or {}, parts, counts)
@@ -207,15 +189,6 @@ def _open(path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | No
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     direct = {n: part.direct() for n, part in parts.items() if isinstance(part, (_PlainRows, _PlainValues))}
     return _Open(next(iter(counts.values()), 0), parts, {name: d for name, d in direct.items() if d is not None})
-
-
-def _names(index: Path) -> dict[str, str]:
-    """What an index says that datasets are called, by field."""
-    try:
-        with importlib.import_module("h5py").File(index, "r") as file:
-            return {name: value for name, value in file.attrs.items() if isinstance(value, str)}
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ShardCorrupt(f"{index}: the index is cut short or damaged: {error}") from error
 
 
 def _add(
@@ -232,45 +205,17 @@ def _add(
             mapped = file.map()
             for name, field in fields.items():
                 own = names.get(name, name)
-                found = _found(opened, own, path)
-                if found is None:
+                part = found(opened, own, path)
+                if part is None:
                     raise ShardCorrupt(f"{path}: has no field {own!r}")
                 if field.fixed:
-                    parts[name], counts[name] = _fixed(found, file, mapped, library, own, field), len(found)
+                    parts[name], counts[name] = _fixed(part, file, mapped, library, own, field), len(part)
                 else:
-                    parts[name], counts[name] = _variable(found, file, mapped, library, own)
+                    parts[name], counts[name] = _variable(part, file, mapped, library, own)
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, such as too many open files; libhdf5's own complaints have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
-
-
-def _found(group: Any, name: str, path: Path) -> Any:
-    """The dataset or group called `name`, a path within the file; None if there is none.
-
-    A shard may come from anywhere, so it may not say which other files are read: links out of it are refused.
-    """
-    h5py = importlib.import_module("h5py")
-    for _ in range(_MOST_LINKS):
-        place, rest = group, [part for part in name.split("/") if part]
-        while rest:
-            link = place.get(rest[0], getlink=True) if hasattr(place, "keys") and rest[0] in place else None
-            if isinstance(link, h5py.ExternalLink):
-                raise ShardCorrupt(
-                    f"{path}, field {name!r}: a link to another file, {link.filename!r}, is not followed"
-                )
-            if isinstance(link, h5py.SoftLink):
-                within = link.path if link.path.startswith("/") else f"{place.name}/{link.path}"
-                name = "/".join([within, *rest[1:]])
-                break
-            if link is None:
-                return None
-            place = place[rest.pop(0)]
-        else:
-            if hasattr(place, "shape") and (place.is_virtual or place.external):
-                raise ShardCorrupt(f"{path}, field {name!r}: its data are in other files, which are not read")
-            return place
-    raise ShardCorrupt(f"{path}, field {name!r}: links lead to links more than {_MOST_LINKS} times")
 
 
 def _fixed(

@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from .. import checksums, durable, images, manifest
-from ..containers import hdf5, indexed
+from ..containers import _hdf5_foreign, hdf5, indexed
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
 from ..fields import CHECKSUM, Field, shape_column, with_hidden
 from ..shard import WrittenShard
@@ -219,7 +219,7 @@ def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) 
     whole = np.concatenate(sums)
     _link(settings, file, journal)
     own = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: whole}
-    hdf5.write_index(hdf5.index_path(journal.shards / file.name), names, own)
+    _hdf5_foreign.write_index(_hdf5_foreign.index_path(journal.shards / file.name), names, own)
     return Record(_shard(file, journal, whole, sizes), ())
 
 

@@ -30,6 +30,8 @@ class Datasets:
     Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
     """
 
+    threads = True
+
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self._paths = [Path(path).absolute() for path in paths]
         self._open()
@@ -50,11 +52,9 @@ class Datasets:
                     f"{first.path} has {classes[0]}, {other.path} {classes[1]}"
                 )
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
-
-    @property
-    def threads(self) -> bool:
-        """See `source.Source`."""
-        return True
+        shards = [dataset.manifest.shards for dataset in self._datasets]
+        self._shard_ends = np.cumsum(np.concatenate([each.samples for each in shards]))
+        self._means = np.concatenate([each.bytes // np.maximum(1, each.samples) for each in shards])
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -68,11 +68,7 @@ class Datasets:
 
     def sizes(self) -> NDArray[np.int64]:
         """Each shard's mean, int64 [n]."""
-        columns = []
-        for dataset in self._datasets:
-            shards = dataset.manifest.shards
-            columns.append(np.repeat(shards.bytes // np.maximum(1, shards.samples), shards.samples))
-        return np.concatenate(columns).astype(np.int64)
+        return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `source.HasColumns`."""
@@ -93,7 +89,7 @@ class Datasets:
     def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
         """See `work.HasEncoded`; read in blocks, and one by one where a block is damaged."""
         start = 0
-        sizes = self.sizes()[numbers]
+        sizes = self._means[np.searchsorted(self._shard_ends, numbers, side="right")]
         while start < len(numbers):
             dataset, first = self._place(int(numbers[start]))
             most = max(1, int(np.searchsorted(np.cumsum(sizes[start : start + _BLOCK_SAMPLES]), _BLOCK_BYTES)))
