@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import socket
 import warnings
@@ -29,7 +30,7 @@ import numpy as np
 from .. import checksums, containers, durable
 from ..errors import ConfigError, ShardioError
 from ..place import JOURNAL
-from ..shard import WrittenShard
+from ..shard import WORKPLACE, WrittenShard
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -142,9 +143,11 @@ class Journal:
         names = dict.fromkeys(path.name for folder in folders for path in self._container.files(folder / name))
         return [next((f / each for f in folders if (f / each).exists()), self._out / each) for each in names]
 
-    def remove(self) -> None:
-        """The conversion is over."""
-        shutil.rmtree(self.folder)
+    def retire(self) -> Path:
+        """The conversion is over: takes the journal out of the way in one step. Gives what is to be removed."""
+        aside = self._out / f"{WORKPLACE}{secrets.token_hex(4)}-new"
+        os.rename(self.folder, aside)
+        return aside
 
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         for key in sorted({*found, *wanted} - {"job"}):

@@ -1,7 +1,9 @@
 """The whole of a job that makes a dataset shard by shard: begun or gone on with, shared, watched, ended."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
 from .. import manifest, quarantine
@@ -89,6 +91,7 @@ class _Pack:
         self._total = sum(task.count for task in tasks)
         self._journal = Journal(settings.out, settings.container)
         self._skipped = 0
+        self._retired: Path | None = None
 
     def run(self) -> Conversion:
         """As the first rank, which leads, or as another one."""
@@ -105,6 +108,9 @@ class _Pack:
             return self._end(place)
         finally:
             lock.release()
+            # Behind the lock's release: some network file systems keep a folder as long as a file in it is open.
+            if self._retired is not None:
+                shutil.rmtree(self._retired, ignore_errors=True)
 
     def _do(self) -> None:
         """This rank's part of the work; the first rank then waits for the others."""
@@ -180,5 +186,5 @@ class _Pack:
         source = self._settings.source
         adopted = self._settings.adopted
         made = assemble(place, self._settings.container, source.fields, written(), source.metadata, adopted=adopted)
-        self._journal.remove()
+        self._retired = self._journal.retire()
         return Conversion(made, tuple(skipped))
