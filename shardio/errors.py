@@ -21,6 +21,9 @@ StateWarning (UserWarning)          what `strict=False` gives up
 A message names the rule, the value and the place.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class ShardioError(Exception):
     """The root: `except ShardioError` catches all that shardio raises on purpose."""
@@ -55,7 +58,13 @@ class BadSample(DatasetError):
 
 
 class TooManyBad(DatasetError):
-    """More samples are bad than `max_bad` allows; the message says how many, and what is wrong with the last one."""
+    """More samples are bad than `max_bad` allows; the message says how many, and what is wrong with the last one.
+
+    Attributes:
+        skipped: of a conversion, what was left out of it so far.
+    """
+
+    skipped: Sequence[Any] = ()
 
 
 class MapError(ShardioError, RuntimeError):

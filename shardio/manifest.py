@@ -39,6 +39,7 @@ class Manifest:
         digest: names the content: fields, values, their order; not container or shard size. `xxh3:` and 32 digits.
         metadata: whatever the source had to say (class names, where it came from).
         adopted: whether others wrote the shards' files, which are then never removed.
+        conversion: what tells the conversion that made it from another one.
     """
 
     container: str
@@ -47,6 +48,7 @@ class Manifest:
     digest: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     adopted: bool = False
+    conversion: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -64,6 +66,7 @@ class Manifest:
             "fields": described(self.fields),
             "metadata": dict(self.metadata),
             **({"adopted": True} if self.adopted else {}),
+            **({"conversion": dict(self.conversion)} if self.conversion else {}),
             "shards": self._listed() if table is None else {"count": len(self.shards), "checksum": _checksum(table)},
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
@@ -90,7 +93,9 @@ class Manifest:
             value = msgspec.json.decode(data, type=_File)
             shards = _listed(value.shards) if value.shards.count is None else _mapped(value.shards, table)
             fields = as_fields(value.fields)
-            manifest = cls(value.container, fields, shards, value.digest, value.metadata, value.adopted)
+            manifest = cls(
+                value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion
+            )
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
         except (msgspec.MsgspecError, ConfigError, ManifestError, OverflowError, TypeError) as error:
@@ -132,6 +137,7 @@ class _File(msgspec.Struct):
     shards: _Shards
     metadata: dict[str, Any] = {}
     adopted: bool = False
+    conversion: dict[str, Any] = {}
 
 
 def _listed(value: _Shards) -> Shards:
@@ -166,7 +172,9 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     given = Path(path)
     place = given / FILE_NAME if given.is_dir() else given
     if given.is_dir() and not place.is_file():
-        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; a conversion may have been cut off")
+        parts = sorted(found.parent.name for found in given.glob(f"*/{FILE_NAME}"))
+        told = f"it holds the datasets {', '.join(parts)}" if parts else "a conversion may have been cut off"
+        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {told}")
     if not place.is_file():
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
     return Manifest.from_json(place.read_bytes(), str(place), place.with_name(TABLE_NAME))

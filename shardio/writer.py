@@ -175,6 +175,7 @@ def assemble(
     metadata: Mapping[str, Any],
     *,
     adopted: bool = False,
+    conversion: Mapping[str, Any] | None = None,
 ) -> manifest.Manifest:
     """Makes one dataset of shards that stand in `place.directory`: the digest, the images' shapes, the manifest."""
     shards: list[WrittenShard] = []
@@ -199,6 +200,7 @@ def assemble(
         digest.text(),
         metadata,
         adopted,
+        conversion or {},
     )
     if containers.get(container).files(place.directory / "shard"):
         durable.sync_directory(place.directory)

@@ -95,6 +95,54 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
     assert files(tmp_path / "out") == files(whole)
 
 
+def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:
+    """What ended at a bad sample goes on without it; and not back, for then the sample would have to be there."""
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=41), tmp_path / "out", shard_size="2KB")
+    broken = Breaking(photos, at=41)
+    made = convert(broken, tmp_path / "out", shard_size="2KB", on_error="skip", max_bad=1, resume=True)
+    assert ([bad.number for bad in made.skipped], made.manifest.samples) == ([41], 59)
+    assert min(broken.read) > 30
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB")
+    with pytest.raises(TooManyBad) as error:
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB", on_error="skip", max_bad=0, resume=True)
+    assert [bad.number for bad in error.value.skipped] == [59]
+    with pytest.raises(BadSample, match="scratch"):
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"shard_size": "3KB"}, "shard_size"),
+        ({"container": "lmdb"}, "container"),
+        ({"numbers": np.arange(9)}, "samples"),
+    ],
+)
+def test_a_dataset_that_stands_is_not_another_one(
+    photos: Path, tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    """Resume takes a finished dataset for what was asked for only if it is."""
+    convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
+    with pytest.raises(
+        ConfigError, match=f"the dataset that stands there has {named} .*: give the same source and opt"
+    ):
+        convert(imagefolder(photos), tmp_path / "out", **{"shard_size": "2KB"} | options, resume=True)
+    with shardio.create(tmp_path / "other", fields={"label": "int64"}) as writer:
+        writer.append({"label": 1})
+    with pytest.raises(ConfigError, match="the dataset that stands there has container None, not 'tar'"):
+        convert(imagefolder(photos), tmp_path / "other", resume=True)
+
+
+@pytest.mark.parametrize("options", [{"container": "hdf5", "compression": "lz4"}, {"compression": "gzip"}])
+def test_wrong_options_leave_nothing_behind(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """They are refused before anything is there, so that the right ones can follow."""
+    with pytest.raises(ConfigError):
+        convert(imagefolder(photos), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_resume_of_what_is_whole_does_nothing(photos: Path, whole: Path, tmp_path: Path) -> None:
     """A conversion that is over is left as it is, and one that has not begun begins."""
     source = Breaking(photos, at=None)
@@ -137,7 +185,6 @@ def test_a_publication_that_was_cut_off_goes_on(
         ({"shard_size": "3KB"}, "shard_size"),
         ({"container": "hdf5"}, "container"),
         ({"numbers": np.arange(59)}, "samples"),
-        ({"on_error": "skip"}, "skips bad samples"),
     ],
 )
 def test_another_conversion_does_not_go_on_with_it(

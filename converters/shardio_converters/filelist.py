@@ -60,6 +60,7 @@ def filelist(
 
     Example:
         shardio convert filelist train.csv data/train --root /data/photos --classes auto
+        shardio convert filelist train.txt data/train --delimiter ";" --path name
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
 
     Raises:

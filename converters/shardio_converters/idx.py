@@ -41,6 +41,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
 
     Example:
         shardio convert idx /usr/share/datasets/fashion-mnist data/train --subset train
+        shardio convert idx examples/fashion-mnist/train data/train --classes shirt,trouser,pullover
 
     Raises:
         SourceError: `src` cannot be read, holds no such pair or several, or a file is not what its header says.

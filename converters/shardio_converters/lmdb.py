@@ -39,6 +39,7 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
 
     Example:
         shardio convert lmdb ilsvrc12_train_lmdb data/train
+        shardio convert lmdb scenes_lmdb data/scenes --layout datum --no-bgr
 
     Raises:
         SourceError: `src` is not there, no such LMDB, damaged, empty, or a shard of shardio's.

@@ -41,6 +41,7 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
 
     Example:
         shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
+        shardio convert tfrecord old.tfrecord data/old --no-crc
 
     Raises:
         SourceError: `src` is not there, holds no records, is damaged between records or cut off, or a feature is

@@ -47,6 +47,7 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00331}.tar' data/cc3m --fields image=jpg,caption=txt
+        shardio convert webdataset shards data/plain --no-key
 
     Raises:
         SourceError: `src` is not there, holds no samples, or a tar is damaged, cut off, or holds links or sparse files.

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +16,10 @@ from ..convert import Conversion, Skipped
 from ..convert import convert as run
 from ..convert.choice import parse_split, shuffled, split
 from ..convert.matching import matching
-from ..convert.pack import OnError
+from ..convert.pack import OnError, Progress
 from ..convert.reworked import Reworked
 from ..convert.runners import in_processes
-from ..errors import ConfigError
+from ..errors import BadSample, ConfigError, TooManyBad
 from ..rework import Recompress, Rework
 from ..source import Source
 from ..types import Indices
@@ -27,6 +28,7 @@ from ..world import World
 from ..writer import DEFAULT_SHARD_SIZE
 from ._progress import progress
 
+CONTAINERS = ("tar", "hdf5", "lmdb")
 SHOWN = 5  # skipped samples named on the screen
 
 
@@ -36,7 +38,7 @@ class Packing:
 
     to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar"
     shard_size: Annotated[
-        str, typer.Option(help="Size of a shard, with a unit: 64MB, 1GiB. One sample may exceed it.")
+        str, typer.Option(help="A shard ends once its samples take this much, by estimates: 64MB, 1GiB.")
     ] = DEFAULT_SHARD_SIZE
     workers: Annotated[int | None, typer.Option(help="Processes; without it one per core.")] = None
     dask: Annotated[
@@ -52,9 +54,12 @@ class Packing:
         str, typer.Option(help="raise: end at the first bad sample; skip: leave bad samples out and say which.")
     ] = "raise"
     max_bad: Annotated[
-        float, typer.Option(help="With skip: how many may be bad, a count, or below 1 a share of all.")
-    ] = 0.01
-    report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None
+        float | None,
+        typer.Option(help="With skip: how many may be bad, a count, or below 1 a share of all. Without it 0.01."),
+    ] = None
+    report: Annotated[
+        Path | None, typer.Option(help="With skip: write what was left out to this file, a JSON line each.")
+    ] = None
     where: Annotated[
         str | None,
         typer.Option(help="Only samples for which this holds, of scalar fields: 'label < 10 and not hidden'."),
@@ -71,7 +76,7 @@ class Packing:
         int | None, typer.Option(help="Shrink images whose shorter side is longer than this many pixels.")
     ] = None
     max_pixels: Annotated[int | None, typer.Option(help="Shrink images that have more pixels than this.")] = None
-    quality: Annotated[int, typer.Option(help="Of JPEGs that are encoded anew, 1 to 100.")] = 92
+    quality: Annotated[int | None, typer.Option(help="Of JPEGs that are encoded anew, 1 to 100. Without it 92.")] = None
     recompress: Annotated[
         str,
         typer.Option(
@@ -84,21 +89,51 @@ class Packing:
         typer.Option(help="Cast arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
     ] = None
     compress: Annotated[
-        str | None, typer.Option(help="hdf5 only, for arrays of one shape: zstd, gzip, lzf or none.")
+        str | None,
+        typer.Option(
+            help="hdf5 only, for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none."
+        ),
     ] = None
 
     def carry_out(self, source: Source, out: Path) -> None:
         """Writes the dataset, or the datasets, and tells of them."""
+        self._check()
         world = World.detect()
-        workers = self.workers or max(1, len(os.sched_getaffinity(0)) // world.local_size)
+        workers = max(1, len(os.sched_getaffinity(0)) // world.local_size) if self.workers is None else self.workers
         if self.report is not None and not world.rank:
             self.report.write_text("")  # a path that cannot be written to shows now, and not after the work
         source = self._reworked(source)
+        try:
+            self._carry_out(source, out, workers, world)
+        except TooManyBad as error:
+            if not world.rank:
+                tell_skipped([("", bad) for bad in error.skipped], self.report)
+            raise
+        except BadSample as error:
+            ways = "--on-error skip leaves such samples out; with --resume goes on what was begun"
+            raise BadSample(f"{error} ({ways})") from error
+        except KeyboardInterrupt:
+            print("the same command with --resume goes on from here", file=sys.stderr)
+            raise
+
+    def _check(self) -> None:
+        """ConfigError for options that would do nothing."""
+        if self.to not in CONTAINERS:
+            raise ConfigError(f"--to must be one of {', '.join(CONTAINERS)}, got {self.to!r}")
+        if self.compress not in (None, "none") and self.to != "hdf5":
+            raise ConfigError(f"--compress is for --to hdf5, got --to {self.to}")
+        if self.on_error == "raise" and not (self.max_bad is None and self.report is None):
+            raise ConfigError("--max-bad and --report go with --on-error skip")
+        encodes = self.resize_shorter or self.max_pixels or self.recompress != "never"
+        if self.quality is not None and not encodes:
+            raise ConfigError("--quality goes with --resize-shorter, --max-pixels or --recompress")
+
+    def _carry_out(self, source: Source, out: Path, workers: int, world: World) -> None:
         skipped: list[tuple[str, Skipped]] = []
         with progress("samples", quiet=world.rank > 0) as show:
             made = {}
             for name, numbers in self._chosen(source, workers, show).items():
-                made[name] = self._convert(source, out / name, numbers, workers, world, show)
+                made[name] = self._convert(source, out / name, numbers, workers, world, _named(show, name))
                 skipped += [(name, bad) for bad in made[name].skipped]
         if not world.rank:
             tell_skipped(skipped, self.report)
@@ -119,7 +154,7 @@ class Packing:
             dask=self.dask,
             world=world,
             on_error=cast(OnError, self.on_error),  # checked there
-            max_bad=self.max_bad,
+            max_bad=0.01 if self.max_bad is None else self.max_bad,
             resume=self.resume,
             overwrite=self.overwrite,
             progress=show,
@@ -127,7 +162,12 @@ class Packing:
         )
 
     def _reworked(self, source: Source) -> Source:
-        images = Rework(self.resize_shorter, self.max_pixels, self.quality, cast(Recompress, self.recompress))
+        images = Rework(
+            self.resize_shorter,
+            self.max_pixels,
+            92 if self.quality is None else self.quality,
+            cast(Recompress, self.recompress),
+        )
         dtypes = _pairs(self.dtype)
         return source if images.idle and not dtypes else Reworked(source, images, dtypes)
 
@@ -167,6 +207,11 @@ def with_packing(command: Callable[..., None]) -> Callable[..., None]:
     described.__annotations__ = {p.name: p.annotation for p in parameters}
     described.__doc__, described.__name__ = command.__doc__, command.__name__
     return packed
+
+
+def _named(show: Progress, name: str) -> Progress:
+    """Progress of one of several datasets."""
+    return (lambda what, done, total: show(f"{what} {name}", done, total)) if name else show
 
 
 def _pairs(text: str | None) -> dict[str, str]:

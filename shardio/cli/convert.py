@@ -14,6 +14,16 @@ from ..errors import ConfigError
 from ._docstrings import read
 from ._packing import Packing, with_packing
 
+SHARED = (
+    "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
+    '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
+    "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
+    "--on-error skip --max-bad 0.001 --report skipped.jsonl",
+    "--workers 8 --resume",
+    "--dask tcp://scheduler:8786 --overwrite",
+)
+"""Examples of the options that every source has."""
+
 app = typer.Typer()
 
 
@@ -109,7 +119,8 @@ def _command(name: str, converter: sources.Converter) -> Any:
 
 
 def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
-    return own or (f"shardio convert {name} SRC OUT --to hdf5",)
+    """The converter's own, and those of what all have."""
+    return (*own, *(f"shardio convert {name} SRC OUT {options}" for options in SHARED))
 
 
 def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
@@ -118,7 +129,8 @@ def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     if parameter.default is inspect.Parameter.empty:
         return _parameter(parameter.name, Annotated[kind, typer.Option(help=text)])
     # None says that the option was not given: what the converter then takes is its own affair.
-    shown = "" if parameter.default in (None, "") else f" Without it: {parameter.default}."
+    default = {None: "", "": "", False: "", True: " On without it."}
+    shown = default.get(parameter.default, f" Without it: {parameter.default}.")
     return _parameter(parameter.name, Annotated[kind | None, typer.Option(help=text + shown)], None)
 
 

@@ -5,6 +5,7 @@ it changes nothing. Every shard that stands has a record in the output's journal
 on where it stopped.
 """
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import checksums, manifest
 from ..errors import ConfigError, SourceError
+from ..shard import ShardBuilder
 from ..source import Source
 from ..units import parse_size
 from ..world import World
@@ -21,7 +23,7 @@ from ..writer import DEFAULT_SHARD_SIZE, on_disk
 from .choice import cut as cut
 from .journal import Skipped as Skipped
 from .pack import Conversion as Conversion
-from .pack import How, OnError, Progress, is_whole, pack, silent
+from .pack import How, OnError, Progress, pack, silent, standing
 from .work import Samples, Settings, tasks
 
 
@@ -56,7 +58,7 @@ def convert(
         on_error: `"raise"` ends at the first bad sample; `"skip"` leaves such samples out.
         max_bad: with `"skip"`, how many samples may be bad: a count, or below 1 a share.
         resume: go on with what is left of this conversion at `out`, if it was cut off; shards that stand are checked
-            and kept. A dataset that is there already is left as it is.
+            and kept. A dataset that this conversion has made already is left as it is.
         overwrite: replace the dataset at `out`, which stays until the new one is whole.
         progress: see `Progress`.
         options: the container's own.
@@ -72,9 +74,16 @@ def convert(
     on_disk(container)
     manifest.check_metadata(source.metadata)
     settings = Settings(source, Path(out).absolute(), container, options, on_error == "skip")
-    if is_whole(settings, how):
-        return Conversion(manifest.load(settings.out), ())
-    return pack(settings, *_planned(settings, numbers, size), how)
+    _check_options(settings)
+    todo, plan = _planned(settings, numbers, size)
+    made = standing(settings, plan, how)
+    return pack(settings, todo, plan, how) if made is None else Conversion(made, ())
+
+
+def _check_options(settings: Settings) -> None:
+    """ConfigError for what no shard can be written with, before anything is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        ShardBuilder(Path(folder), settings.container, settings.source.fields, 0, 0, settings.options).discard()
 
 
 def _planned(
@@ -99,7 +108,7 @@ def _planned(
         "samples": len(sizes),
         "shard_size": shard_size,
         "shards": len(todo),
-        "skips bad samples": settings.skip,
         "sizes and order": content.hexdigest(),
+        **getattr(settings.source, "changes", {}),
     }
     return todo, plan

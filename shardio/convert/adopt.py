@@ -21,7 +21,7 @@ from ..shard import WrittenShard
 from ..source import Adoptable, HasNames, HasPlaces
 from ..world import World
 from .journal import Journal, Record, Skipped
-from .pack import Conversion, How, OnError, Progress, is_whole, pack, silent
+from .pack import Conversion, How, OnError, Progress, pack, silent, standing
 from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -75,8 +75,6 @@ def adopt(
     beside = _is_beside(source.files, final)
     make = _placed if isinstance(source, HasPlaces) else _named
     settings = Settings(source, final, source.container, {}, on_error == "skip", make, "indexing", True, True, beside)
-    if is_whole(settings, how):
-        return Conversion(manifest.load(final), ())
     files = [
         _File(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
         for number, (path, start, stop) in enumerate(
@@ -86,7 +84,9 @@ def adopt(
     ]
     if not files:
         raise SourceError("the files hold no samples")
-    return pack(settings, files, _plan(source, files), how)
+    plan = _plan(source, files)
+    made = standing(settings, plan, how)
+    return pack(settings, files, plan, how) if made is None else Conversion(made, ())
 
 
 def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class Expression:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"not a condition: {text!r}: {error}") from error
+            reason = error.msg if isinstance(error, SyntaxError) else error
+            raise ConfigError(f"not a condition: {text!r}: {reason}") from error
         if not self.names:
             raise ConfigError(f"a condition must name a field, got {text!r}")
 

@@ -83,7 +83,7 @@ class Journal:
         """
         place = self.folder / "plan.json"
         if resume and place.exists():
-            self._compare(json.loads(place.read_bytes()), plan)
+            compare(f"{self._out}: what is left of an unfinished conversion", json.loads(place.read_bytes()), plan)
             for left in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         else:
@@ -149,13 +149,15 @@ class Journal:
         os.rename(self.folder, aside)
         return aside
 
-    def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        for key in sorted({*found, *wanted} - {"job"}):
-            if found.get(key) != wanted.get(key):
-                raise ConfigError(
-                    f"{self._out}: what is left of an unfinished conversion has {key} {found.get(key)!r}, "
-                    f"not {wanted.get(key)!r}: give the same source and options, or begin anew with overwrite"
-                )
+
+def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """ConfigError unless two plans are of the same conversion; `what` says whose `found` is."""
+    for key in sorted({*found, *wanted} - {"job"}):
+        if found.get(key) != wanted.get(key):
+            raise ConfigError(
+                f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
+                "give the same source and options, or begin anew with overwrite"
+            )
 
 
 @final

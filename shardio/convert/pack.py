@@ -1,7 +1,7 @@
 """The whole of a job that makes a dataset shard by shard: begun or gone on with, shared, watched, ended."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -14,7 +14,7 @@ from ..world import World
 from ..writer import assemble
 from . import ranks
 from .cluster import on_dask
-from .journal import Journal, Lock, Skipped
+from .journal import Journal, Lock, Skipped, compare
 from .runners import Runner, Watch, in_processes
 from .work import Done, Settings, Task, write
 
@@ -66,10 +66,18 @@ class How:
         return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
 
 
-def is_whole(settings: Settings, how: How) -> bool:
-    """Whether there is nothing to resume: the dataset stands, and nothing of an unfinished one is left."""
+def standing(settings: Settings, plan: Mapping[str, Any], how: How) -> manifest.Manifest | None:
+    """The dataset that this conversion has made already, if there is nothing to resume.
+
+    Raises ConfigError if another conversion has made it.
+    """
+    journal = Journal(settings.out, settings.container)
     stands = (settings.out / manifest.FILE_NAME).exists()
-    return how.resume and not how.overwrite and stands and not Journal(settings.out, settings.container).folder.exists()
+    if not how.resume or how.overwrite or not stands or journal.folder.exists():
+        return None
+    made = manifest.load(settings.out)
+    compare(f"{settings.out}: the dataset that stands there", made.conversion, plan)
+    return made
 
 
 def pack(settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: How) -> Conversion:
@@ -106,6 +114,9 @@ class _Pack:
             self._journal.begin(self._plan, resume=how.resume)
             self._do()
             return self._end(place)
+        except TooManyBad as error:
+            error.skipped = self._left_out()
+            raise
         finally:
             lock.release()
             # Behind the lock's release: some network file systems keep a folder as long as a file in it is open.
@@ -159,6 +170,11 @@ class _Pack:
                 f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}; one of them: {one.reason}"
             )
 
+    def _left_out(self) -> tuple[Skipped, ...]:
+        """What the records say so far."""
+        records = (self._journal.read(number) for number in sorted(self._journal.done()))
+        return tuple(bad for record in records if record for bad in record.skipped)
+
     def _records(self) -> Iterator[Any]:
         for task in self._tasks:
             record = self._journal.read(task.number)
@@ -185,6 +201,8 @@ class _Pack:
 
         source = self._settings.source
         adopted = self._settings.adopted
-        made = assemble(place, self._settings.container, source.fields, written(), source.metadata, adopted=adopted)
+        plan = {name: value for name, value in self._plan.items() if name != "job"}
+        container, fields, metadata = self._settings.container, source.fields, source.metadata
+        made = assemble(place, container, fields, written(), metadata, adopted=adopted, conversion=plan)
         self._retired = self._journal.retire()
         return Conversion(made, tuple(skipped))

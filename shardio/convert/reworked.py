@@ -1,7 +1,7 @@
 """A source whose samples are changed on their way: images made smaller or baseline, numbers cast to another dtype."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -36,6 +36,8 @@ class Reworked:
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
                 raise ConfigError(f"dtype: {name!r} is no field of numbers; there are {', '.join(source.fields)}")
+        if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
+            raise ConfigError(f"dtype: there are no arrays to be cast to {self._dtypes['']!r}; name a field")
         self._fields = {name: self._field(name, field) for name, field in source.fields.items()}
 
     def _field(self, name: str, field: Field) -> Field:
@@ -48,6 +50,12 @@ class Reworked:
         if field.kind == "image" and not self._images.idle:
             return replace(field, shape=None)
         return field
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What tells this from another rework of the same source."""
+        images = {} if self._images.idle else {"images": asdict(self._images)}
+        return {**images, **({"dtype": self._dtypes} if self._dtypes else {})}
 
     @property
     def threads(self) -> bool:

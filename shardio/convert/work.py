@@ -106,6 +106,8 @@ def write(settings: Settings, task: Task, advance: Advance) -> Done:
     """
     journal = Journal(settings.out, settings.container)
     record = journal.read(task.number)
+    if record is not None and record.skipped and not settings.skip:
+        raise BadSample(record.skipped[0].reason)  # it was skipped before, and is not to be now
     if record is None or not journal.is_whole(record):
         record = (settings.make or packed)(settings, task, journal, advance)
         journal.write(task.number, record)
