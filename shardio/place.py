@@ -1,5 +1,6 @@
 """Where a dataset is built, and where it will stand: in a hidden folder until it is whole, then in its place."""
 
+import json
 import os
 import re
 import secrets
@@ -41,11 +42,12 @@ class Place:
         # Processes that were killed leave what they had begun.
         built = {path.name for path in self.directory.iterdir() if not path.name.startswith(WORKPLACE)}
         standing = set(names) - built
+        ours = () if self.beside else _ours(self.final)  # what is whose, the manifest tells
         (self.final / manifest.FILE_NAME).unlink(missing_ok=True)
-        for path in () if self.beside else _ours(self.final):
+        for path in ours:
             if path == self.directory or path in self.directory.parents or path.name in standing:
                 continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         for name in sorted(built, key=lambda name: name == manifest.FILE_NAME):
             os.replace(self.directory / name, self.final / name)
         durable.sync_directory(self.final)
@@ -140,10 +142,14 @@ def _is_sign(path: Path) -> bool:
 
 
 def _adopts(directory: Path) -> bool:
-    """Whether the dataset at `directory` consists of files that others wrote."""
-    if not (directory / manifest.FILE_NAME).exists():
-        return False
+    """Whether the dataset at `directory`, or one that is begun there, consists of files that others wrote.
+
+    Where that cannot be told any more it may be so: what others wrote must not be removed.
+    """
     try:
-        return manifest.load(directory).adopted
-    except ManifestError:  # damaged: whatever it was, it is not told to be somebody else's
-        return False
+        begun = directory / JOURNAL / "plan.json"
+        if begun.exists() and json.loads(begun.read_bytes()).get("adopted"):
+            return True
+        return (directory / manifest.FILE_NAME).exists() and manifest.load(directory).adopted
+    except (ManifestError, ValueError, AttributeError):
+        return True

@@ -4,8 +4,12 @@ A lost index is written anew from its tar, a lost manifest from the shards. A ta
 incomplete sample; HDF5 and LMDB files that were cut short cannot be opened any more, and are set aside.
 """
 
+import contextlib
+import itertools
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import checksums, containers, durable, manifest, npy
+from .containers import _hdf5_foreign, indexed
 from .containers import _tar_layout as layout
-from .containers import indexed
 from .errors import BadSample, ConfigError, DatasetError, ManifestError, NotADataset, ShardCorrupt, SourceError
 from .fields import CHECKSUM, Field, shape_column, with_hidden
 from .foreign import members, tar
@@ -66,6 +70,8 @@ def repair(
     if old is not None and old.adopted:
         raise ConfigError(f"{folder}: it was adopted; what others wrote is not changed: index it anew with overwrite")
     container, names = _shards(folder, old)
+    if old is None:
+        _check_own(folder, container, names)
     done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} is lost or damaged: it is written anew"]
     fields = dict(like) if like else _fields(folder, container, names, old, done)
     written = list(_mended(folder, container, names, fields, done, progress))
@@ -92,13 +98,44 @@ def _shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]
         return old.container, list(old.shards.names)
     found: dict[str, list[str]] = {}
     for name in ("tar", "hdf5", "lmdb"):
-        paths = sorted(folder.glob(f"shard-*{containers.get(name).suffix}"))
-        if inside := [path.name for path in paths if ".idx." not in path.name]:
+        ours = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(name).suffix)}")
+        if inside := sorted(path.name for path in folder.iterdir() if ours.fullmatch(path.name)):
             found[name] = inside
     if len(found) != 1:
         kinds = f"shards of {' and '.join(found)}" if found else "no shards"
         raise NotADataset(f"{folder}: {kinds} are there")
     return next(iter(found.items()))
+
+
+def _check_own(folder: Path, container: str, names: list[str]) -> None:
+    """ConfigError unless the shards are shardio's own: of others nothing is cut off, nor renamed.
+
+    They may be links, adopted, or just called alike. shardio's keys are running numbers, and its HDF5 and LMDB files
+    say what their fields are. What cannot be read says nothing.
+    """
+    known = False
+    for path in (folder / name for name in names):
+        own = None
+        if path.is_symlink() or _hdf5_foreign.index_path(path).exists():
+            own = False
+        elif container == "tar":
+            keys = [run.key for run in itertools.islice(_runs(path), 2)]
+            own = all(len(key) == layout.KEY_DIGITS and key.isdecimal() for key in keys) if keys else None
+        else:
+            with contextlib.suppress(DatasetError):
+                own = containers.get(container).described(path) is not None
+        if own is False:
+            raise ConfigError(f"{path}: it was not written by shardio, or cannot be told to be; it is left as it is")
+        known = known or own is True
+    if not known:
+        raise ConfigError(
+            f"{folder}: nothing tells that these shards were written by shardio; they are left as they are"
+        )
+
+
+def _runs(path: Path) -> Iterator[tar.Run]:
+    with contextlib.suppress(SourceError):
+        yield from tar.scan(tar.open_tar(path))
 
 
 def _fields(
@@ -171,16 +208,28 @@ def _mend_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
     if index is not None and whole and len(index) == len(runs):
         return
     if not whole:
+        kept = _keep_end(path, end)
         os.truncate(path, end)
         with open(path, "ab") as file:
             file.write(_END)
         durable.sync_file(path)
         lost = "" if index is None or len(index) == len(runs) else f", {len(index) - len(runs)} samples are lost"
-        done.append(f"{path.name}: cut short or damaged after {len(runs)} whole samples{lost}; it ends after them now")
+        done.append(f"{path.name}: cut short or damaged after {len(runs)} whole samples{lost}; it ends there now{kept}")
     if index is None:
         done.append(f"{indexed.index_path(path).name} is lost or damaged: it is written anew")
         index = _index_of(path, runs, fields)
     durable.write(indexed.index_path(path), _npy(index[: len(runs)]))
+
+
+def _keep_end(path: Path, start: int) -> str:
+    """Copies what is to be cut off a file to another one; says so."""
+    if path.stat().st_size <= start:
+        return ""
+    aside = path.with_name(f"{path.name}.end{ASIDE}")
+    with open(path, "rb") as file, open(aside, "wb") as target:
+        file.seek(start)
+        shutil.copyfileobj(file, target)
+    return f", what was behind stands in {aside.name}"
 
 
 def _index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:

@@ -205,5 +205,8 @@ def assemble(
     if containers.get(container).files(place.directory / "shard"):
         durable.sync_directory(place.directory)
         manifest.save(made, place.directory)
-        place.publish(file.name for shard in shards for file in containers.get(container).files(Path(shard.name)))
+        kind = containers.get(container)
+        # An adopted shard's index is found where it lies: not all of them have one.
+        folders = (place.directory, place.final) if adopted else (Path(),)
+        place.publish({file.name for s in shards for folder in folders for file in kind.files(folder / s.name)})
     return made

@@ -18,6 +18,7 @@ from _foreign import Datum, example, write_tfrecord
 from webdataset import ShardWriter
 
 import shardio
+import shardio.place
 from shardio.convert import convert
 from shardio.convert.adopt import adopt
 from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
@@ -198,6 +199,65 @@ class TestBeside:
         run("convert", "numpy", numbers, folder, "--overwrite", code=2)
         assert before.items() <= state(folder).items()
 
+    @pytest.mark.parametrize("cut_off", ["the index", "the manifest"])
+    def test_files_that_are_called_like_shards(
+        self, cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are still others' where nothing tells any more that they are, and nobody removes or mends them."""
+        folder = tmp_path / "in"
+        for number, path in enumerate(sorted(tars(folder).iterdir())):
+            path.rename(folder / f"shard-{number:06d}.tar")
+        before = state(folder)
+        source = webdataset(folder, key=False)
+        if cut_off == "the manifest":
+            adopt(source, folder)
+            os.truncate(folder / "shardio.json", 100)
+        else:
+            with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+                patched.setattr(shardio.place.Place, "publish", _full)
+                adopt(source, folder)
+            assert (folder / ".converting").exists()
+        np.save(numbers := tmp_path / "a.npy", np.arange(5))
+        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
+        run("repair", folder, code=2)
+        assert before.items() <= state(folder).items()
+
+    def test_a_link_as_the_output(self, tmp_path: Path) -> None:
+        """Links lead from where the directory really is."""
+        tars(tmp_path / "q" / "in")
+        (tmp_path / "large" / "out").mkdir(parents=True)
+        (tmp_path / "q" / "out").symlink_to(tmp_path / "large" / "out")
+        adopt(webdataset(tmp_path / "q" / "in", key=False), tmp_path / "q" / "out")
+        assert verify(shardio.open(tmp_path / "q" / "out"), deep=True).problems == ()
+
+    @pytest.mark.parametrize("steps", range(5))
+    @pytest.mark.parametrize("make", [tars, tables], ids=["tars", "hdf5"])
+    def test_a_publication_that_is_cut_off(
+        self, make: Callable[[Path], Path], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After any of its renames it goes on to what it would have been."""
+        make(tmp_path / "in")
+
+        def source() -> Any:
+            return webdataset(tmp_path / "in", key=False) if make is tars else hdf5(tmp_path / "in", fields="labels")
+
+        whole = adopt(source(), tmp_path / "whole").manifest
+        replace, left = os.replace, [steps]
+
+        def cut(old: Any, new: Any) -> None:
+            if Path(new).parent == tmp_path / "out":
+                if not left[0]:
+                    raise OSError("cut off")
+                left[0] -= 1
+            replace(old, new)
+
+        monkeypatch.setattr(os, "replace", cut)
+        with pytest.raises(OSError, match="cut off"):
+            adopt(source(), tmp_path / "out")
+        monkeypatch.setattr(os, "replace", replace)
+        assert adopt(source(), tmp_path / "out", resume=True).manifest.digest == whole.digest
+        assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
+
     def test_a_name_that_no_shard_may_have(self, tmp_path: Path) -> None:
         """Elsewhere links have names of their own."""
         (tar,) = list(tars(tmp_path / "in").glob("*00.tar"))
@@ -216,6 +276,10 @@ class TestBeside:
         source = webdataset([tmp_path / "out" / "train-00.tar", folder], key=False)
         with pytest.raises(ConfigError, match="holds 1 of 3 files: take all of its files, or another OUT"):
             adopt(source, tmp_path / "out")
+
+
+def _full(*_: Any) -> None:
+    raise OSError("full")
 
 
 def _given(options: dict[str, str]) -> list[str]:

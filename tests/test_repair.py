@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg
+from webdataset import TarWriter
 
 import shardio
+from shardio.convert.adopt import adopt
 from shardio.errors import ConfigError, NotADataset
 from shardio.repair import repair
 from shardio.testing import samples as kinds
 from shardio.verify import verify
+from shardio_converters.webdataset import webdataset
 
 CONTAINERS = ["tar", "hdf5", "lmdb"]
 
@@ -159,8 +162,42 @@ def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
             path.unlink()
         else:
             path.write_bytes(b"")
-    with pytest.raises(ConfigError, match="nothing says what the fields are"):
+    with pytest.raises(ConfigError, match="nothing tells that these shards were written by shardio"):
         repair(dataset)
     (dataset / "shard-000000.h5").write_bytes(b"")
     with pytest.raises(NotADataset, match="shards of tar and hdf5 are there"):
         repair(dataset)
+
+
+def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
+    """Links, and files that are only called like shards, are neither cut off nor renamed."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(2):
+        with TarWriter(str(raw / f"shard-{number:06d}.tar")) as writer:
+            for name in range(5):
+                writer.write({"__key__": f"photo{name}", "jpg": jpeg(seed=name)})
+    adopt(webdataset(raw, key=False), tmp_path / "out")
+    (tmp_path / "out" / "shardio.json").unlink()
+    data = bytearray((raw / "shard-000001.tar").read_bytes())
+    data[3000] ^= 1
+    (raw / "shard-000001.tar").write_bytes(data)
+    before = {path: path.read_bytes() for path in raw.iterdir()}
+    for folder in (raw, tmp_path / "out"):
+        with pytest.raises(ConfigError, match="it was not written by shardio, or cannot be told to be"):
+            repair(folder)
+    assert {path: path.read_bytes() for path in raw.iterdir()} == before
+
+
+def test_what_is_cut_off_is_kept(dataset: Path) -> None:
+    """A damaged header in the middle ends a tar there; the rest stands beside it."""
+    path = dataset / "shard-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 // 512 * 512 + 150] ^= 1
+    position = next(at for at in range(len(data) // 2 // 512 * 512, 0, -512) if data[at + 257 : at + 262] == b"ustar")
+    data[position + 5] ^= 1
+    path.write_bytes(data)
+    result = repair(dataset)
+    assert "what was behind stands in shard-000000.tar.end.damaged" in result.done[0]
+    rest = (dataset / "shard-000000.tar.end.damaged").read_bytes()
+    assert path.read_bytes()[:-1024] + rest == bytes(data)

@@ -1,6 +1,7 @@
 """What converters share: which fields are taken and what they are called, pixels as PNG, files named in errors."""
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, final
@@ -78,9 +79,12 @@ def check_image_size(size: int, path: str | Path) -> None:
 def read_image(path: str) -> bytes:
     """A whole file; BadSample, naming it, if it cannot be read, or is too large for an image."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
         try:
-            size = os.fstat(descriptor).st_size
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadSample(f"{shown(path)}: is no file")
+            size = found.st_size
             check_image_size(size, path)
             data = os.read(descriptor, size + 1)
             # A read gives at most 2 GiB, and a file may have grown; mostly this is all.

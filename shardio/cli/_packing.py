@@ -101,7 +101,7 @@ class Packing:
         world = World.detect()
         workers = max(1, len(os.sched_getaffinity(0)) // world.local_size) if self.workers is None else self.workers
         if self.report is not None and not world.rank:
-            self.report.write_text("")  # a path that cannot be written to shows now, and not after the work
+            self.report.open("a").close()  # a path that cannot be written to shows now, and not after the work
         source = self._reworked(source)
         try:
             self._carry_out(source, out, workers, world)
@@ -185,7 +185,10 @@ class Packing:
         if self.shuffle is not None:
             numbers = shuffled(numbers, self.shuffle)
         numbers = numbers[: self.limit]
-        return {"": numbers} if parts is None else split(numbers, parts, self.shuffle or 0)
+        chosen = {"": numbers} if parts is None else split(numbers, parts, self.shuffle or 0)
+        if empty := [name for name, part in chosen.items() if name and not len(part)]:
+            raise ConfigError(f"--split: of {len(numbers)} samples none are left for {', '.join(empty)}")
+        return chosen
 
 
 def with_packing(command: Callable[..., None]) -> Callable[..., None]:
@@ -227,7 +230,7 @@ def tell(out: Path, conversion: Conversion) -> None:
 
 
 def tell_skipped(skipped: list[tuple[str, Skipped]], report: Path | None) -> None:
-    if report is not None:
+    if report is not None and (skipped or not report.exists() or not report.stat().st_size):
         lines = [{**({"split": n} if n else {}), "number": s.number, "reason": s.reason} for n, s in skipped]
         report.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     if skipped:

@@ -6,6 +6,7 @@ on where it stopped.
 """
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from .choice import cut as cut
 from .journal import Skipped as Skipped
 from .pack import Conversion as Conversion
 from .pack import How, OnError, Progress, pack, silent, standing
-from .work import Samples, Settings, tasks
+from .runners import told
+from .work import Samples, Settings, fingerprint, tasks
 
 
 def convert(
@@ -98,6 +100,7 @@ def _planned(
     if not len(sizes):
         raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
     todo = tasks(range(len(sizes)) if numbers is None else numbers, cut(sizes, shard_size))
+    chosen = np.arange(len(sizes)) if numbers is None else numbers
     content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
     content.update(b"" if numbers is None else np.ascontiguousarray(numbers).data)
     plan = {
@@ -109,6 +112,7 @@ def _planned(
         "shard_size": shard_size,
         "shards": len(todo),
         "sizes and order": content.hexdigest(),
+        "some samples": told(partial(fingerprint, settings.source, chosen)),
         **getattr(settings.source, "changes", {}),
     }
     return todo, plan

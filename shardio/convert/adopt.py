@@ -22,8 +22,9 @@ from ..source import Adoptable, HasNames, HasPlaces
 from ..world import World
 from .journal import Journal, Record, Skipped
 from .pack import Conversion, How, OnError, Progress, pack, silent, standing
-from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings
+from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings, fingerprint
 
+_BLOCK_BYTES = 32 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -93,7 +94,10 @@ def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
     # Of the files' own state, so that a job does not go on with files that have changed.
     states = [[file.name, *_state(file.path), file.count] for file in files]
     return {
+        "adopted": True,
         "container": source.container,
+        "names": dict(source.names) if isinstance(source, HasNames) else {},
+        "some samples": fingerprint(source, np.arange(int(source.starts[-1]))),
         "fields": checksums.Digest(source.fields).text(),
         "files": len(files),
         "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
@@ -203,8 +207,10 @@ def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) 
         with contextlib.closing(hdf5.Hdf5Reader(file.path, fields, names)) as reader:
             if names and len(reader) != file.count:
                 raise SourceError(f"{file.path}: {len(reader)} samples where {file.count} were found")
-            for start in range(0, file.count, BLOCK_SAMPLES):
-                rows = np.arange(start, min(start + BLOCK_SAMPLES, file.count))
+            row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
+            step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
+            for start in range(0, file.count, step):
+                rows = np.arange(start, min(start + step, file.count))
                 columns: dict[str, Any] = {name: reader.read(rows, name) for name in names}
                 if start == 0:
                     _check_first(source, file, columns)
@@ -252,11 +258,12 @@ def _link(settings: Settings, file: _File, journal: Journal) -> None:
     """A symbolic link to the file among the shards: relative where both are likely to be moved together."""
     if settings.beside:
         return
-    near = settings.out.parent in file.path.absolute().parents
+    out = Path(os.path.realpath(settings.out))  # links lead from where the directory really is
+    near = out.parent in file.path.absolute().parents
     link = journal.shards / file.name
     link.unlink(missing_ok=True)
     # Relative to where the link will be, which is not where it is made.
-    link.symlink_to(os.path.relpath(file.path, settings.out) if near else file.path.absolute())
+    link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
 def _shard(

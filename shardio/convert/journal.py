@@ -86,6 +86,7 @@ class Journal:
             compare(f"{self._out}: what is left of an unfinished conversion", json.loads(place.read_bytes()), plan)
             for left in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
+            self.shards.mkdir(exist_ok=True)  # it is gone if the end was cut off
         else:
             for left in self.folder.iterdir():
                 if left.name != "lock":
@@ -153,11 +154,17 @@ class Journal:
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """ConfigError unless two plans are of the same conversion; `what` says whose `found` is."""
     for key in sorted({*found, *wanted} - {"job"}):
-        if found.get(key) != wanted.get(key):
+        if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
                 "give the same source and options, or begin anew with overwrite"
             )
+
+
+def _agree(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+    return bool(one == other)
 
 
 @final

@@ -104,7 +104,7 @@ class _Pack:
     def run(self) -> Conversion:
         """As the first rank, which leads, or as another one."""
         if self._how.world.rank:
-            ranks.wait_for_leader(self._journal, self._plan)
+            ranks.wait_for_leader(self._journal, self._how.world, self._plan)
             self._do()
             return Conversion(ranks.wait_for_end(self._journal, self._settings.out), ())
         how = self._how

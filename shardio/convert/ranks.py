@@ -55,6 +55,16 @@ class Desk:
         """Lets go of this rank's place."""
         self._lock.release()
 
+    def all_over(self) -> bool:
+        """Whether all other ranks have come, and have done their part."""
+        for rank in set(range(self._world.size)) - {self._world.rank}:
+            try:
+                if not json.loads(self._path(rank).read_bytes())["over"]:
+                    return False
+            except (FileNotFoundError, ValueError):  # not there yet, or in the middle of a word
+                return False
+        return True
+
     def others(self) -> int:
         """Samples that the other ranks have done; ShardioError if one has failed or died."""
         total = 0
@@ -74,7 +84,7 @@ class Desk:
         return total
 
 
-def wait_for_leader(journal: Journal, expected: dict[str, Any]) -> None:
+def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) -> None:
     """Waits until the leader has written this job's plan; ConfigError if it is not what this rank is to do."""
     deadline = time.monotonic() + BEGIN_SECONDS
     while (found := journal.plan()) is None or found.get("job") != expected["job"]:
@@ -83,13 +93,23 @@ def wait_for_leader(journal: Journal, expected: dict[str, Any]) -> None:
         time.sleep(POLL_SECONDS)
     for key, value in expected.items():
         if found.get(key) != value:
-            raise ConfigError(f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}")
+            told = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
+            desk = Desk(journal, world)
+            desk.tell(0, error=told)  # or rank 0 would wait for it
+            desk.leave()
+            raise ConfigError(told)
 
 
 def wait_for_others(journal: Journal, desk: Desk, shards: int, report: Callable[[int], None]) -> None:
-    """The leader waits until all shards have records; `report` is told what the others have done."""
-    changed, before = time.monotonic(), (-1, -1)
-    while (state := (len(journal.done()), desk.others()))[0] < shards:
+    """The leader waits until all shards have records; `report` is told what the others have done.
+
+    It also waits for ranks that have nothing to do: they must see the plan before it is taken away.
+    """
+    begun = changed = time.monotonic()
+    before = (-1, -1)
+    while (state := (len(journal.done()), desk.others()))[0] < shards or not desk.all_over():
+        if state[0] >= shards and time.monotonic() - begun > BEGIN_SECONDS:
+            return
         report(state[1])
         if state != before:
             changed, before = time.monotonic(), state

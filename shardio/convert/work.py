@@ -18,6 +18,7 @@ Advance: TypeAlias = Callable[[int], None]
 """Called with a number of samples that are done."""
 
 BLOCK_SAMPLES = 256
+_PROBED = 8  # samples that tell one source from another
 TOGETHER = 256  # samples that a source is asked for at once
 
 
@@ -183,6 +184,13 @@ def _one_by_one(source: Source, numbers: NDArray[np.int64]) -> Iterator[Sample |
         except BadSample as error:
             sample = error
         yield sample
+
+
+def fingerprint(source: Source, numbers: NDArray[np.int64]) -> list[str | None]:
+    """The checksums of some of these samples, None for bad ones: another source or other options give others."""
+    some = numbers[np.unique(np.linspace(0, len(numbers) - 1, _PROBED).astype(np.int64))]
+    found = read(source, np.sort(some))
+    return [f"{one.checksum:016x}" if isinstance(one, Encoded) else None for _, one in found]
 
 
 def _name(number: int, sample: Sample) -> str:
