@@ -213,9 +213,10 @@ class TestBeside:
             adopt(source, folder)
             os.truncate(folder / "shardio.json", 100)
         else:
-            with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+            with monkeypatch.context() as patched:
                 patched.setattr(shardio.place.Place, "publish", _full)
-                adopt(source, folder)
+                with pytest.raises(OSError, match="full"):
+                    adopt(source, folder)
             assert (folder / ".converting").exists()
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
         run("convert", "numpy", numbers, folder, "--overwrite", code=2)
