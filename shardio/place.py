@@ -71,7 +71,7 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
 
 
 def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> Place:
-    """A place for a conversion to `path`, whose shards are written within its journal's folder.
+    """A place for a conversion to `path`, whose shards are written within its journal's folder, which says where.
 
     Args:
         path: the dataset's directory.
@@ -92,7 +92,7 @@ def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside
         ways = f"resume goes on with {left}, overwrite begins anew"
         raise ConfigError(f"{final}: the output directory must be empty; {ways if journal in found else left}")
     journal.mkdir(exist_ok=True)
-    return Place(journal / "shards", final, beside)
+    return Place(journal, final, beside)
 
 
 def _found(final: Path) -> set[Path]:

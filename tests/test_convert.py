@@ -190,7 +190,7 @@ if __name__ == "__main__":
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen([sys.executable, str(script)], env=env)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.converting/shards/.writing-*")):
+    while not list(tmp_path.glob("out/.converting/run-*/shards/.writing-*")):
         assert parent.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -85,7 +85,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
     """Until so many shards stand."""
     deadline = time.monotonic() + 60
-    while len(list((out / ".converting").glob("*.done"))) < shards:
+    while len(list((out / ".converting").rglob("*.done"))) < shards:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -107,13 +107,13 @@ def test_what_dies_is_made_up_for(
     client = start(command)
     wait_for(out, 10, client)
     workers[0].send_signal(signal.SIGKILL)
-    before = len(list((out / ".converting").glob("*.done")))
+    before = len(list((out / ".converting").rglob("*.done")))
     assert before < len(whole) - 1
     if both:
         wait_for(out, before + 10, client)  # the other one goes on
         client.send_signal(signal.SIGKILL)
         client.wait()
-        assert before < len(list((out / ".converting").glob("*.done"))) < len(whole) - 1
+        assert before < len(list((out / ".converting").rglob("*.done"))) < len(whole) - 1
         done = subprocess.run([*map(str, command), "--resume"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
     assert client.wait(120) == (-signal.SIGKILL if both else 0)

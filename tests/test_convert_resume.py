@@ -17,8 +17,9 @@ from _builders import jpeg
 
 import shardio
 from shardio.convert import convert
-from shardio.convert.journal import Lock
+from shardio.convert.journal import Journal, Lock, Record, Skipped
 from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
+from shardio.shard import WrittenShard
 from shardio.verify import verify
 from shardio.world import World
 from shardio_converters.imagefolder import imagefolder
@@ -92,7 +93,7 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
     source = Breaking(photos, at=59)
     with pytest.raises(BadSample):
         convert(source, tmp_path / "out", shard_size="2KB")
-    shard = tmp_path / "out" / ".converting" / "shards" / "shard-000001.tar"
+    (shard,) = (tmp_path / "out" / ".converting").rglob("shard-000001.tar")
     shard.write_bytes(shard.read_bytes()[:-7] + b"damaged")
     (shard.with_name("shard-000003.tar")).unlink()
     source.at = None
@@ -336,7 +337,7 @@ def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
 
 def records(out: Path) -> int:
     """How many shards of an unfinished conversion stand."""
-    return len(list((out / ".converting").glob("*.done")))
+    return len(list((out / ".converting").rglob("*.done")))
 
 
 @pytest.mark.slow
@@ -377,6 +378,22 @@ def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
     plan = json.loads((tmp_path / "out" / ".converting" / "plan.json").read_bytes())
     assert (plan["container"], plan["samples"], plan["shard_size"]) == ("tar", 60, 2000)
+
+
+def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
+    """A rank that outlived its job finds no place in a conversion that has begun anew; one that goes on takes it."""
+    (tmp_path / ".converting").mkdir()
+    journals = [Journal(tmp_path, "tar") for _ in range(3)]
+    record = Record(WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {}), (Skipped(1, "why"),))
+    journals[0].begin({"samples": 1}, resume=False)
+    journals[0].write(0, record)
+    journals[1].begin({"samples": 1}, resume=True)
+    assert journals[1].read(0) is not None
+    journals[2].begin({"samples": 1}, resume=False)
+    assert journals[2].read(0) is None
+    with pytest.raises(FileNotFoundError):
+        journals[0].write(1, record)
+    assert journals[2].done() == set()
 
 
 def test_a_lock_is_exclusive(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
     OUT/.converting/
       lock            held by the process that leads; the lock goes when it does
       plan.json       what is converted and how; a conversion that is not the same does not go on with it
-      shards/         the shards, until all are there
-      000012.done     the record of shard 12: written when its files stand, so they are whole
       rank-00003      held by that rank; how many samples it has done, and what ended it
+      RUN/shards/         the shards, until all are there
+      RUN/000012.done     the record of shard 12: written when its files stand, so they are whole
+
+RUN is drawn when a conversion begins, and kept when it goes on: what is left at work of an older one, a rank whose job
+has died or a Dask worker that was given up, has no place to write to any more.
 
 It is all that the processes of a conversion share, on one machine or on many: they need a common file system, no more.
 """
@@ -68,13 +71,19 @@ class Journal:
     Args:
         out: the dataset's directory.
         container: of its shards.
+        run: the run that this process takes part in, where that is known.
     """
 
-    def __init__(self, out: Path, container: str) -> None:
+    def __init__(self, out: Path, container: str, run: str = "") -> None:
         self.folder = out / JOURNAL
-        self.shards = self.folder / "shards"
+        self.run = run
         self._container = containers.get(container)
         self._out = out
+
+    @property
+    def shards(self) -> Path:
+        """Where the shards are, until all are there."""
+        return self.folder / self.run / "shards"
 
     def begin(self, plan: Mapping[str, Any], *, resume: bool) -> None:
         """Starts a journal, or goes on with the one that is there: the leader does this, with the lock in its hands.
@@ -83,7 +92,9 @@ class Journal:
         """
         place = self.folder / "plan.json"
         if resume and place.exists():
-            compare(f"{self._out}: what is left of an unfinished conversion", json.loads(place.read_bytes()), plan)
+            begun = json.loads(place.read_bytes())
+            compare(f"{self._out}: what is left of an unfinished conversion", begun, plan)
+            self.run = str(begun["run"])
             for left in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             self.shards.mkdir(exist_ok=True)  # it is gone if the end was cut off
@@ -91,8 +102,9 @@ class Journal:
             for left in self.folder.iterdir():
                 if left.name != "lock":
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
-            self.shards.mkdir()
-        durable.write(place, json.dumps(plan, indent=1).encode())
+            self.run = f"run-{secrets.token_hex(4)}"
+            self.shards.mkdir(parents=True)
+        durable.write(place, json.dumps({**plan, "run": self.run}, indent=1).encode())
 
     def plan(self) -> dict[str, Any] | None:
         """What the leader has written, or None if it has not yet."""
@@ -109,12 +121,12 @@ class Journal:
             shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
             dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped],
         )  # fmt: skip
-        durable.write(self.folder / f"{number:06d}.done", msgspec.msgpack.encode(file))
+        durable.write(self.folder / self.run / f"{number:06d}.done", msgspec.msgpack.encode(file))
 
     def read(self, number: int) -> Record | None:
         """The record of a shard, or None if there is none."""
         try:
-            data = (self.folder / f"{number:06d}.done").read_bytes()
+            data = (self.folder / self.run / f"{number:06d}.done").read_bytes()
         except FileNotFoundError:
             return None
         try:
@@ -127,7 +139,7 @@ class Journal:
 
     def done(self) -> set[int]:
         """The numbers of the shards that have records."""
-        return {int(path.stem) for path in self.folder.glob("*.done") if path.stem.isdigit()}
+        return {int(path.stem) for path in (self.folder / self.run).glob("*.done") if path.stem.isdigit()}
 
     def is_whole(self, record: Record) -> bool:
         """Whether a shard's files are those that its record tells of: they are read for it."""
@@ -153,7 +165,7 @@ class Journal:
 
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """ConfigError unless two plans are of the same conversion; `what` says whose `found` is."""
-    for key in sorted({*found, *wanted} - {"job"}):
+    for key in sorted({*found, *wanted} - {"job", "run"}):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -105,6 +105,7 @@ class _Pack:
         """As the first rank, which leads, or as another one."""
         if self._how.world.rank:
             ranks.wait_for_leader(self._journal, self._how.world, self._plan)
+            self._join()
             self._do()
             return Conversion(ranks.wait_for_end(self._journal, self._settings.out), ())
         how = self._how
@@ -112,8 +113,9 @@ class _Pack:
         lock = Lock(self._journal.folder / "lock", "another conversion")
         try:
             self._journal.begin(self._plan, resume=how.resume)
+            self._join()
             self._do()
-            return self._end(place)
+            return self._end(replace(place, directory=self._journal.shards))
         except TooManyBad as error:
             error.skipped = self._left_out()
             raise
@@ -122,6 +124,10 @@ class _Pack:
             # Behind the lock's release: some network file systems keep a folder as long as a file in it is open.
             if self._retired is not None:
                 shutil.rmtree(self._retired, ignore_errors=True)
+
+    def _join(self) -> None:
+        """All tasks are of the run that the journal is of."""
+        self._settings = replace(self._settings, run=self._journal.run)
 
     def _do(self) -> None:
         """This rank's part of the work; the first rank then waits for the others."""

@@ -45,6 +45,7 @@ class Settings:
         knows_samples: whether the tasks' counts are samples.
         adopted: whether the shards' files are those of others.
         beside: whether those files are in `out` already.
+        run: the journal's run that the tasks are of.
     """
 
     source: Any
@@ -57,6 +58,7 @@ class Settings:
     knows_samples: bool = True
     adopted: bool = False
     beside: bool = False
+    run: str = ""
 
     @property
     def threads(self) -> bool:
@@ -105,7 +107,7 @@ def write(settings: Settings, task: Task, advance: Advance) -> Done:
 
     Raises BadSample unless such are skipped, and OSError. What was begun is removed.
     """
-    journal = Journal(settings.out, settings.container)
+    journal = Journal(settings.out, settings.container, settings.run)
     record = journal.read(task.number)
     if record is not None and record.skipped and not settings.skip:
         raise BadSample(record.skipped[0].reason)  # it was skipped before, and is not to be now
