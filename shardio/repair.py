@@ -54,6 +54,7 @@ def repair(
     directory: str | os.PathLike[str],
     *,
     like: Mapping[str, Field] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
     """Makes a whole dataset of what is in `directory`.
@@ -61,6 +62,7 @@ def repair(
     Args:
         directory: of a dataset that shardio wrote.
         like: the fields, if neither manifest nor shards say what they are.
+        metadata: what a lost manifest said of the origin, such as the classes' names.
         progress: called with shards done and shards in all.
 
     Raises NotADataset where there are no shards, ConfigError if the fields cannot be told, OSError.
@@ -79,8 +81,10 @@ def repair(
         raise NotADataset(f"{folder}: nothing can be saved: {'; '.join(done)}")
     if old is not None and not done and len(written) == len(old.shards):
         return Repair(old, (), True)
-    metadata = {} if old is None else old.metadata
-    made = assemble(Place(folder, folder), container, fields, written, metadata)
+    if old is None and metadata is None:
+        done.append("what it said of the origin, such as the classes' names, is lost")
+    kept = (metadata or {}) if old is None else old.metadata
+    made = assemble(Place(folder, folder), container, fields, written, kept)
     same = None if old is None else made.digest == old.digest
     return Repair(made, tuple(done), same)
 

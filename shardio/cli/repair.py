@@ -13,7 +13,7 @@ from ._progress import progress
 def repair(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     like: Annotated[
-        Path | None, typer.Option(help="A dataset with the same fields, if nothing else says what they are.")
+        Path | None, typer.Option(help="A dataset whose fields and classes it has, for what nothing else says.")
     ] = None,
 ) -> None:
     """Rebuild a lost index or manifest from the shards, and drop what was cut off.
@@ -26,9 +26,10 @@ def repair(
 
       shardio repair data/photos/val --like data/photos/train
     """
-    fields = None if like is None else manifest.load(like).fields
+    other = None if like is None else manifest.load(like)
+    told = {} if other is None else {"like": other.fields, "metadata": other.metadata}
     with progress("shards") as show:
-        result = run(dataset, like=fields, progress=lambda done, total: show("repairing", done, total))
+        result = run(dataset, **told, progress=lambda done, total: show("repairing", done, total))
     for line in result.done:
         print(line)
     made = result.manifest
