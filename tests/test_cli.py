@@ -13,8 +13,10 @@ from pathlib import Path
 import cv2
 import pytest
 from _builders import idx_pair, jpeg
+from typer.testing import CliRunner
 
 import shardio
+from shardio.cli import app
 
 COMMANDS = (
     "convert",
@@ -284,7 +286,7 @@ def test_every_command_says_what_it_does_with_examples() -> None:
     assert names == sorted(SOURCES)
     assert max(map(len, listed.stdout.splitlines())) <= 120
     for name in names:
-        told = shardio_command("convert", name, "--help").stdout
+        told = CliRunner().invoke(app, ["convert", name, "--help"], prog_name="shardio").stdout
         assert f"  shardio convert {name} " in told, name
         assert "cannot be loaded" not in told
         for option in re.findall(r"^  (--[a-z-]+)[^\n]*\n?", told, re.MULTILINE):
