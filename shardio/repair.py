@@ -103,7 +103,7 @@ def _shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]
     found: dict[str, list[str]] = {}
     for name in ("tar", "hdf5", "lmdb"):
         ours = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(name).suffix)}")
-        if inside := sorted(path.name for path in folder.iterdir() if ours.fullmatch(path.name)):
+        if inside := sorted(path.name for path in folder.glob("shard-*") if ours.fullmatch(path.name)):
             found[name] = inside
     if len(found) != 1:
         kinds = f"shards of {' and '.join(found)}" if found else "no shards"

@@ -1,5 +1,6 @@
 """The command line as a user has it: in a process of its own."""
 
+import glob
 import os
 import subprocess
 import sys
@@ -12,3 +13,8 @@ def run(*args: object, code: int = 0, cwd: Path | None = None, **environ: str) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=os.environ | environ)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
+
+
+def unfinished(out: Path, pattern: str) -> list[str]:
+    """The files of a conversion's run that are called so, while it is at work: folders may go as they are looked at."""
+    return glob.glob(f"{glob.escape(str(out))}/.converting/run-*/{pattern}", include_hidden=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import cv2
 import pytest
 from _builders import idx_pair, jpeg
+from _cli import unfinished
 from typer.testing import CliRunner
 
 import shardio
@@ -312,7 +313,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
         [*command, "--workers", "2", "--shard-size", "100KB"], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.converting/run-*/shards/shard-*")):
+    while not unfinished(tmp_path / "out", "shards/shard-*"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the job

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from _builders import CMYK_JPEG, class_folders, idx_pair, jpeg
+from _cli import unfinished
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,7 +191,7 @@ if __name__ == "__main__":
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen([sys.executable, str(script)], env=env)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.converting/run-*/shards/.writing-*")):
+    while not unfinished(tmp_path / "out", "shards/.writing-*"):
         assert parent.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from _builders import jpeg
+from _cli import unfinished
 
 import shardio
 from shardio.convert import convert
@@ -85,7 +86,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
     """Until so many shards stand."""
     deadline = time.monotonic() + 60
-    while len(list((out / ".converting").rglob("*.done"))) < shards:
+    while len(unfinished(out, "*.done")) < shards:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -107,13 +108,13 @@ def test_what_dies_is_made_up_for(
     client = start(command)
     wait_for(out, 10, client)
     workers[0].send_signal(signal.SIGKILL)
-    before = len(list((out / ".converting").rglob("*.done")))
+    before = len(unfinished(out, "*.done"))
     assert before < len(whole) - 1
     if both:
         wait_for(out, before + 10, client)  # the other one goes on
         client.send_signal(signal.SIGKILL)
         client.wait()
-        assert before < len(list((out / ".converting").rglob("*.done"))) < len(whole) - 1
+        assert before < len(unfinished(out, "*.done")) < len(whole) - 1
         done = subprocess.run([*map(str, command), "--resume"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
     assert client.wait(120) == (-signal.SIGKILL if both else 0)

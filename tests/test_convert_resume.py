@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg
+from _cli import unfinished
 
 import shardio
 from shardio.convert import convert
@@ -337,7 +338,7 @@ def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
 
 def records(out: Path) -> int:
     """How many shards of an unfinished conversion stand."""
-    return len(list((out / ".converting").rglob("*.done")))
+    return len(unfinished(out, "*.done"))
 
 
 @pytest.mark.slow

@@ -157,6 +157,8 @@ def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotADataset, match="no shards are there"):
         repair(tmp_path / "empty")
+    with pytest.raises(NotADataset, match="no shards are there"):
+        repair(tmp_path / "gone")
     for path in dataset.glob("*"):
         if path.suffix != ".tar":
             path.unlink()

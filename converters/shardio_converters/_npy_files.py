@@ -69,7 +69,8 @@ class Stored:
             if (size := os.fstat(file.fileno()).st_size) < self.stop:
                 raise SourceError(f"{self} must reach to byte {self.stop}, there are {size} bytes")
             order = "F" if self.fortran else "C"
-            # As a plain array: a memmap's own bookkeeping makes each row of it slow.
+            # As a plain array: a memmap's own bookkeeping makes each row of it slow. NumPy's stubs know no file objects
+            # that are open for reading only.
             return np.memmap(file, self.dtype, "r", self.start, self.shape, order).view(np.ndarray)  # type: ignore[call-overload, no-any-return]
 
     @contextmanager

@@ -120,7 +120,7 @@ class Packing:
         """ConfigError for options that would do nothing."""
         if self.to not in CONTAINERS:
             raise ConfigError(f"--to must be one of {', '.join(CONTAINERS)}, got {self.to!r}")
-        if self.compress not in (None, "none") and self.to != "hdf5":
+        if self.compress is not None and self.to != "hdf5":
             raise ConfigError(f"--compress is for --to hdf5, got --to {self.to}")
         if self.on_error == "raise" and not (self.max_bad is None and self.report is None):
             raise ConfigError("--max-bad and --report go with --on-error skip")

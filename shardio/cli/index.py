@@ -3,7 +3,7 @@
 import inspect
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -60,7 +60,7 @@ def index(
             workers=workers or max(1, len(os.sched_getaffinity(0)) // world.local_size),
             dask=dask,
             world=world,
-            on_error=_checked(on_error),
+            on_error=cast(OnError, on_error),  # checked there
             max_bad=max_bad,
             resume=resume,
             overwrite=overwrite,
@@ -84,9 +84,3 @@ def _source(kind: str, paths: list[str], fields: str | None) -> Any:
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"one LMDB is indexed at a time, got {len(paths)} paths")
     return converter(paths[0] if len(paths) == 1 else paths, **wanted)
-
-
-def _checked(on_error: str) -> OnError:
-    if on_error not in ("raise", "skip"):
-        raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-    return on_error  # type: ignore[return-value]

@@ -16,6 +16,7 @@ from ..types import Stored
 
 BUFFER = 1 << 20
 _LARGE = 64 << 10  # bytes from which on a buffer is written at once, and not copied
+# What file systems, old kernels and sandboxes say that cannot do it. Then sendfile is tried, whose errors count.
 _NO_COPIES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
 _MOST_PARTS = 1000  # that one call of the system takes, less some
 

@@ -99,8 +99,8 @@ def _planned(
         sizes = sizes[numbers]
     if not len(sizes):
         raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
-    todo = tasks(range(len(sizes)) if numbers is None else numbers, cut(sizes, shard_size))
-    chosen = np.arange(len(sizes)) if numbers is None else numbers
+    chosen = range(len(sizes)) if numbers is None else numbers
+    todo = tasks(chosen, cut(sizes, shard_size))
     content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
     content.update(b"" if numbers is None else np.ascontiguousarray(numbers).data)
     plan = {
@@ -113,6 +113,6 @@ def _planned(
         "shards": len(todo),
         "sizes and order": content.hexdigest(),
         "some samples": told(partial(fingerprint, settings.source, chosen)),
-        **getattr(settings.source, "changes", {}),
+        **getattr(settings.source, "changes", {}),  # of a Reworked source: named, should the samples above not differ
     }
     return todo, plan

@@ -97,7 +97,7 @@ def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
         "adopted": True,
         "container": source.container,
         "names": dict(source.names) if isinstance(source, HasNames) else {},
-        "some samples": fingerprint(source, np.arange(int(source.starts[-1]))),
+        "some samples": fingerprint(source, range(int(source.starts[-1]))),
         "fields": checksums.Digest(source.fields).text(),
         "files": len(files),
         "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),

@@ -148,6 +148,7 @@ class Expression:
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: _Values) -> NDArray[np.bool_]:
         if isinstance(op, (ast.In, ast.NotIn)):
+            # `_check_members` saw to it that these are members of a tuple or a list.
             members = [self._value(member, values) for member in right.elts]  # type: ignore[attr-defined]
             wanted = self._value(left, values)
             found: NDArray[np.bool_] = np.logical_or.reduce(np.broadcast_arrays(*(wanted == m for m in members)))

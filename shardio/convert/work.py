@@ -188,10 +188,10 @@ def _one_by_one(source: Source, numbers: NDArray[np.int64]) -> Iterator[Sample |
         yield sample
 
 
-def fingerprint(source: Source, numbers: NDArray[np.int64]) -> list[str | None]:
+def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str | None]:
     """The checksums of some of these samples, None for bad ones: another source or other options give others."""
-    some = numbers[np.unique(np.linspace(0, len(numbers) - 1, _PROBED).astype(np.int64))]
-    found = read(source, np.sort(some))
+    places = np.unique(np.linspace(0, len(numbers) - 1, _PROBED).astype(np.int64))
+    found = read(source, np.sort([int(numbers[place]) for place in places.tolist()]))
     return [f"{one.checksum:016x}" if isinstance(one, Encoded) else None for _, one in found]
 
 
