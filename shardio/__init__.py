@@ -4,11 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 from . import plan as plan
 from .augment import CenterCrop as CenterCrop
+from .augment import ColorJitter as ColorJitter
+from .augment import GaussianBlur as GaussianBlur
 from .augment import Normalize as Normalize
+from .augment import RandomApply as RandomApply
+from .augment import RandomChoice as RandomChoice
+from .augment import RandomCrop as RandomCrop
+from .augment import RandomErasing as RandomErasing
+from .augment import RandomGrayscale as RandomGrayscale
 from .augment import RandomHorizontalFlip as RandomHorizontalFlip
 from .augment import RandomResizedCrop as RandomResizedCrop
+from .augment import RandomRotation as RandomRotation
 from .augment import Resize as Resize
 from .augment import ToFloat as ToFloat
+from .augment import TrivialAugmentWide as TrivialAugmentWide
 from .dataset import Dataset as Dataset
 from .dataset import from_samples as from_samples
 from .dataset import open as open
@@ -36,9 +45,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BadSample",
     "CenterCrop",
+    "ColorJitter",
     "ConfigError",
     "Dataset",
     "Field",
+    "GaussianBlur",
     "Loader",
     "LoaderStats",
     "Manifest",
@@ -46,14 +57,21 @@ __all__ = [
     "Mixture",
     "Normalize",
     "Plan",
+    "RandomApply",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomRotation",
     "Resize",
     "ShardCorrupt",
     "ShardioError",
     "StateMismatch",
     "ToFloat",
     "TorchDataset",
+    "TrivialAugmentWide",
     "World",
     "create",
     "from_samples",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .augment import Crop, Flip, Scale, Sizes, Step
+from .augment.steps import Crop, Flip, Scale, Sizes, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,12 @@ class IsolatedSteps(Iterator[list[Made]]):
         self._step += 1
         return [Delivery(producer.batch(number, used, where), size, bad)]
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is there."""
+        members = self._producers.members
+        return self._closed or members[self._step % len(members)].waiting
+
     def resize(self, threads: int, depth: int) -> None:
         """Processes stay as many as they are."""
 
@@ -169,6 +175,14 @@ class _Producer:
             if message[1] == epoch:
                 return message
             self._dropped(message)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has sent something."""
+        try:
+            return self._pipe.poll()
+        except OSError:
+            return True  # `receive` says what has become of it
 
     def drain(self) -> None:
         """Takes what is left of an older epoch, or the producer could not send it, nor hear of the new one."""

@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import torch
 from numpy.typing import NDArray
 
+from .engines.base import Bytes, Pictures
 from .interleave import AnyPlan
 from .making import Canvas, Making
 from .mapping import Mapped, collate
@@ -24,11 +26,15 @@ Batch: TypeAlias = dict[str, Any]
 @final
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A batch, how many stored bytes were read for it, and the bad samples that were met."""
+    """A batch on the host, how many stored bytes were read for it, and the bad samples that were met.
+
+    Images may be Pictures or Bytes, of which the device makes the rest; `again` gives it after some have been remade.
+    """
 
     batch: Batch
     size: int
     bad: tuple[Bad, ...] = ()
+    again: Callable[[], "Delivery"] | None = None
 
 
 Made: TypeAlias = Delivery | Exception
@@ -72,9 +78,16 @@ class BatchJob:
         batches = list(map(self._assemble, self._rows())) if self._batches is None else self._batches
         share, rest = divmod(sum(self._sizes), len(batches))
         return [
-            Delivery(batch, share + (rest if rows.start == 0 else 0), self._bad(rows))
+            Delivery(batch, share + (rest if rows.start == 0 else 0), self._bad(rows), self._again)
             for batch, rows in zip(batches, self._rows(), strict=True)
         ]
+
+    def _again(self) -> Delivery:
+        """The one batch of this job as it is now."""
+        (made,) = self.result()
+        if isinstance(made, Exception):
+            raise made
+        return made
 
     def run(self, number: int, rows: slice) -> None:
         """Makes the rows of task `number`; the last task also has the user's function work on whole batches."""
@@ -120,11 +133,29 @@ class BatchJob:
         return [slice(start, start + size) for start in range(0, count, size)]
 
     def _assemble(self, rows: slice) -> Batch:
-        batch: Batch = {}
-        for name in self.canvas.making.fields:
-            array = self.canvas.arrays.get(name)
-            batch[name] = self.canvas.lists[name][rows] if array is None else torch.from_numpy(array[rows])
-        return batch | self._own(rows)
+        return {name: self._value(name, rows) for name in self.canvas.making.fields} | self._own(rows)
+
+    def _value(self, name: str, rows: slice) -> Any:
+        """A field of a batch."""
+        canvas, images = self.canvas, self.canvas.making.images.get(name)
+        seed, epoch, draws = canvas.plan.seed, canvas.plan.epoch, canvas.draws[rows]
+        if images is not None and images.whole:
+            sizes = canvas.sizes[name][rows]
+            made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=draws)
+            return Pictures(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
+        array = canvas.arrays.get(name)
+        if array is None:
+            return canvas.lists[name][rows]
+        tensor = canvas.making.tensor(name, array[rows])
+        if images is None or images.engine.recipe is images.recipe:
+            return tensor
+        return Bytes(tensor, images.recipe, images.recipe.erased(seed=seed, epoch=epoch, indices=draws))
+
+    def _remade(self, name: str, first: int, row: int) -> torch.Tensor:
+        """The image of a row after it was made on the host."""
+        self.canvas.remake(first + row)
+        made: torch.Tensor = self.canvas.lists[name][first + row]
+        return made
 
     def _own(self, rows: slice) -> Batch:
         """What the loader itself adds to a batch."""

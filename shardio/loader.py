@@ -2,6 +2,7 @@
 
 import operator
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,12 @@ from .augment import Transform
 from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
+from .engines.choice import Engine
+from .engines.choice import make as make_engine
 from .errors import ConfigError, TooManyBad
 from .interleave import AnyPlan
 from .job import Batch, Made
+from .lanes import lane_to
 from .mapping import By, Function, Mapped
 from .mixture import Mixture, Readable
 from .plan import Schedule, Shuffle, Tail
@@ -62,6 +66,11 @@ class Loader:
             wait for room while the consumer waits for them, up to 1 GiB, or fewer where that is faster. Neither
             changes samples or their order.
         device: where batches are to be, as torch names it; None leaves them in host memory.
+        engine: what decodes and transforms images: `"cpu"`; `"dali"` or `"nvimgcodec"`, which make whole batches, on
+            the GPU that `device` names or else on the CPU; `"auto"` takes DALI for a GPU, or nvImageCodec where that
+            alone is installed. All choose the same crops and colours. See docs/engines.md.
+        engine_options: of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
+        channels_last: images that are floats stand in memory by pixel (`torch.channels_last`), not by channel.
         fields: the fields to deliver; None is all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
@@ -97,6 +106,9 @@ class Loader:
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
+        engine: Engine = "auto",
+        engine_options: Mapping[str, Any] | None = None,
+        channels_last: bool = False,
         fields: Sequence[str] | None = None,
         map: Function | None = None,
         map_by: By = "batch",
@@ -127,6 +139,10 @@ class Loader:
                 mapping=None if map is None else Mapped(map, map_by),
                 on_bad=on_bad_sample,
                 verify=verify,
+                engine=engine,
+                device=self._device,
+                channels_last=channels_last,
+                leaves=isolate,
             ),
             batch_size,
             threads=count_of(threads, "threads") or cpus.share(self.world.local_size),
@@ -138,7 +154,21 @@ class Loader:
             name=f"shardio rank {self.world.rank}",
         )
         # Not the epoch's: copies of its last batches may be under way when it has ended.
-        self._transfer = Transfer(self._device)
+        engines = {
+            name: make_engine(
+                how.whole,
+                how.recipe,
+                channels=how.engine.numbers.channels,
+                batch_size=batch_size,
+                device=self._device,
+                threads=self._workers.threads,
+                channels_last=channels_last,
+                options=engine_options or {},
+            )
+            for name, how in self._workers.making.images.items()
+            if how.whole is not None
+        }
+        self._transfer = Transfer(lane_to(self._device), engines, channels_last=channels_last)
         self._position = 0
         self._midway = False
         self._running: weakref.ref[_Epoch] | None = None
@@ -264,7 +294,7 @@ class _Epoch(Iterator[Batch]):
         self.meter = Meter(loader.dataset.sources)
         self._loader = loader
         self._schedule = schedule
-        self._step = 0
+        self._step = self._taken = 0
         self._made: deque[Made] = deque()
         self._steps = loader._workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(loader._workers, self._steps)
@@ -273,15 +303,15 @@ class _Epoch(Iterator[Batch]):
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
-        if not self._made:
-            try:
-                self._made.extend(next(self._steps))
-            except BaseException:
-                self.close()
-                raise
-            finally:
-                self.meter.waited = self._steps.waited
-        made = self._made.popleft()
+        begun = time.monotonic()
+        try:
+            self._send()
+            made = self._loader._transfer.receive()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.meter.waited += time.monotonic() - begun
         if isinstance(made, Exception):
             self.close()
             raise made
@@ -295,12 +325,30 @@ class _Epoch(Iterator[Batch]):
         self._loader._delivered(self, self._schedule, self._step)
         self._step += 1
         self._watch.step()
-        return self._loader._transfer(made.batch)
+        return made.batch
+
+    def _send(self) -> None:
+        """Sends the batch that is asked for, and those behind it that are ready."""
+        transfer = self._loader._transfer
+        while len(transfer) <= transfer.ahead and self._taken < len(self._schedule):
+            if not self._made:
+                if len(transfer) and not self._steps.ready:
+                    return
+                try:
+                    self._made.extend(next(self._steps))
+                except Exception as error:
+                    if not len(transfer):
+                        raise
+                    self._made.append(error)  # in its batch's turn
+            self._taken += 1
+            transfer.send(self._made.popleft())
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""
         self.meter.end()
         self._made.clear()
+        if self._loader._running is not None and self._loader._running() in (self, None):
+            self._loader._transfer.clear()
         self._steps.close()
 
     def __del__(self) -> None:

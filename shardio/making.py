@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .containers import direct
 from .engines.cpu import BadImage, CpuEngine
+from .engines.headers import plain
 from .errors import BadSample
 from .fields import Field, shape_column
 from .interleave import AnyPlan
@@ -30,10 +31,17 @@ REPLACEMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """How one image field becomes pixels."""
+    """How one image field becomes pixels.
+
+    Attributes:
+        recipe: what is to become of it.
+        engine: what makes it here, in tasks. Where its recipe is of bytes, the rest is done on the device.
+        whole: the engine that makes whole batches of it, if any; then this one makes what that refuses.
+    """
 
     recipe: Recipe
     engine: CpuEngine
+    whole: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,11 @@ class Making:
     on_bad: OnBad
     verify: bool
     _free: deque[direct.Memory] = field(default_factory=deque, repr=False, compare=False)
+
+    def tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
+        """Rows of a field as they are delivered."""
+        how = self.images.get(name)
+        return torch.from_numpy(array) if how is None else how.engine.numbers.tensor(array)
 
     @contextmanager
     def memory(self) -> Iterator[direct.Memory]:
@@ -97,6 +110,8 @@ class Canvas:
         self.valid = part.valid.copy() if changes else part.valid
         self._counts = part.valid
         self.lists: dict[str, list[Any]] = {n: [None] * len(part.indices) for n in making.fields if n not in arrays}
+        # Of images that an engine for whole batches makes.
+        self.sizes = {name: np.ones((len(part.indices), 2), np.int32) for name, i in making.images.items() if i.whole}
         self.mapped: list[Any] = [None] * len(part.indices)
         self.bad: dict[int, Bad] = {}
         self._lock = threading.Lock()
@@ -125,15 +140,22 @@ class Canvas:
         made: Mapping[str, Any] = other.mapped[0]
         return made
 
+    def remake(self, row: int) -> None:
+        """Makes a row on the host whose image an engine for whole batches has refused; else as `fill`."""
+        if self.making.on_bad == "raise":
+            self._make(slice(row, row + 1), host=True)
+        else:
+            self._salvage(row)
+
     def value(self, name: str, row: int) -> Any:
         """One field of a row, as the user's function takes it."""
         array = self.arrays.get(name)
         if array is None:
             return self.lists[name][row]
         value = array[row]
-        return value.item() if isinstance(value, np.generic) else torch.from_numpy(value)
+        return value.item() if isinstance(value, np.generic) else self.making.tensor(name, value)
 
-    def _make(self, rows: slice) -> int:
+    def _make(self, rows: slice, host: bool = False) -> int:
         making, indices = self.making, self.indices[rows]
         stored: dict[str, Any] = {}
         with ExitStack() as lent:
@@ -141,7 +163,11 @@ class Canvas:
                 found = making.dataset.select(indices)
                 for name, field in making.fields.items():
                     out = self.arrays[name][rows] if field.fixed else None
-                    memory = lent.enter_context(making.memory()) if field.kind == "image" else None
+                    how = making.images.get(name)
+                    if how is None:
+                        memory = None
+                    else:  # what a whole batch is made of must outlive this task
+                        memory = direct.Memory() if how.whole else lent.enter_context(making.memory())
                     stored[name] = found.stored(name, out, memory)
             if making.verify:
                 with self.clock.stage("verify"):
@@ -149,7 +175,7 @@ class Canvas:
             with self.clock.stage("decode"):
                 for name, field in making.fields.items():
                     if field.kind == "image":
-                        self._decode(name, rows, found, stored[name])
+                        self._decode(name, rows, found, stored[name], host)
                     elif not field.fixed:
                         values = making.dataset.decode(name, stored[name], indices)
                         self.lists[name][rows] = map(torch.from_numpy, values) if field.kind == "array" else values
@@ -161,18 +187,28 @@ class Canvas:
                     self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
         return sum(map(_size, stored.values()))
 
-    def _decode(self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any]) -> None:
-        how, dataset = self.making.images[name], self.making.dataset
+    def _decode(
+        self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any], host: bool
+    ) -> None:
+        """Makes some rows' images, or with an engine for whole batches those that it would not take."""
+        how, places = self.making.images[name], np.arange(*rows.indices(len(self.indices)))
         sizes = found.column(shape_column(name))
-        steps = how.recipe.steps(sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.draws[rows])
-        out = self.arrays.get(name)
+        out = self.arrays[name][rows] if name in self.arrays else None
+        if how.whole:
+            self.sizes[name][rows] = sizes
+            self.lists[name][rows] = list(encoded)
+            odd = np.arange(len(places)) if host else np.flatnonzero(~plain(encoded, sizes))
+            if not len(odd):
+                return
+            places, sizes, encoded = places[odd], sizes[odd], [encoded[place] for place in odd.tolist()]
+        steps = how.engine.recipe.steps(sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.draws[places])
         try:
-            made = how.engine(encoded, sizes, steps, None if out is None else out[rows])
+            made = how.engine(encoded, sizes, steps, out)
         except BadImage as error:
-            place = dataset.where(int(self.indices[rows][error.place]))
-            raise BadSample(f"{dataset.path / place}, field {name!r}: {error}") from error
-        if made is not None:
-            self.lists[name][rows] = map(torch.from_numpy, made)
+            where = self.making.dataset.where(int(self.indices[places[error.place]]))
+            raise BadSample(f"{self.making.dataset.path / where}, field {name!r}: {error}") from error
+        for place, image in zip(places.tolist(), made or (), strict=False):
+            self.lists[name][place] = how.engine.numbers.tensor(image)
 
     def _salvage(self, row: int) -> int:
         """Makes one row, of another sample or as a blank if its own is bad."""
@@ -180,7 +216,7 @@ class Canvas:
         first: Exception | None = None
         for attempt in range(1, REPLACEMENTS + 1):
             try:
-                size = self._make(slice(row, row + 1))
+                size = self._make(slice(row, row + 1), host=True)
             except Exception as error:
                 if not is_of_sample(error):
                     raise
@@ -215,7 +251,8 @@ class Canvas:
 def _empty(kind: Field, images: Images | None) -> Any:
     """What stands for a masked sample in a list."""
     if images is not None:
-        return torch.from_numpy(np.zeros(images.engine.out_shape((0, 0)), images.engine.out_dtype))
+        numbers = images.engine.numbers
+        return numbers.tensor(np.zeros(numbers.shape(images.recipe.size or (0, 0)), numbers.dtype))
     if kind.kind == "array":
         return torch.from_numpy(np.zeros((0,), kind.row_dtype))
     return {"text": "", "bytes": b""}.get(kind.kind)

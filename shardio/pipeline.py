@@ -127,6 +127,12 @@ class Pipeline(Generic[T]):
         return head.job.result()
 
     @property
+    def ready(self) -> bool:
+        """Whether the next result is there, so that asking for it takes no time."""
+        with self._head_ready:
+            return self._settled()
+
+    @property
     def idle(self) -> float:
         """Seconds that workers which may work have waited for room or for tasks, added up."""
         return sum(self._idle)

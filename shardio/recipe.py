@@ -1,74 +1,78 @@
-"""A field's transforms put in order: what moves pixels, what changes values, and the size that comes out."""
+"""A field's transforms put in order: steps on pixels, what bytes become, and the size that comes out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .augment import (
-    CenterCrop,
-    Crop,
-    Draws,
-    Geometry,
-    Normalize,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    Scale,
-    Sizes,
-    Step,
-    ToFloat,
-    Transform,
-)
+from .augment import Draws, KeepingSize, Normalize, RandomErasing, Resizing, ToFloat, Transform
+from .augment.steps import Crop, Erase, Scale, Sizes, Step
 from .errors import ConfigError
 from .types import Indices
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A field's transforms, checked and sorted: first what moves pixels, then what changes values.
+    """An image field's transforms, checked and sorted: first steps on pixels, then what changes bytes to numbers.
 
     Attributes:
-        geometry: what moves pixels, in order.
+        transforms: those that become steps, in order.
         affine: None for uint8; else per channel (factor, offset) so that `x * factor + offset` of a byte is the result.
+        dtype: of the result: "uint8" without `affine`, else "float32", "float16" or "bfloat16".
         size: the (height, width) of every result in pixels; None where they differ.
+        erasings: how many of `transforms`, the last ones, come behind `affine`. Each becomes one step.
     """
 
-    geometry: tuple[Geometry, ...]
+    transforms: tuple[Resizing | KeepingSize, ...]
     affine: NDArray[np.float32] | None
+    dtype: str
     size: tuple[int, int] | None
+    erasings: int = 0
 
     @classmethod
     def of(cls, transforms: Sequence[Transform], *, channels: int, size: tuple[int, int] | None) -> "Recipe":
         """Checks `transforms` for images of `channels` channels and of one `size`, or None where they differ."""
-        geometry: list[Geometry] = []
+        stepped: list[Resizing | KeepingSize] = []
         affine: NDArray[np.float32] | None = None
+        dtype, erasings = "uint8", 0
         for place, transform in enumerate(transforms):
+            if isinstance(transform, RandomErasing) and np.size(transform.value) not in (1, channels):
+                raise ConfigError(
+                    f"transform {place}: RandomErasing's value must have 1 or {channels} numbers, got {transform.value}"
+                )
             match transform:
                 case ToFloat():
                     if affine is not None:
                         raise ConfigError(f"transform {place}: ToFloat must come once, and before any Normalize")
-                    affine = _affine(0.0, 1.0, channels)
+                    affine, dtype = _affine(0.0, 1.0, channels), transform.dtype
                 case Normalize():
-                    if affine is not None and place and isinstance(transforms[place - 1], Normalize):
-                        raise ConfigError(f"transform {place}: one Normalize is enough")
+                    before = transforms[place - 1] if place else None
+                    if affine is not None and not isinstance(before, ToFloat):
+                        raise ConfigError(
+                            f"transform {place}: one Normalize is enough, next to ToFloat if that is there"
+                        )
                     affine = _affine(transform.mean, transform.std, channels)
-                case RandomResizedCrop() | CenterCrop() | Resize() | RandomHorizontalFlip():
+                    dtype = transform.dtype or (dtype if dtype != "uint8" else "float32")
+                case RandomErasing() if affine is not None:
+                    stepped.append(transform)
+                    erasings += 1
+                case _ if isinstance(transform, Resizing | KeepingSize):
                     if affine is not None:
                         raise ConfigError(
                             f"transform {place}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
-                    geometry.append(transform)
-                    size = transform.out_size(size)
+                    stepped.append(transform)
+                    size = transform.out_size(size) if isinstance(transform, Resizing) else size
                 case _:
-                    raise ConfigError(f"transform {place} must be one of shardio's, got {transform!r}")
-        return cls(tuple(geometry), affine, size)
+                    raise ConfigError(f"transform {place} must be one of shardio's for images, got {transform!r}")
+        return cls(tuple(stepped), affine, dtype, size, erasings)
 
     def steps(self, sizes: Sizes, *, seed: int, epoch: int, indices: Indices) -> tuple[Step, ...]:
-        """All steps for the images of these samples, int32 [B, 2] and int64 [B]."""
+        """All steps for the images of these samples, int32 [B, 2] and int64 [B]. Of which kinds, and with what that is
+        no array, is the same for all images."""
         steps: list[Step] = []
-        for place, transform in enumerate(self.geometry):
+        for place, transform in enumerate(self.transforms):
             made = transform.steps(sizes, Draws(seed, epoch, place, indices))
             for step in made:
                 if isinstance(step, Crop):
@@ -77,6 +81,22 @@ class Recipe:
                     sizes = step.sizes
             steps.extend(made)
         return tuple(steps)
+
+    def erased(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
+        """The last steps alone: those behind the change to numbers, where all results have one size."""
+        first = len(self.transforms) - self.erasings
+        sizes = np.full((len(indices), 2), self.size or (1, 1), np.int32)
+        return tuple(
+            step
+            for place, transform in enumerate(self.transforms[first:], first)
+            for step in transform.steps(sizes, Draws(seed, epoch, place, indices))
+            if isinstance(step, Erase)
+        )
+
+    def bytes(self) -> "Recipe":
+        """What of it gives bytes."""
+        kept = self.transforms[: len(self.transforms) - self.erasings]
+        return replace(self, transforms=kept, affine=None, dtype="uint8", erasings=0)
 
 
 def _affine(mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int) -> NDArray[np.float32]:

@@ -1,35 +1,159 @@
-"""Batches brought to their device."""
+"""Batches brought to their device, one ahead of the consumer, and what is left of their making done there.
+
+A step of the consumer                               meanwhile, on the device
+  send(batch k + 1): files to the engine, copies       batch k + 1 is copied and decoded, the model works on batch k
+  receive() -> batch k, which was sent a step ago
+"""
 
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from .job import Batch
+from .engines import tensors
+from .engines.base import BatchEngine, Bytes, Pictures, rows_of
+from .job import Batch, Delivery, Made
+from .lanes import HostLane, Lane
 from .slots import each
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A batch on its way.
+
+    Attributes:
+        delivery: on the host.
+        batch: on the device, but for images that engines make.
+        begun: by image field the rows that its engine has begun on.
+        mark: behind the copies.
+    """
+
+    delivery: Delivery
+    batch: Batch
+    begun: Mapping[str, Sequence[int]]
+    mark: Any
+
+
+MOST_HELD = 3
+"""Batches whose copies may be under way."""
 
 
 @final
 class Transfer:
-    """Copies batches to a device without waiting for the copies.
+    """Sends batches to a device and receives them there, in order.
 
-    The batch's page-locked memory must not be used again before its copy has ended, so each source is held until the
-    event that was recorded behind its copy says so.
+    Args:
+        lane: the way.
+        engines: for whole batches, by image field.
+        channels_last: floats by pixel, not by channel.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine], *, channels_last: bool) -> None:
+        self._lane, self._engines, self._channels_last = lane, engines, channels_last
+        self._sent: deque[_Sent | Made] = deque()
+        # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
+        self.ahead = 0 if isinstance(lane, HostLane) and not engines else 1
 
-    def __call__(self, batch: Batch) -> Batch:
-        """The batch on the device; itself where that is the host."""
-        if self._device.type == "cpu":
-            return batch
-        while self._held and self._held[0][0].query():
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def send(self, made: Made) -> None:
+        """Begins on a batch, or on what went wrong with it."""
+        if isinstance(made, Exception) or not self.ahead:
+            self._sent.append(made)
+            return
+        begun = {name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, Pictures)}
+        with self._lane:
+            batch = self._copied(made.batch)
+            mark = self._lane.mark()
+        self._held.append((mark, made.batch))
+        while self._held and self._lane.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        moved: Batch = each(batch, torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True))
-        if self._device.type == "cuda":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._device))
-            self._held.append((event, batch))
-        return moved
+        self._sent.append(_Sent(made, batch, begun, mark))
+
+    def receive(self) -> Made:
+        """The oldest batch sent, on the device, or what went wrong with it."""
+        sent = self._sent.popleft()
+        if not isinstance(sent, _Sent):
+            return sent
+        ended = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
+        refused = {
+            name: [sent.begun[name][place] for place in end[1]] for name, end in ended.items() if end is not None
+        }
+        if any(refused.values()):
+            return self._remade(sent, ended, refused)
+        batch = sent.batch
+        for name, rows in sent.begun.items():
+            batch[name] = self._whole(sent.delivery.batch[name], ended[name], rows)
+        self._lane.wait(sent.mark, batch)
+        return replace(sent.delivery, batch=batch)
+
+    def clear(self) -> None:
+        """Forgets what was sent and not received."""
+        while self._sent:
+            sent = self._sent.popleft()
+            for name, rows in sent.begun.items() if isinstance(sent, _Sent) else ():
+                if rows:
+                    self._engines[name].end()
+
+    def _begin(self, name: str, pictures: Pictures) -> Sequence[int]:
+        files = {row: value for row, value in enumerate(pictures.rows) if not isinstance(value, Tensor)}
+        if files:
+            every = len(files) == len(pictures.rows)
+            chosen = slice(None) if every else np.array(list(files))
+            steps = pictures.steps if every else [rows_of(step, chosen) for step in pictures.steps]
+            self._engines[name].begin(list(files.values()), pictures.sizes[chosen], steps)
+        return list(files)
+
+    def _copied(self, batch: Batch) -> Batch:
+        copied: Batch = {}
+        for name, value in batch.items():
+            if isinstance(value, Bytes):
+                pixels = self._lane.copy(value.pixels)
+                made = tensors.numbers(pixels, value.recipe, channels_last=self._channels_last)
+                for step in value.last:
+                    made = tensors.erase(made, step)
+                copied[name] = made
+            elif not isinstance(value, Pictures):
+                copied[name] = each(value, Tensor, self._lane.copy)
+        return {name: copied.get(name) for name in batch}
+
+    def _whole(self, pictures: Pictures, end: tuple[Tensor, Sequence[int]] | None, rows: Sequence[int]) -> Tensor:
+        """All images of a batch, those made on the host among those that the engine made."""
+        if end is not None and len(rows) == len(pictures.rows):
+            return end[0]
+        ready = {row: value for row, value in enumerate(pictures.rows) if isinstance(value, Tensor)}
+        if end is None:
+            return self._lane.copy(torch.stack([ready[row] for row in sorted(ready)]))
+        images, _ = end
+        whole = images.new_empty((len(pictures.rows), *images.shape[1:]))
+        whole[torch.tensor(rows, device=images.device)] = images
+        for row, image in ready.items():
+            whole[row] = image.to(images.device)
+        return whole
+
+    def _remade(self, sent: _Sent, ended: Mapping[str, Any], refused: Mapping[str, Sequence[int]]) -> Made:
+        """A batch some of whose images the host has to make. Other fields may have changed with them."""
+        try:
+            for name, rows in refused.items():
+                for row in rows:
+                    sent.delivery.batch[name].remake(row)
+        except Exception as error:  # noqa: BLE001  # a bad sample, in its batch's turn
+            return error
+        delivery = sent.delivery if sent.delivery.again is None else sent.delivery.again()
+        with self._lane:
+            batch = self._copied(delivery.batch)
+            mark = self._lane.mark()
+        for name, rows in sent.begun.items():
+            pictures, end = delivery.batch[name], ended[name]
+            kept = [place for place, row in enumerate(rows) if not isinstance(pictures.rows[row], Tensor)]
+            left = None if end is None or not kept else (end[0][torch.tensor(kept, device=end[0].device)], ())
+            batch[name] = self._whole(pictures, left, [rows[place] for place in kept])
+        self._lane.wait(mark, batch)
+        self._lane.done(mark, block=True)
+        return replace(delivery, batch=batch)

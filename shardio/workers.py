@@ -9,6 +9,7 @@ from .batches import Collator
 from .interleave import AnyPlan
 from .isolation import IsolatedSteps, Producers
 from .job import BatchJob, Made
+from .making import Making
 from .pipeline import Pipeline
 from .plan import Schedule
 from .timing import StageClock
@@ -64,6 +65,11 @@ class Workers:
             threads=settle and not isolate,
             prefetch=prefetch is None and not isolate,
         )
+
+    @property
+    def making(self) -> Making:
+        """What is the same for all batches."""
+        return self._collator.making
 
     @property
     def setting(self) -> Setting:

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 from shardio.augment import (
     CenterCrop,
-    Crop,
     Draws,
-    Flip,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
-    Scale,
     ToFloat,
-    random_boxes,
 )
+from shardio.augment.geometry import random_boxes
+from shardio.augment.steps import Crop, Flip, Scale
 from shardio.errors import ConfigError
 from shardio.recipe import Recipe
 

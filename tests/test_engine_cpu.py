@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from shardio import native
 from shardio.augment import (
     CenterCrop,
-    Interpolation,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -19,6 +18,7 @@ from shardio.augment import (
     ToFloat,
     Transform,
 )
+from shardio.augment.steps import Interpolation
 from shardio.engines.cpu import BadImage, CpuEngine, Decoder
 from shardio.recipe import Recipe
 
@@ -53,7 +53,7 @@ def run(
     steps = recipe.steps(sizes, seed=1, epoch=epoch, indices=np.arange(len(data)))
     if recipe.size is None:
         return engine(data, sizes, steps, None) or []
-    out = np.full((len(data), *engine.out_shape(recipe.size)), 123, engine.out_dtype)
+    out = np.full((len(data), *engine.numbers.shape(recipe.size)), 123, engine.numbers.dtype)
     engine(data, sizes, steps, out)
     return list(out)
 
@@ -272,6 +272,7 @@ def test_a_missing_decoder_says_how_to_get_it() -> None:
 import sys
 sys.modules["nvidia"] = None
 from shardio.engines.cpu import CpuEngine
+from shardio.augment.steps import Interpolation
 from shardio.errors import MissingDependency
 from shardio.recipe import Recipe
 CpuEngine(Recipe.of([], channels=3, size=None), channels=3)

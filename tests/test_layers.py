@@ -70,6 +70,7 @@ LAYERS = [
         "workers",
         "stats",
         "state",
+        "lanes",
         "transfer",
         "loader",
         "torch_dataset",

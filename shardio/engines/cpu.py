@@ -5,33 +5,31 @@ nvImageCodec where it is installed: both decode a region without the rest of the
 goes through OpenCV. Orientation tags are not applied, as in torchvision's decoders.
 """
 
+import math
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, final, get_args
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .. import images, native
 from .._optional import load
-from ..augment import Crop, Flip, Interpolation, Scale, Sizes, Step
+from ..augment.steps import Crop, Erase, Flip, Scale, Sizes, Step
 from ..errors import BadSample, ConfigError, MissingDependency
 from ..fuse import fuse
 from ..recipe import Recipe
 from ..types import Buffer
+from .numbers import Lookup, Numbers
+from .opencv import Action, Pixels, actions, crop
 from .turbo import Turbo
 
 Decoder: TypeAlias = Literal["auto", "turbo", "nvimgcodec", "opencv"]
-Pixels: TypeAlias = NDArray[np.uint8]
 _Box: TypeAlias = list[int]
-
-_INTERPOLATIONS = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 
 
 @final
@@ -45,28 +43,26 @@ class CpuEngine:
             the first two refuse goes to OpenCV.
     """
 
-    def __init__(self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto") -> None:
-        self._recipe = recipe
+    def __init__(
+        self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto", channels_last: bool = False
+    ) -> None:
+        self.numbers = Numbers(recipe, channels, channels_last)
+        self.recipe = self._recipe = recipe
         self._channels = channels
+        self._lookup = Lookup(self.numbers)
         if decoder not in get_args(Decoder):
             raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
         if decoder == "turbo" and native.library() is None:
             raise MissingDependency("the decoder 'turbo' needs the compiled part of shardio: see docs/install.md")
-        wanted = decoder in ("auto", "turbo") and native.library() is not None
-        self._turbo = Turbo(channels, recipe.affine) if wanted else None
+        compiled = decoder in ("auto", "turbo") and native.library() is not None
+        # It writes bytes by pixel, or float32 by channel.
+        planes = recipe.dtype == "float32" and not channels_last
+        self._turbo = Turbo(channels, None) if compiled else None
+        self._turbo_planes = Turbo(channels, recipe.affine) if compiled and planes else None
         self._decoder_name = decoder
         if decoder == "nvimgcodec":
             _nvimgcodec(required=True)
         self._local = threading.local()
-
-    @property
-    def out_dtype(self) -> np.dtype[Any]:
-        """uint8, or float32 after ToFloat or Normalize."""
-        return np.dtype(np.uint8 if self._recipe.affine is None else np.float32)
-
-    def out_shape(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """The shape of one result of (height, width) pixels: HWC for uint8, CHW for float32."""
-        return (*size, self._channels) if self._recipe.affine is None else (self._channels, *size)
 
     def __call__(
         self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
@@ -77,57 +73,73 @@ class CpuEngine:
             encoded: the image files.
             sizes: their heights and widths in pixels, int32 [n, 2].
             steps: from `Recipe.steps`, with a row for each of them.
-            out: `[len(encoded), *out_shape]`, filled; None where sizes differ.
+            out: `[len(encoded), *numbers.shape(size)]`, filled; None where sizes differ.
 
         Returns:
             None with `out`, else an array per image.
 
         Raises BadImage, which knows the image's place in `encoded`.
         """
-        if out is not None and self._turbo is not None and (fused := fuse(steps, sizes)) is not None:
-            left = self._turbo(encoded, fused, out)
-            if not left:
-                return None
-        else:
-            left = list(range(len(encoded)))
-        actions = _actions(steps)
+        end = len(steps) - self._recipe.erasings
+        way = _Way(steps[:end], steps[end:])
+        left = list(range(len(encoded))) if out is None else self._at_once(encoded, sizes, way, out)
         results = []
         for place in left:
             try:
-                made = self._one(
-                    place, bytes(encoded[place]), sizes[place].tolist(), actions, None if out is None else out[place]
-                )
+                data = bytes(encoded[place])
+                made = self._one(place, data, sizes[place].tolist(), way, None if out is None else out[place])
             except (BadSample, cv2.error) as error:
                 raise BadImage(place, str(error)) from error
             if out is None:
                 results.append(made)
         return results if out is None else None
 
-    def _one(
-        self, place: int, data: bytes, size: list[int], actions: list["_Action"], slot: NDArray[Any] | None
-    ) -> NDArray[Any]:
-        affine = self._recipe.affine
-        target = slot if affine is None else None
-        first = bool(actions) and actions[0].kind is Crop
-        pixels = self._decode(data, size, actions[0].rows[place] if first else None)
-        for action in actions[first:]:
-            if action.kind is Crop:
-                pixels = _crop(pixels, action.rows[place])
-            elif action.kind is Scale:
-                pixels = _resize(pixels, action, action.rows[place], target if action.final else None)
-            elif action.rows[place]:
-                pixels = _keep_channels(cv2.flip(pixels, 1, dst=target if action.final else None), pixels)
-        if affine is not None:
-            return _to_float(pixels, affine, slot)
-        if slot is None:
-            return pixels.copy()
-        if pixels.shape != slot.shape:
-            raise BadSample(
-                f"the image is {pixels.shape}, the batch's images are {slot.shape} (height, width, channels)"
-            )
-        if pixels is not slot:  # OpenCV gives back the very array that it was told to write into
-            slot[...] = pixels
-        return slot
+    def _at_once(self, encoded: Sequence[Buffer], sizes: Sizes, way: "_Way", out: NDArray[Any]) -> list[int]:
+        """Makes those that compiled code takes; the places of the others."""
+        size = self._recipe.size
+        sized = not any(isinstance(step, Crop | Scale) for step in way.rest)
+        fused = fuse(way.first, sizes) if sized and self._turbo is not None else None
+        if fused is None or self._turbo is None or size is None:
+            return list(range(len(encoded)))
+        direct = self._turbo if self._recipe.affine is None else self._turbo_planes
+        if direct is not None and not way.rest and not way.last:
+            return direct(encoded, fused, out)
+        pixels = self._scratch((len(encoded), *size, self._channels))
+        left = self._turbo(encoded, fused, pixels)
+        for place in sorted({*range(len(encoded))} - {*left}):
+            self._finish(place, pixels[place], way, out[place])
+        return left
+
+    def _scratch(self, shape: tuple[int, ...]) -> Pixels:
+        """Memory of this thread, with whatever is in it."""
+        held = getattr(self._local, "scratch", None)
+        if held is None or held.size < math.prod(shape):
+            held = self._local.scratch = np.empty(math.prod(shape), np.uint8)
+        pixels: Pixels = held[: math.prod(shape)].reshape(shape)
+        return pixels
+
+    def _one(self, place: int, data: bytes, size: list[int], way: "_Way", slot: NDArray[Any] | None) -> NDArray[Any]:
+        before, target = way.before, slot if self._recipe.affine is None else None
+        first = bool(before) and isinstance(before[0].step, Crop)
+        pixels = self._decode(data, size, before[0].rows[place] if first else None)
+        for action in before[first:]:
+            pixels = action(pixels, place, target)
+        return self._finish(place, pixels, way, slot)
+
+    def _finish(self, place: int, pixels: Pixels, way: "_Way", slot: NDArray[Any] | None) -> NDArray[Any]:
+        for action in way.after:
+            pixels = action(pixels, place)
+        made = self._lookup(pixels, slot)
+        for step in way.last:
+            self._erase(step, place, made)
+        return made
+
+    def _erase(self, step: Step, place: int, made: NDArray[Any]) -> None:
+        """Sets a box of numbers."""
+        if isinstance(step, Erase) and step.mask[place]:
+            top, left, height, width = step.boxes[place].tolist()
+            by_channel = made if self.numbers.channels_last else made.transpose(1, 2, 0)
+            by_channel[top : top + height, left : left + width] = self.numbers.held(np.array(step.value, np.float32))
 
     def _decode(self, data: bytes, size: list[int], box: _Box | None) -> Pixels:
         """The pixels in `box`, or all of them; a view that holds until this thread decodes again."""
@@ -138,7 +150,7 @@ class CpuEngine:
                 return pixels
         whole = self._decode_whole(data)
         _check_size([*whole.shape[:2]], size)
-        return whole if box is None else _crop(whole, box)
+        return whole if box is None else crop(whole, box)
 
     def _decode_region(self, codec: ModuleType, data: bytes, size: list[int], box: _Box | None) -> Pixels | None:
         decoder, params, image = self._decoder(codec)
@@ -213,82 +225,19 @@ def _nvimgcodec(*, required: bool) -> ModuleType | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
-    """A step as plain Python values: reading NumPy scalars one by one costs more than the work that they steer.
+class _Way:
+    """A list of steps as an engine goes through it.
 
     Attributes:
-        kind: of the step.
-        rows: for each image its box, its size, or whether to flip it.
-        interpolation: how to resize.
-        antialias: whether to average over the source area when shrinking.
-        final: whether the result may be written into the slot. A later step that changes the size would read what it
-            overwrites.
+        first, rest: the crops, resizes and mirrors that it begins with, and what comes behind the first other step.
+        before, after: both as actions.
+        last: what comes behind the change to numbers.
     """
 
-    kind: type[Step]
-    rows: list[Any]
-    final: bool
-    interpolation: Interpolation = "bilinear"
-    antialias: bool = False
-
-
-def _actions(steps: Sequence[Step]) -> list[_Action]:
-    last = max((place for place, step in enumerate(steps) if not isinstance(step, Flip)), default=-1)
-    return [_action(step, place >= last) for place, step in enumerate(steps)]
-
-
-def _action(step: Step, final: bool) -> _Action:
-    match step:
-        case Crop(boxes):
-            return _Action(Crop, boxes.tolist(), final)
-        case Scale(sizes, interpolation, antialias):
-            return _Action(Scale, sizes.tolist(), final, interpolation, antialias)
-        case Flip(mask):
-            return _Action(Flip, mask.tolist(), final)
-
-
-def _crop(pixels: Pixels, box: _Box) -> Pixels:
-    top, left, height, width = box
-    inside = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
-    if inside.shape[:2] == (height, width):
-        return inside
-    padded = np.zeros((height, width, pixels.shape[2]), np.uint8)
-    y, x = max(-top, 0), max(-left, 0)
-    padded[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
-    return padded
-
-
-def _resize(pixels: Pixels, action: _Action, size: list[int], target: Pixels | None) -> Pixels:
-    height, width = size
-    if action.antialias and action.interpolation != "nearest" and (height < pixels.shape[0] or width < pixels.shape[1]):
-        return _shrink(pixels, size, action.interpolation)
-    # A target of another size is none: OpenCV then makes an array of its own.
-    made = cv2.resize(pixels, (width, height), dst=target, interpolation=_INTERPOLATIONS[action.interpolation])
-    return _keep_channels(made, pixels)
-
-
-def _shrink(pixels: Pixels, size: list[int], interpolation: str) -> Pixels:
-    """With a filter as wide as the step between pixels. OpenCV has none but the plain average, which is slower, too."""
-    source = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).unsqueeze(0)
-    made = torch.nn.functional.interpolate(source, size, mode=interpolation, antialias=True)
-    result: Pixels = made[0].permute(1, 2, 0).numpy()
-    return result
-
-
-def _keep_channels(made: Any, source: Pixels) -> Pixels:
-    """OpenCV drops a last axis of one; put it back."""
-    result: Pixels = made if made.ndim == 3 else made.reshape(*made.shape, source.shape[2])
-    return result
-
-
-def _to_float(pixels: Pixels, affine: NDArray[np.float32], slot: NDArray[Any] | None) -> NDArray[np.float32]:
-    shape = (pixels.shape[2], *pixels.shape[:2])
-    if slot is not None and slot.shape != shape:
-        raise BadSample(f"the image is {shape}, the batch's images are {slot.shape} (channels, height, width)")
-    out = np.empty(shape, np.float32) if slot is None else slot
-    for channel, (factor, offset) in enumerate(affine):
-        np.multiply(pixels[:, :, channel], factor, out=out[channel])
-        if offset:
-            out[channel] += offset
-    return out
+    def __init__(self, steps: Sequence[Step], last: Sequence[Step]) -> None:
+        moves = [isinstance(step, Crop | Scale | Flip) for step in steps]
+        cut = moves.index(False) if False in moves else len(steps)
+        self.first, self.rest, self.last = steps[:cut], steps[cut:], last
+        made = actions(steps)
+        self.before: list[Action] = made[:cut]
+        self.after: list[Action] = made[cut:]

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..containers.direct import Packed
 from ..fuse import Fused
 from ..types import Buffer
+from .addresses import addresses_of
 
 
 class _Work(ctypes.Structure):
@@ -66,7 +66,7 @@ class Turbo:
         """
         count = len(encoded)
         height, width = out.shape[1:3] if self._affine is None else out.shape[2:4]
-        addresses, sizes, owner = _addresses(encoded)
+        addresses, sizes, owner = addresses_of(encoded)
         columns = [np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.boxes, fused.scaled, fused.windows)]
         flips, failed = np.ascontiguousarray(fused.flips), np.empty(count, np.bool_)
         work = _Work(
@@ -99,16 +99,6 @@ class Turbo:
             if owner.process == os.getpid():
                 return owner
         return _Owner(self._library)
-
-
-def _addresses(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
-    """Where the addresses of some values stand, their sizes, and what to hold on to until both have been used."""
-    if isinstance(encoded, Packed):
-        starts = encoded.places + encoded.data.ctypes.data
-        return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)
-    values = [value if isinstance(value, bytes) else bytes(value) for value in encoded]
-    pointers = (ctypes.c_char_p * len(values))(*values)
-    return ctypes.addressof(pointers), np.fromiter(map(len, values), np.int64, len(values)), (pointers, values)
 
 
 class _Owner:

@@ -1,96 +1,18 @@
-"""Transforms and their random choices, as data: an engine only carries out what stands here.
+"""Transforms that move pixels: crops, resizes, mirrors, rotations. Names and meaning follow torchvision.transforms.v2.
 
-Names and meaning follow torchvision.transforms.v2. Each transform turns the images' sizes and a source of random
-numbers into steps (crop, resize, flip), arrays with a row per sample. The numbers come from (seed, epoch, sample index,
-place of the transform in the list) by a counter-based generator, so every engine and every number of threads chooses
-the same crops. Sources: He et al. 2015 / Szegedy et al. 2014 for RandomResizedCrop as torchvision defines it.
+Sources: He et al. 2015 / Szegedy et al. 2014 for RandomResizedCrop as torchvision defines it.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError
-from .permutation import derive, mix
-from .types import Indices
-
-Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
-Sizes: TypeAlias = NDArray[np.int32]
-"""Heights and widths in pixels, int32 [B, 2]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crop:
-    """Cut a box: int32 [B, 4] of top, left, height, width in pixels. What lies outside of the image is black."""
-
-    boxes: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Resize to heights and widths int32 [B, 2]."""
-
-    sizes: Sizes
-    interpolation: Interpolation
-    antialias: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """Mirror left to right where bool [B] is true."""
-
-    mask: NDArray[np.bool_]
-
-
-Step: TypeAlias = Crop | Scale | Flip
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """Random numbers of some samples in some epoch, for one place in the list of transforms."""
-
-    seed: int
-    epoch: int
-    place: int
-    indices: Indices
-
-    def uniform(self, count: int) -> NDArray[np.float64]:
-        """`count` numbers in [0, 1) per sample, float64 [B, count]."""
-        key = np.uint64(derive(self.seed, self.epoch, self.place, 0xA06))
-        sample = mix(self.indices.astype(np.uint64) + key)
-        counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        return (mix(sample[:, None] + counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-class Geometry(Protocol):
-    """A transform that moves pixels."""
-
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
-        """The steps for images of these sizes."""
-
-    def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The (height, width) of what comes out, given what goes in; None where samples differ."""
-
-
-def _pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
-        raise ConfigError(f"{name} must be one or two whole numbers of at least 1, got {value!r}")
-    return pair
-
-
-def _range(value: tuple[float, float], name: str) -> None:
-    if len(value) != 2 or not 0 < value[0] <= value[1]:
-        raise ConfigError(f"{name} must be (low, high) with 0 < low <= high, got {value!r}")
-
-
-def _interpolation(value: str) -> None:
-    if value not in ("nearest", "bilinear", "bicubic"):
-        raise ConfigError(f"interpolation must be 'nearest', 'bilinear' or 'bicubic', got {value!r}")
+from ..errors import ConfigError
+from .checks import interpolation_of, pair_of, probability_of, range_of
+from .draws import Draws
+from .steps import Crop, Flip, InPlace, Interpolation, Scale, Sizes, Step, Warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +35,15 @@ class RandomResizedCrop:
     antialias: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _pair(self.size, "size"))
-        _range(self.scale, "scale")
-        _range(self.ratio, "ratio")
-        _interpolation(self.interpolation)
+        object.__setattr__(self, "size", pair_of(self.size, "size"))
+        range_of(self.scale, "scale")
+        range_of(self.ratio, "ratio")
+        interpolation_of(self.interpolation)
 
     def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
         """A crop and a resize."""
         boxes = random_boxes(sizes, draws, self.scale, self.ratio)
-        return Crop(boxes), Scale(np.full_like(sizes, self.size), self.interpolation, self.antialias)
+        return Crop(boxes, inside=True), Scale(np.full_like(sizes, self.size), self.interpolation, self.antialias)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Always `size`."""
@@ -167,7 +89,7 @@ class CenterCrop:
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _pair(self.size, "size"))
+        object.__setattr__(self, "size", pair_of(self.size, "size"))
 
     def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
         """A crop."""
@@ -197,9 +119,9 @@ class Resize:
     antialias: bool = False
 
     def __post_init__(self) -> None:
-        pair = _pair(self.size, "size")
+        pair = pair_of(self.size, "size")
         object.__setattr__(self, "size", self.size if isinstance(self.size, int) else pair)
-        _interpolation(self.interpolation)
+        interpolation_of(self.interpolation)
 
     def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
         """A resize."""
@@ -230,43 +152,88 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.p <= 1:
-            raise ConfigError(f"p must be in [0, 1], got {self.p!r}")
+        probability_of(self.p)
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
+    def steps(self, sizes: Sizes, draws: Draws) -> tuple[InPlace, ...]:
         """A flip."""
         return (Flip(draws.uniform(1)[:, 0] < self.p),)
 
-    def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The same as came in."""
-        return size
-
 
 @dataclass(frozen=True, slots=True)
-class ToFloat:
-    """uint8 [B, H, W, C] to float32 [B, C, H, W], divided by 255."""
-
-
-@dataclass(frozen=True, slots=True)
-class Normalize:
-    """`(x / 255 - mean) / std` by channel, uint8 [B, H, W, C] to float32 [B, C, H, W].
+class RandomCrop:
+    """A crop of `size` at a random place, as torchvision's; an image that is too small gets a black border.
 
     Args:
-        mean: one number per channel, or one for all, on the scale 0 to 1.
-        std: likewise, above 0.
+        size: height and width in pixels; one number for a square.
+        padding: black pixels around the image before it is cropped.
     """
 
-    mean: float | tuple[float, ...]
-    std: float | tuple[float, ...]
+    size: int | tuple[int, int]
+    padding: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            object.__setattr__(
-                self, name, (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
-            )
-        if not self.std or any(not s > 0 for s in self.std):  # type: ignore[union-attr]
-            raise ConfigError(f"std must be above 0, got {self.std!r}")
+        object.__setattr__(self, "size", pair_of(self.size, "size"))
+        if not isinstance(self.padding, int) or self.padding < 0:
+            raise ConfigError(f"padding must be a whole number of at least 0, got {self.padding!r}")
+
+    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
+        """A crop."""
+        size = np.full_like(sizes, self.size)
+        border = np.maximum(self.padding, -(-(size - sizes) // 2))
+        places = np.floor(draws.uniform(2) * (sizes + 2 * border - size + 1)).astype(np.int32) - border
+        return (Crop(np.concatenate((places, size), axis=1).astype(np.int32)),)
+
+    def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Always `size`."""
+        return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
-Transform: TypeAlias = RandomResizedCrop | CenterCrop | Resize | RandomHorizontalFlip | ToFloat | Normalize
+@dataclass(frozen=True, slots=True)
+class RandomRotation:
+    """Turn an image around its middle, counter-clockwise, as torchvision's. It keeps its size; corners are black.
+
+    Args:
+        degrees: (least, most) to turn by; one number stands for (-degrees, degrees).
+        interpolation: `"nearest"` or `"bilinear"`.
+    """
+
+    degrees: float | tuple[float, float]
+    interpolation: Interpolation = "nearest"
+
+    def __post_init__(self) -> None:
+        degrees = self.degrees
+        pair = (-degrees, degrees) if isinstance(degrees, (int, float)) else tuple(degrees)
+        if len(pair) != 2 or not -math.inf < pair[0] <= pair[1] < math.inf:
+            raise ConfigError(f"degrees must be a number of at least 0 or (least, most), got {self.degrees!r}")
+        object.__setattr__(self, "degrees", pair)
+        if self.interpolation not in ("nearest", "bilinear"):
+            raise ConfigError(f"interpolation must be 'nearest' or 'bilinear', got {self.interpolation!r}")
+
+    def steps(self, sizes: Sizes, draws: Draws) -> tuple[InPlace, ...]:
+        """A warp."""
+        low, high = self.degrees  # type: ignore[misc]  # a pair since __post_init__
+        angles = low + (high - low) * draws.uniform(1)[:, 0]
+        return (rotation(sizes, angles, bilinear=self.interpolation == "bilinear"),)
+
+
+def rotation(sizes: Sizes, degrees: NDArray[np.float64], *, bilinear: bool) -> Warp:
+    """Images of these sizes turned around their middles, counter-clockwise, float64 [B]."""
+    angle = np.deg2rad(degrees)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return warp(
+        np.stack((cos, -sin, sin, cos), axis=1).reshape(-1, 2, 2), (sizes[:, ::-1] - 1) / 2, 0, bilinear=bilinear
+    )
+
+
+def warp(
+    linear: NDArray[np.float64],
+    centres: NDArray[np.float64] | float,
+    shifts: NDArray[np.float64] | float,
+    *,
+    bilinear: bool,
+) -> Warp:
+    """The pixel at `p` (x, y) of the result from `linear @ (p - centre) + centre + shift`; [B, 2, 2] and [B, 2]."""
+    centres = np.broadcast_to(np.asarray(centres, np.float64), linear.shape[:2])
+    offsets = centres + shifts - np.einsum("bij,bj->bi", linear, centres)
+    matrices = np.concatenate((linear, offsets[:, :, None]), axis=2).astype(np.float32)
+    return Warp(np.ones(len(linear), np.bool_), matrices, bilinear)

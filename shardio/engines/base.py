@@ -1,0 +1,68 @@
+"""What engines have in common that take whole batches and leave them on a device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from ..augment.steps import Erase, Sizes, Step
+from ..recipe import Recipe
+from ..types import Buffer
+
+Pixels: TypeAlias = Buffer | torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """The images of a batch on their way to an engine for whole batches.
+
+    Attributes:
+        rows: of each its file, or a tensor where it has been made on the host already.
+        sizes: heights and widths in pixels, int32 [B, 2].
+        steps: with a row for each.
+        remake: makes the image in a row on the host, or another in its place.
+    """
+
+    rows: Sequence[Pixels]
+    sizes: Sizes
+    steps: tuple[Step, ...]
+    remake: Callable[[int], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Images of a batch that become numbers on the device.
+
+    Attributes:
+        pixels: uint8 [B, height, width, channels].
+        recipe: its affine, dtype and layout are to come.
+        last: steps on the numbers.
+    """
+
+    pixels: torch.Tensor
+    recipe: Recipe
+    last: tuple[Erase, ...]
+
+
+class BatchEngine(Protocol):
+    """Decodes and transforms the images of whole batches; first in, first out."""
+
+    def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
+        """Starts on a batch, and returns before it is made."""
+
+    def end(self) -> tuple[torch.Tensor, Sequence[int]]:
+        """The oldest batch begun: `[n, ...]` on the device, to be kept by whoever gets it, and the places of the images
+        that could not be made. With any of them the tensor may be of any size."""
+
+    def close(self) -> None:
+        """Lets go of threads and memory; may be called twice."""
+
+
+def rows_of(step: Step, rows: Any) -> Step:
+    """A step for some of its images."""
+    arrays = {
+        f.name: getattr(step, f.name)[rows] for f in fields(step) if isinstance(getattr(step, f.name), np.ndarray)
+    }
+    return replace(step, **arrays)

@@ -1,0 +1,306 @@
+"""A recipe's steps as a graph of DALI's operators. Imported only where the DALI engine is used.
+
+The graph has an input for the encoded files and one for each array of each step. The structure is that of `steps`,
+which is the same for all batches of a recipe; the arrays of the batch at hand are fed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, math, pipeline_def, types
+from nvidia.dali.pipeline import do_not_convert
+
+from ..augment.steps import (
+    LUMA,
+    AutoContrast,
+    Blend,
+    Blur,
+    Crop,
+    Equalize,
+    Erase,
+    Flip,
+    Hue,
+    Posterize,
+    Scale,
+    Sharpen,
+    Sizes,
+    Solarize,
+    Step,
+    Warp,
+)
+from ..recipe import Recipe
+
+Node: TypeAlias = Any
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+FILES = "files"
+_RESIZE = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+_A_BIT = 1e-3  # pixels: whole numbers must not come out below themselves
+_OUT = {"uint8": types.UINT8, "float32": types.FLOAT, "float16": types.FLOAT16}
+
+
+def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:
+    """What is fed for a batch whose images have these heights and widths, by name: arrays with a row per image."""
+    made: Arrays = {}
+    for number, step in enumerate(steps):
+        arrays = _arrays(step, number == 0, sizes, channels)
+        made |= {f"{number}.{name}": np.ascontiguousarray(array) for name, array in arrays}
+        if isinstance(step, Crop | Scale):
+            sizes = step.boxes[:, 2:] if isinstance(step, Crop) else step.sizes
+    return made
+
+
+def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    match step:
+        case Crop(boxes, inside) if first:
+            # The decoder takes regions inside of the image only; what is outside of it is added behind.
+            low = np.clip(boxes[:, :2], 0, sizes - 1)
+            high = np.clip(boxes[:, :2] + boxes[:, 2:], low + 1, sizes)
+            yield from (("start", low), ("shape", high - low))
+            if not inside:
+                yield from (("offset", (boxes[:, :2] - low).astype(np.int32)), ("size", boxes[:, 2:]))
+        case Crop(boxes):
+            yield from (("offset", boxes[:, :2]), ("size", boxes[:, 2:]))
+        case Scale():
+            yield "size", step.sizes.astype(np.float32)
+            if step.interpolation == "nearest":
+                # Pixel i is that at i times the step between pixels, as in OpenCV and torch; DALI takes i + 1/2.
+                begins = _A_BIT - 0.5 * sizes / step.sizes
+                yield from (("begins", begins.astype(np.float32)), ("ends", (begins + sizes).astype(np.float32)))
+        case Flip():
+            yield "mask", step.mask.astype(np.int32)
+        case Warp():
+            # DALI counts from the corners of pixels, not from their middles.
+            linear, shift = step.matrices[:, :, :2], step.matrices[:, :, 2]
+            matrices = np.concatenate((linear, (shift + 0.5 - 0.5 * linear.sum(axis=2))[:, :, None]), axis=2)
+            yield from (("mask", step.mask), ("matrices", matrices.astype(np.float32)))
+        case Blend():
+            yield from (("mask", step.mask), ("mean", step.mean))
+            if channels == 1:
+                yield "own", step.own + step.grey
+            else:
+                own, grey = step.own[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA)
+                yield "matrices", (own + grey).astype(np.float32)
+        case Hue() if channels == 1:
+            pass  # grey has none
+        case Sharpen():
+            kernels = (1 - step.factors)[:, None, None] * _SMOOTH
+            kernels[:, 1, 1] += step.factors
+            yield from (("mask", step.mask), ("kernels", kernels))
+        case Erase():
+            yield "anchor", step.boxes[:, :2].astype(np.float32)
+            yield "shape", (step.boxes[:, 2:] * step.mask[:, None]).astype(np.float32)
+        case _:
+            for field in fields(step):
+                if isinstance(value := getattr(step, field.name), np.ndarray):
+                    yield field.name, value
+
+
+def build(
+    recipe: Recipe,
+    steps: Sequence[Step],
+    *,
+    channels: int,
+    channels_last: bool,
+    batch_size: int,
+    threads: int,
+    device_id: int | None,
+    hw_decoder_load: float,
+    depth: int,
+) -> Any:
+    """The pipeline, built. `steps` are those of any batch."""
+    gpu = device_id is not None
+    example = inputs(steps, np.ones((1, 2), np.int32), channels)
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def fed() -> tuple[Node, dict[int, dict[str, Node]]]:
+        files = fn.external_source(name=FILES, dtype=types.UINT8, ndim=1, no_copy=True)
+        nodes: dict[int, dict[str, Node]] = {number: {} for number in range(len(steps))}
+        for name, array in example.items():
+            number, _, field = name.partition(".")
+            kind = types.to_dali_type(array.dtype.name)
+            nodes[int(number)][field] = fn.external_source(name=name, dtype=kind, ndim=array.ndim - 1)
+        return files, nodes
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def plan(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
+        rest = [(step, nodes[number]) for number, step in enumerate(steps)]
+        first = rest.pop(0)[1] if steps and isinstance(steps[0], Crop) else None
+        images = _decode(files, first, channels=channels, gpu=gpu, hw_decoder_load=hw_decoder_load)
+        if first is not None and "offset" in first:
+            images = _crop(images, first)
+        return images, rest
+
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=batch_size,
+        num_threads=threads,
+        device_id=device_id,
+        prefetch_queue_depth=depth,
+        enable_conditionals=True,
+    )
+    def graph() -> Node:
+        files, nodes = fed()
+        images, rest = plan(files, nodes)
+        ends = len(rest) - recipe.erasings
+        # A mirror that comes last costs nothing with the change to numbers.
+        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip)
+        for step, arrays in rest[: ends - flip]:
+            images = _step(images, step, arrays, channels, gpu)
+        images = _numbers(images, recipe, channels, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
+        for step, arrays in rest[ends:]:
+            images = _erase(images, step, arrays)
+        return images
+
+    pipeline = graph()
+    pipeline.build()
+    return pipeline
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: bool, hw_decoder_load: float) -> Node:
+    options: dict[str, Any] = {
+        "output_type": types.RGB if channels == 3 else types.GRAY,
+        "adjust_orientation": False,
+    }
+    options |= {"device": "mixed", "hw_decoder_load": hw_decoder_load} if gpu else {"device": "cpu"}
+    if box is None:
+        return fn.decoders.image(files, **options)
+    return fn.decoders.image_slice(files, box["start"], box["shape"], axes=[0, 1], **options)
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _crop(images: Node, arrays: dict[str, Node]) -> Node:
+    return fn.slice(
+        images, start=arrays["offset"], shape=arrays["size"], axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
+    )
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _numbers(images: Node, recipe: Recipe, channels: int, channels_last: bool, mirror: Node) -> Node:
+    affine = recipe.affine if recipe.dtype in _OUT else None
+    factors, offsets = (np.ones(channels), np.zeros(channels)) if affine is None else affine.T.astype(np.float64)
+    by_pixel = affine is None or channels_last
+    return fn.crop_mirror_normalize(
+        images,
+        mirror=mirror,
+        dtype=_OUT["uint8" if affine is None else recipe.dtype],
+        output_layout="HWC" if by_pixel else "CHW",
+        mean=(-offsets / factors).tolist(),
+        std=(1 / factors).tolist(),
+    )
+
+
+def _step(images: Node, step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Node:
+    change = _change(step, arrays, channels, gpu)
+    mask = _mask(step, arrays)
+    if mask is None:
+        return change(images)
+    return _where(mask, images, change)
+
+
+def _where(mask: Node, images: Node, change: Callable[[Node], Node]) -> Node:
+    if mask:
+        made = change(images)
+    else:
+        made = images
+    return made
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _mask(step: Step, arrays: dict[str, Node]) -> Node | None:
+    """What tells which images change; None for steps that tell it otherwise."""
+    return None if isinstance(step, Crop | Scale | Flip | Erase) else arrays.get("mask")
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _change(step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Callable[[Node], Node]:
+    made: Callable[[Node], Node] = do_not_convert(lambda images: _changed(images, step, arrays, channels, gpu))
+    return made
+
+
+def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Node:
+    def here(name: str) -> Node:
+        return arrays[name].gpu() if gpu else arrays[name]
+
+    match step:
+        case Crop():
+            return _crop(images, arrays)
+        case Scale(_, interpolation, antialias):
+            shift = {"roi_start": arrays["begins"], "roi_end": arrays["ends"]} if interpolation == "nearest" else {}
+            kind = _RESIZE[interpolation]
+            return fn.resize(images, size=arrays["size"], interp_type=kind, antialias=antialias, **shift)
+        case Flip():
+            return fn.flip(images, horizontal=arrays["mask"])
+        case Warp():
+            kind = types.INTERP_LINEAR if step.bilinear else types.INTERP_NN
+            return fn.warp_affine(images, matrix=arrays["matrices"], interp_type=kind, fill_value=0, inverse_map=True)
+        case Blend():
+            return _blend(images, arrays, channels, here)
+        case Hue():
+            return images if channels == 1 else _bytes(_hue(images, here("shifts")))
+        case Posterize():
+            return fn.reinterpret(images & here("bits"), layout="HWC")
+        case Solarize():
+            inverted = fn.cast(images >= here("thresholds"), dtype=types.UINT8) * types.Constant(np.uint8(255))
+            return fn.reinterpret(images ^ inverted, layout="HWC")
+        case AutoContrast():
+            low, high = (
+                fn.cast(f(images, axes=(0, 1), keep_dims=True), dtype=types.FLOAT)
+                for f in (fn.reductions.min, fn.reductions.max)
+            )
+            flat = fn.cast(low == high, dtype=types.FLOAT)
+            return _bytes((images - low) * ((255 * (1 - flat) + flat) / (high - low + flat)) + low * flat)
+        case Equalize():
+            return fn.equalize(images)
+        case Sharpen():
+            return fn.filter(images, here("kernels"), border="reflect_101")
+        case Blur():
+            return fn.gaussian_blur(images, sigma=arrays["sigmas"], window_size=list(step.kernel))
+        case Erase():
+            return _erase(images, step, arrays)
+
+
+def _blend(images: Node, arrays: dict[str, Node], channels: int, here: Callable[[str], Node]) -> Node:
+    weights = np.array(LUMA if channels == 3 else (1.0,), np.float32)
+    means = fn.reductions.mean(images, axes=(0, 1), keep_dims=True)
+    grey = fn.reductions.sum(means * types.Constant(weights), axes=(2,), keep_dims=True)
+    if channels == 1:
+        return _bytes(images * here("own") + grey * here("mean"))
+    return _bytes(fn.coord_transform(images, M=arrays["matrices"], dtype=types.FLOAT) + grey * here("mean"))
+
+
+def _hue(images: Node, shifts: Node) -> Node:
+    """The same arithmetic as `native/hue.c`, without choices: a condition is 0 or 1."""
+    r, g, b = (fn.cast(images[:, :, c : c + 1], dtype=types.FLOAT) for c in range(3))
+    high, low = math.max(math.max(r, g), b), math.min(math.min(r, g), b)
+    span = high - low
+    per = 1.0 / math.max(span, 1.0)
+    is_r = fn.cast(high == r, dtype=types.FLOAT)
+    is_g = fn.cast(high == g, dtype=types.FLOAT) * (1.0 - is_r)
+    hue = is_r * (g - b) * per + is_g * (2.0 + (b - r) * per) + (1.0 - is_r - is_g) * (4.0 + (r - g) * per)
+    hue = _around(hue + 6.0 * shifts)
+    planes = []
+    for turn in (5.0, 3.0, 1.0):
+        k = _around(hue + turn)
+        planes.append(high - span * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0))
+    return fn.cat(*planes, axis=2)
+
+
+def _around(hue: Node) -> Node:
+    """In [0, 6)."""
+    return hue + 6.0 * fn.cast(hue < 0.0, dtype=types.FLOAT) - 6.0 * fn.cast(hue >= 6.0, dtype=types.FLOAT)
+
+
+def _bytes(images: Node) -> Node:
+    return fn.reinterpret(fn.cast(images, dtype=types.UINT8), layout="HWC")
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _erase(images: Node, step: Erase, arrays: dict[str, Node]) -> Node:
+    return fn.erase(
+        images, anchor=arrays["anchor"], shape=arrays["shape"], axis_names="HW", fill_value=list(step.value)
+    )

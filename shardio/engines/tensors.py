@@ -1,0 +1,243 @@
+"""Steps carried out on whole batches of images, by torch, wherever the tensors are: uint8 [B, height, width, channels].
+
+What is computed is float32, and rounded to bytes after each step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from ..augment.steps import (
+    LUMA,
+    AutoContrast,
+    Blend,
+    Blur,
+    Equalize,
+    Erase,
+    Flip,
+    Hue,
+    InPlace,
+    Posterize,
+    Sharpen,
+    Solarize,
+    Warp,
+)
+from ..fuse import Fused
+from ..recipe import Recipe
+
+_SMOOTH = ((1, 1, 1), (1, 5, 1), (1, 1, 1))
+
+
+def change(images: Tensor, step: InPlace) -> Tensor:
+    """The images after a step."""
+    rows = np.flatnonzero(step.mask)
+    if not len(rows):
+        return images
+    values = [getattr(step, field.name) for field in fields(step)][1:]
+    arrays = [on(value[rows], images.device) if isinstance(value, np.ndarray) else value for value in values]
+    if len(rows) == len(images):
+        return _CHANGES[type(step)](images, *arrays)
+    where = on(rows, images.device)
+    return images.index_copy(0, where, _CHANGES[type(step)](images[where], *arrays))
+
+
+def on(array: NDArray[Any], device: torch.device) -> Tensor:
+    """An array on a device; to a GPU by way of page-locked memory, so that nothing waits for the copy."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[int, int], channels: int) -> Tensor:
+    """Regions of different sizes, resized (bilinear, without a filter) and mirrored into a batch, in one go.
+
+    Args:
+        flat: uint8, the regions end to end, HWC.
+        starts: where in `flat` each begins, int64 [B].
+        fused: what is done to them.
+        size: height and width of the results in pixels.
+        channels: of the images.
+    """
+    device = flat.device
+    regions, windows = fused.boxes[:, 2:], fused.windows
+    places, weights = [], []
+    for axis, count in enumerate(size):
+        at = np.arange(count)[None, :] + windows[:, axis, None]
+        if axis == 1:
+            at = np.where(fused.flips[:, None], at[:, ::-1], at)
+        step = regions[:, axis, None] / fused.scaled[:, axis, None]
+        exact = np.clip((at + 0.5) * step - 0.5, 0, regions[:, axis, None] - 1)
+        low = np.floor(exact).astype(np.int64)
+        places.append(np.stack((low, np.minimum(low + 1, regions[:, axis, None] - 1))))
+        weights.append((exact - low).astype(np.float32))
+    rows = on((starts[:, None] + places[0] * (regions[:, 1, None].astype(np.int64) * channels)), device)
+    columns = on(places[1] * channels, device)
+    y, x = (on(weight, device) for weight in weights)
+    channel = torch.arange(channels, device=device)
+
+    def corner(row: int, column: int) -> Tensor:
+        where = rows[row][:, :, None, None] + columns[column][:, None, :, None] + channel
+        return flat[where].float()
+
+    x, y = x[:, None, :, None], y[:, :, None, None]
+    top = torch.lerp(corner(0, 0), corner(0, 1), x)
+    return _bytes(torch.lerp(top, torch.lerp(corner(1, 0), corner(1, 1), x), y))
+
+
+def numbers(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
+    """Bytes as they are delivered: themselves, or floats [B, C, H, W] by the recipe's affine, in one kernel."""
+    if recipe.affine is None:
+        return images
+    count, height, width, channels = images.shape
+    factor, offset = on(recipe.affine.T, images.device).reshape(2, 1, channels, 1, 1)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    dtype = getattr(torch, recipe.dtype)
+    out = torch.empty((count, channels, height, width), dtype=dtype, device=images.device, memory_format=layout)
+    return torch.addcmul(offset, images.permute(0, 3, 1, 2), factor, out=out)
+
+
+def erase(images: Tensor, step: Erase) -> Tensor:
+    """Numbers [B, C, H, W] with boxes set to a value, in place."""
+    for row in np.flatnonzero(step.mask).tolist():
+        top, left, height, width = step.boxes[row].tolist()
+        value = torch.tensor(step.value, dtype=images.dtype).to(images.device)[:, None, None]
+        images[row, :, top : top + height, left : left + width] = value
+    return images
+
+
+def _bytes(values: Tensor) -> Tensor:
+    return values.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _by_image(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
+
+
+def _planes(images: Tensor) -> Tensor:
+    return images.permute(0, 3, 1, 2).float()
+
+
+def _luma(images: Tensor) -> Tensor:
+    return torch.tensor(LUMA if images.shape[3] == 3 else (1.0,)).to(images.device)
+
+
+def _flip(images: Tensor) -> Tensor:
+    return images.flip(2)
+
+
+def _warp(images: Tensor, matrices: Tensor, bilinear: bool) -> Tensor:
+    _, height, width, _ = images.shape
+    y, x = torch.meshgrid(
+        *(torch.arange(side, device=images.device).float() for side in (height, width)), indexing="ij"
+    )
+    points = torch.stack((x, y, torch.ones_like(x)), dim=-1)
+    found = torch.einsum("hwk,bjk->bhwj", points, matrices)
+    grid = (2 * found + 1) / torch.tensor([width, height], device=images.device) - 1
+    mode = "bilinear" if bilinear else "nearest"
+    made = functional.grid_sample(_planes(images), grid, mode, "zeros", align_corners=False)
+    return _bytes(made.permute(0, 2, 3, 1))
+
+
+def _blend(images: Tensor, own: Tensor, grey: Tensor, mean: Tensor) -> Tensor:
+    values, weights = images.float(), _luma(images)
+    greys = values @ weights
+    shift = grey[:, None, None] * greys + (mean * greys.mean(dim=(1, 2)))[:, None, None]
+    return _bytes(_by_image(own) * values + shift[..., None])
+
+
+def _hue(images: Tensor, shifts: Tensor) -> Tensor:
+    if images.shape[3] == 1:
+        return images
+    values = images.float()
+    r, g, b = values.unbind(3)
+    high, low = values.amax(3), values.amin(3)
+    span = high - low
+    per = 1 / span.clamp(min=1)
+    hue = torch.where(high == r, (g - b) * per, torch.where(high == g, 2 + (b - r) * per, 4 + (r - g) * per))
+    hue = hue + 6 * shifts[:, None, None]
+    turned = [(hue + turn).remainder(6) for turn in (5, 3, 1)]
+    return _bytes(torch.stack([high - span * torch.minimum(k, 4 - k).clamp(0, 1) for k in turned], dim=3))
+
+
+def _posterize(images: Tensor, bits: Tensor) -> Tensor:
+    return images & _by_image(bits)
+
+
+def _solarize(images: Tensor, thresholds: Tensor) -> Tensor:
+    return torch.where(images >= _by_image(thresholds), 255 - images, images)
+
+
+def _stretch(images: Tensor) -> Tensor:
+    low, high = images.amin((1, 2), keepdim=True).float(), images.amax((1, 2), keepdim=True).float()
+    flat = high == low
+    made = (images.float() - low) * (255 / (high - low + flat.float()))
+    return torch.where(flat, images, _bytes(made))
+
+
+def _equalize(images: Tensor) -> Tensor:
+    count, height, width, channels = images.shape
+    planes = images.permute(0, 3, 1, 2).reshape(count * channels, -1).long()
+    histograms = torch.zeros(count * channels, 256, device=images.device)
+    histograms.scatter_add_(1, planes, torch.ones_like(planes, dtype=torch.float32))
+    first = histograms.gather(1, planes.amin(1, keepdim=True))
+    left = height * width - first
+    table = _bytes((histograms.cumsum(1) - first).clamp(min=0) * (255 / left.clamp(min=1)))
+    made = torch.where(left > 0, table.gather(1, planes), planes.to(torch.uint8))
+    return made.reshape(count, channels, height, width).permute(0, 2, 3, 1).contiguous()
+
+
+def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
+    """Each image by a kernel of its own, [B, height, width]; borders are mirrored."""
+    count, channels, height, width = planes.shape
+    rows, columns = kernels.shape[1:]
+    padded = functional.pad(planes, (columns // 2, columns // 2, rows // 2, rows // 2), mode="reflect")
+    weights = kernels[:, None, None].expand(-1, channels, -1, -1, -1).reshape(count * channels, 1, rows, columns)
+    made = functional.conv2d(padded.reshape(1, count * channels, *padded.shape[2:]), weights, groups=count * channels)
+    return made.reshape(count, channels, height, width)
+
+
+def _sharpen(images: Tensor, factors: Tensor) -> Tensor:
+    smooth = torch.tensor(_SMOOTH, dtype=torch.float32).to(images.device) / 13
+    kernels = (1 - factors)[:, None, None] * smooth
+    kernels[:, 1, 1] += factors
+    return _bytes(_filter(_planes(images), kernels).permute(0, 2, 3, 1))
+
+
+def _blur(images: Tensor, sigmas: Tensor, kernel: tuple[int, int]) -> Tensor:
+    planes = _planes(images)
+    for side, across in zip(kernel, (False, True), strict=True):
+        at = torch.arange(side, device=images.device) - (side - 1) / 2
+        weights = torch.exp(-0.5 * (at / sigmas[:, None]) ** 2)
+        weights = weights / weights.sum(1, keepdim=True)
+        planes = _filter(planes, weights[:, None, :] if across else weights[:, :, None])
+    return _bytes(planes.permute(0, 2, 3, 1))
+
+
+def _erase(images: Tensor, boxes: Tensor, value: Sequence[float]) -> Tensor:
+    inside: Tensor | None = None
+    for axis in (0, 1):
+        at = torch.arange(images.shape[1 + axis], device=images.device)
+        within = (at >= boxes[:, axis, None]) & (at < (boxes[:, axis] + boxes[:, 2 + axis])[:, None])
+        inside = within[:, :, None] if inside is None else inside & within[:, None, :]
+    filling = _bytes(torch.tensor(value)).to(images.device)
+    return images if inside is None else torch.where(inside[..., None], filling, images)
+
+
+_CHANGES: dict[type[Any], Callable[..., Tensor]] = {
+    Flip: _flip,
+    Warp: _warp,
+    Blend: _blend,
+    Hue: _hue,
+    Posterize: _posterize,
+    Solarize: _solarize,
+    AutoContrast: _stretch,
+    Equalize: _equalize,
+    Sharpen: _sharpen,
+    Blur: _blur,
+    Erase: _erase,
+}
