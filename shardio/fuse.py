@@ -57,4 +57,6 @@ def fuse(steps: Sequence[Step], sizes: Sizes) -> Fused | None:
                 scaled, now, resized = targets, targets, True
             case Flip(mask):
                 flips = flips ^ mask
+            case _:
+                return None
     return Fused(sizes, boxes, boxes[:, 2:] if scaled is None else scaled, windows, flips)

@@ -1,6 +1,7 @@
 """How samples are made: read, checked, decoded, transformed, given to the user's function, into their rows of a job."""
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -77,14 +78,22 @@ class Making:
     @contextmanager
     def memory(self) -> Iterator[direct.Memory]:
         """Memory for stored values, this thread's alone for the `with` block. It outlives the threads of an epoch."""
-        try:
-            lent = self._free.pop()
-        except IndexError:
-            lent = direct.Memory()
+        lent = self.take()
         try:
             yield lent
         finally:
-            self._free.append(lent)
+            self.give([lent])
+
+    def take(self) -> direct.Memory:
+        """The same, until it is given back."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return direct.Memory()
+
+    def give(self, memories: Sequence[direct.Memory]) -> None:
+        """Takes memory back."""
+        self._free.extend(memories)
 
 
 @final
@@ -115,6 +124,8 @@ class Canvas:
         self.mapped: list[Any] = [None] * len(part.indices)
         self.bad: dict[int, Bad] = {}
         self._lock = threading.Lock()
+        self._kept: list[direct.Memory] = []
+        weakref.finalize(self, making.give, self._kept).atexit = False
 
     def fill(self, rows: slice) -> int:
         """Makes some rows; the stored bytes that were read for them.
@@ -167,7 +178,7 @@ class Canvas:
                     if how is None:
                         memory = None
                     else:  # what a whole batch is made of must outlive this task
-                        memory = direct.Memory() if how.whole else lent.enter_context(making.memory())
+                        memory = self._keep() if how.whole else lent.enter_context(making.memory())
                     stored[name] = found.stored(name, out, memory)
             if making.verify:
                 with self.clock.stage("verify"):
@@ -186,6 +197,11 @@ class Canvas:
                     sample["index"] = int(self.indices[row])
                     self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
         return sum(map(_size, stored.values()))
+
+    def _keep(self) -> direct.Memory:
+        """Memory for stored values that is this batch's until it is gone."""
+        self._kept.append(self.making.take())
+        return self._kept[-1]
 
     def _decode(
         self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any], host: bool

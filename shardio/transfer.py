@@ -57,7 +57,7 @@ class Transfer:
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
-        self.ahead = 0 if isinstance(lane, HostLane) and not engines else 1
+        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
 
     def __len__(self) -> int:
         return len(self._sent)

@@ -47,7 +47,13 @@ class Bytes:
 
 
 class BatchEngine(Protocol):
-    """Decodes and transforms the images of whole batches; first in, first out."""
+    """Decodes and transforms the images of whole batches; first in, first out.
+
+    Attributes:
+        ahead: batches that should have begun when one is asked for, besides that one.
+    """
+
+    ahead: int
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Starts on a batch, and returns before it is made."""

@@ -24,8 +24,8 @@ from .base import rows_of
 
 _LOG = logging.getLogger(__name__)
 
-DEPTH = 2
-"""Batches that DALI works on at once."""
+DEPTH = 3
+"""Batches that DALI works on at once: with two, its threads wait for one another at the end of each."""
 
 HW_DECODER_LOAD = 0.65
 """Share of the images that a GPU's JPEG engine decodes, where there is one: DALI's own choice."""
@@ -56,6 +56,8 @@ class DaliEngine:
         channels_last: floats by pixel, not by channel.
         options: `hw_decoder_load`, the share of images for a GPU's JPEG engine, 0 to 1.
     """
+
+    ahead = DEPTH - 1
 
     def __init__(
         self,

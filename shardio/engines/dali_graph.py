@@ -40,7 +40,7 @@ FILES = "files"
 _RESIZE = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 _A_BIT = 1e-3  # pixels: whole numbers must not come out below themselves
-_OUT = {"uint8": types.UINT8, "float32": types.FLOAT, "float16": types.FLOAT16}
+_OUT = {"float32": types.FLOAT, "float16": types.FLOAT16}
 
 
 def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:
@@ -147,10 +147,10 @@ def build(
         images, rest = plan(files, nodes)
         ends = len(rest) - recipe.erasings
         # A mirror that comes last costs nothing with the change to numbers.
-        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip)
+        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.affine is not None
         for step, arrays in rest[: ends - flip]:
             images = _step(images, step, arrays, channels, gpu)
-        images = _numbers(images, recipe, channels, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
+        images = _numbers(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
         for step, arrays in rest[ends:]:
             images = _erase(images, step, arrays)
         return images
@@ -180,15 +180,15 @@ def _crop(images: Node, arrays: dict[str, Node]) -> Node:
 
 
 @do_not_convert  # type: ignore[untyped-decorator]
-def _numbers(images: Node, recipe: Recipe, channels: int, channels_last: bool, mirror: Node) -> Node:
-    affine = recipe.affine if recipe.dtype in _OUT else None
-    factors, offsets = (np.ones(channels), np.zeros(channels)) if affine is None else affine.T.astype(np.float64)
-    by_pixel = affine is None or channels_last
+def _numbers(images: Node, recipe: Recipe, channels_last: bool, mirror: Node) -> Node:
+    if recipe.affine is None:
+        return images
+    factors, offsets = recipe.affine.T.astype(np.float64)
     return fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        dtype=_OUT["uint8" if affine is None else recipe.dtype],
-        output_layout="HWC" if by_pixel else "CHW",
+        dtype=_OUT[recipe.dtype],
+        output_layout="HWC" if channels_last else "CHW",
         mean=(-offsets / factors).tolist(),
         std=(1 / factors).tolist(),
     )

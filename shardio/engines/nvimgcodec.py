@@ -47,6 +47,8 @@ class NvImageCodecEngine:
         options: `hw_decoder_load`, the share of images for a GPU's JPEG engine, 0 to 1.
     """
 
+    ahead = 1
+
     def __init__(
         self,
         recipe: Recipe,
