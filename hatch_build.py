@@ -15,17 +15,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("shardio", "native")
 SOURCES = (
-    "jpeg.c",
-    "recode.c",
-    "resize.c",
-    "area.c",
-    "hue.c",
-    "headers.c",
-    "permute.c",
-    "rows.c",
-    "lmdb.c",
-    "files.c",
-    "guard.c",
+    *("jpeg.c", "recode.c", "resize.c", "area.c", "hue.c", "headers.c"),
+    *("permute.c", "rows.c", "lmdb.c", "files.c", "guard.c"),
 )
 CHOICES = ("auto", "require", "off")
 

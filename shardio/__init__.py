@@ -4,17 +4,23 @@ from typing import TYPE_CHECKING, Any
 
 from . import plan as plan
 from .augment import CenterCrop as CenterCrop
+from .augment import CenterSpatialCrop as CenterSpatialCrop
 from .augment import ColorJitter as ColorJitter
+from .augment import CutMix as CutMix
 from .augment import GaussianBlur as GaussianBlur
+from .augment import MixUp as MixUp
 from .augment import Normalize as Normalize
 from .augment import RandomApply as RandomApply
+from .augment import RandomAxisFlip as RandomAxisFlip
 from .augment import RandomChoice as RandomChoice
 from .augment import RandomCrop as RandomCrop
 from .augment import RandomErasing as RandomErasing
 from .augment import RandomGrayscale as RandomGrayscale
 from .augment import RandomHorizontalFlip as RandomHorizontalFlip
 from .augment import RandomResizedCrop as RandomResizedCrop
+from .augment import RandomRotate90 as RandomRotate90
 from .augment import RandomRotation as RandomRotation
+from .augment import RandomSpatialCrop as RandomSpatialCrop
 from .augment import Resize as Resize
 from .augment import ToFloat as ToFloat
 from .augment import TrivialAugmentWide as TrivialAugmentWide
@@ -45,8 +51,10 @@ __version__ = "0.1.0"
 __all__ = [
     "BadSample",
     "CenterCrop",
+    "CenterSpatialCrop",
     "ColorJitter",
     "ConfigError",
+    "CutMix",
     "Dataset",
     "Field",
     "GaussianBlur",
@@ -54,17 +62,21 @@ __all__ = [
     "LoaderStats",
     "Manifest",
     "MapError",
+    "MixUp",
     "Mixture",
     "Normalize",
     "Plan",
     "RandomApply",
+    "RandomAxisFlip",
     "RandomChoice",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomRotate90",
     "RandomRotation",
+    "RandomSpatialCrop",
     "Resize",
     "ShardCorrupt",
     "ShardioError",

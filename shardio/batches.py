@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .augment import Transform
+from .augment import ArrayRecipe, Mixer, Transform
 from .buffers import BufferPool
 from .engines.choice import Engine, choose
 from .engines.cpu import CpuEngine
@@ -15,8 +15,9 @@ from .errors import ConfigError
 from .fields import Field
 from .interleave import AnyPlan
 from .job import BatchJob
-from .making import Images, Making
+from .making import Images, Making, Volumes
 from .mapping import Mapped
+from .mixing import Mixing
 from .mixture import Readable
 from .plan import Part
 from .quarantine import OnBad
@@ -42,6 +43,7 @@ class Collator:
         threads: workers that share the tasks.
         pin: page-lock that memory.
         mapping: the user's own function.
+        mixing: MixUp or CutMix, or several.
         on_bad: what is done with a bad sample.
         verify: compare each sample's checksum.
         single: make one batch at a time, however cheap.
@@ -61,6 +63,7 @@ class Collator:
         threads: int,
         pin: bool,
         mapping: Mapped | None = None,
+        mixing: Mixer | Sequence[Mixer] | None = None,
         on_bad: OnBad = "raise",
         verify: bool = False,
         single: bool = False,
@@ -70,21 +73,27 @@ class Collator:
         leaves: bool = False,
     ) -> None:
         chosen = _chosen(dataset, fields)
-        images = _images(
-            dataset,
-            chosen,
-            _transforms_by_field(dataset, chosen, transforms),
-            engine=engine,
-            device=torch.device("cpu") if device is None else device,
-            channels_last=channels_last,
-            why_not="map" if mapping is not None else "isolate" if leaves else None,
-        )
+        by_field = _transforms_by_field(dataset, chosen, transforms)
+        device = torch.device("cpu") if device is None else device
+        why_not = "map" if mapping is not None else "isolate" if leaves else None
+        images = _images(chosen, by_field, engine=engine, device=device, channels_last=channels_last, why_not=why_not)
+        volumes = {
+            name: Volumes(ArrayRecipe.of(by_field[name], chosen[name].row_shape), device.type != "cpu" and not why_not)
+            for name in by_field
+            if chosen[name].kind == "array"
+        }
+        here = device.type == "cpu" and not any(how.whole for how in images.values())
+        mixes = Mixing.of(mixing, chosen, {n: how.recipe for n, how in images.items()}, here=here or bool(why_not))
+        if mixes is not None and mapping is not None:
+            raise ConfigError("mixing and map do not go together: mix in the map function, or in the training loop")
         # Whatever is made in whole batches is made one batch at a time.
         single = single or any(how.whole for how in images.values())
         cost = batch_size * cost_of(chosen)
         self.steps = 1 if single else min(MOST_STEPS, max(1, JOB_COST // max(1, cost)))
         tasks = task_samples(chosen, batch_size * self.steps, threads)
-        self.making = Making(dataset, chosen, images, batch_size, tasks, mapping, on_bad, verify)
+        self.making = Making(
+            dataset, chosen, images, volumes, batch_size, tasks, mapping, mixes, on_bad, verify, channels_last
+        )
         self._pools: dict[str, BufferPool] = {}
         for name, field in chosen.items():
             shape, dtype = field.row_shape, field.row_dtype if field.fixed else np.dtype(np.uint8)
@@ -96,6 +105,8 @@ class Collator:
                 shape, dtype = numbers.shape(how.recipe.size), numbers.dtype
             elif not field.fixed:
                 continue
+            elif name in volumes and not volumes[name].later:
+                shape = volumes[name].recipe.out_shape
             self._pools[name] = BufferPool((batch_size * self.steps, *shape), dtype, pin=pin)
         self.job_bytes = sum(pool.size for pool in self._pools.values())
 
@@ -126,7 +137,6 @@ class Collator:
 
 
 def _images(
-    dataset: Readable,
     fields: Mapping[str, Field],
     transforms: Mapping[str, Sequence[Transform]],
     *,
@@ -191,13 +201,19 @@ def _transforms_by_field(
     if transforms is None:
         return {}
     pictures = [name for name, field in fields.items() if field.kind == "image"]
+    arrays = [name for name, field in fields.items() if field.kind == "array" and field.fixed]
     if isinstance(transforms, Mapping):
         for name in transforms:
-            if name not in pictures:
-                raise ConfigError(f"transforms for {name!r}, but the image fields of {dataset.path} are {pictures}")
+            if name not in pictures + arrays:
+                raise ConfigError(
+                    f"transforms for {name!r}, but the image fields of {dataset.path} are {pictures}, its fields of "
+                    f"arrays of one shape {arrays}"
+                )
         return transforms
-    if len(pictures) != 1:
+    candidates = pictures or arrays
+    if len(candidates) != 1:
         raise ConfigError(
-            f"a list of transforms needs exactly one image field; {dataset.path} has {pictures}: give a dict"
+            f"a list of transforms needs exactly one image field, or one of arrays; {dataset.path} has {candidates}: "
+            "give a dict"
         )
-    return {pictures[0]: transforms}
+    return {candidates[0]: transforms}

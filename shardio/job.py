@@ -9,10 +9,13 @@ from typing import Any, TypeAlias, final
 import torch
 from numpy.typing import NDArray
 
-from .engines.base import Bytes, Pictures
+from .engines.base import Later, Pictures
+from .engines.tensors import delivered
+from .engines.volumes import move_tensors
 from .interleave import AnyPlan
 from .making import Canvas, Making
 from .mapping import Mapped, collate
+from .mixing import LABEL
 from .plan import Part
 from .quarantine import Bad
 from .timing import StageClock
@@ -23,18 +26,23 @@ _TOLD = 8
 Batch: TypeAlias = dict[str, Any]
 
 
+Finish: TypeAlias = Callable[[Batch], Batch]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A batch on the host, how many stored bytes were read for it, and the bad samples that were met.
 
-    Images may be Pictures or Bytes, of which the device makes the rest; `again` gives it after some have been remade.
+    A field may be Pictures or Later, of which the device makes the rest; `again` gives it after some have been remade;
+    `finish` is for the batch when it is there.
     """
 
     batch: Batch
     size: int
     bad: tuple[Bad, ...] = ()
     again: Callable[[], "Delivery"] | None = None
+    finish: Finish | None = None
 
 
 Made: TypeAlias = Delivery | Exception
@@ -63,7 +71,7 @@ class BatchJob:
         self._sizes = [0] * -(-len(part.indices) // making.task_samples)
         self._left = len(self._sizes)
         self._lock = threading.Lock()
-        self._batches: list[Batch] | None = None
+        self._batches: list[tuple[Batch, Finish | None]] | None = None
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
@@ -75,11 +83,11 @@ class BatchJob:
         """The batches; one that can't be made ends them with its error."""
         if self.failed:
             return self._one_by_one()
-        batches = list(map(self._assemble, self._rows())) if self._batches is None else self._batches
-        share, rest = divmod(sum(self._sizes), len(batches))
+        made = [self._mixed(rows) for rows in self._rows()] if self._batches is None else self._batches
+        share, rest = divmod(sum(self._sizes), len(made))
         return [
-            Delivery(batch, share + (rest if rows.start == 0 else 0), self._bad(rows), self._again)
-            for batch, rows in zip(batches, self._rows(), strict=True)
+            Delivery(batch, share + (rest if rows.start == 0 else 0), self._bad(rows), self._again, finish)
+            for (batch, finish), rows in zip(made, self._rows(), strict=True)
         ]
 
     def _again(self) -> Delivery:
@@ -92,15 +100,18 @@ class BatchJob:
     def run(self, number: int, rows: slice) -> None:
         """Makes the rows of task `number`; the last task also has the user's function work on whole batches."""
         self._sizes[number] = self.canvas.fill(rows)
-        mapping = self.canvas.making.mapping
-        if mapping is None:
+        mapping, mixing = self.canvas.making.mapping, self.canvas.making.mixing
+        if mapping is None and (mixing is None or not mixing.here):
             return
         with self._lock:
             self._left -= 1
             if self._left:
                 return
-        with self.canvas.clock.stage("map"):
-            self._batches = [self._mapped(mapping, rows) for rows in self._rows()]
+        with self.canvas.clock.stage("map" if mixing is None else "mix"):
+            if mapping is None:
+                self._batches = [self._mixed(rows) for rows in self._rows()]
+            else:
+                self._batches = [(self._mapped(mapping, rows), None) for rows in self._rows()]
 
     def _one_by_one(self) -> list[Made]:
         """Makes each batch anew, up to the one that fails: those before it are delivered, and its error is its own."""
@@ -116,6 +127,16 @@ class BatchJob:
                 return [*made, error]
             made += job.result()
         return made
+
+    def _mixed(self, rows: slice) -> tuple[Batch, Finish | None]:
+        """A batch, mixed if it is to be; where that is for the device, what does it there."""
+        batch, mixing, canvas = self._assemble(rows), self.canvas.making.mixing, self.canvas
+        if mixing is None:
+            return batch, None
+        mix = mixing.decide(canvas.plan.seed, canvas.plan.epoch, canvas.draws[rows], canvas.valid[rows])
+        batch[LABEL] = mixing.labels(batch[LABEL], mix)
+        finish = mixing.images(mix)
+        return (finish(batch), None) if mixing.here else (batch, finish)
 
     def _mapped(self, mapping: Mapped, rows: slice) -> Batch:
         own = self._own(rows)
@@ -147,9 +168,14 @@ class BatchJob:
         if array is None:
             return canvas.lists[name][rows]
         tensor = canvas.making.tensor(name, array[rows])
+        volumes = canvas.making.volumes.get(name)
+        if volumes is not None and volumes.later:
+            moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
+            return Later(tensor, partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape))
         if images is None or images.engine.recipe is images.recipe:
             return tensor
-        return Bytes(tensor, images.recipe, images.recipe.erased(seed=seed, epoch=epoch, indices=draws))
+        last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=draws), canvas.making.channels_last
+        return Later(tensor, partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel))
 
     def _remade(self, name: str, first: int, row: int) -> torch.Tensor:
         """The image of a row after it was made on the host."""

@@ -14,7 +14,7 @@ import torch
 
 from . import cpus
 from .arguments import count_of, device_of, seconds_of, whole_of
-from .augment import Transform
+from .augment import Mixer, Transform
 from .batches import Collator
 from .dataset import Dataset
 from .dataset import open as open_dataset
@@ -71,6 +71,8 @@ class Loader:
             alone is installed. All choose the same crops and colours. See docs/engines.md.
         engine_options: of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
         channels_last: images that are floats stand in memory by pixel (`torch.channels_last`), not by channel.
+        mixing: `MixUp`, `CutMix`, or several of which each batch gets one: images are mixed with one another, and the
+            field `label` becomes float32 [B, num_classes].
         fields: the fields to deliver; None is all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
@@ -109,6 +111,7 @@ class Loader:
         engine: Engine = "auto",
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
+        mixing: Mixer | Sequence[Mixer] | None = None,
         fields: Sequence[str] | None = None,
         map: Function | None = None,
         map_by: By = "batch",
@@ -136,6 +139,7 @@ class Loader:
                 transforms,
                 batch_size,
                 fields=fields,
+                mixing=mixing,
                 mapping=None if map is None else Mapped(map, map_by),
                 on_bad=on_bad_sample,
                 verify=verify,
@@ -168,7 +172,7 @@ class Loader:
             for name, how in self._workers.making.images.items()
             if how.whole is not None
         }
-        self._transfer = Transfer(lane_to(self._device), engines, channels_last=channels_last)
+        self._transfer = Transfer(lane_to(self._device), engines)
         self._position = 0
         self._midway = False
         self._running: weakref.ref[_Epoch] | None = None

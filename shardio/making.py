@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .augment import ArrayRecipe
 from .containers import direct
 from .engines.cpu import BadImage, CpuEngine
 from .engines.headers import plain
+from .engines.volumes import move
 from .errors import BadSample
 from .fields import Field, shape_column
 from .interleave import AnyPlan
 from .mapping import Mapped
+from .mixing import Mixing
 from .mixture import MixedSelection, Readable
 from .plan import Part
 from .quarantine import Bad, OnBad, is_of_sample
@@ -46,6 +49,19 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
+class Volumes:
+    """How one array field is moved.
+
+    Attributes:
+        recipe: what is to become of it.
+        later: whether that is done on the device.
+    """
+
+    recipe: ArrayRecipe
+    later: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Making:
     """What is the same for all batches of a loader.
 
@@ -53,21 +69,27 @@ class Making:
         dataset: where samples come from.
         fields: those to deliver.
         images: how the image fields among them become pixels.
+        volumes: how some of the array fields are moved.
         batch_size: samples of a batch.
         task_samples: samples that one task makes.
         mapping: the user's own function.
+        mixing: what is mixed in each batch.
         on_bad: what is done with a bad sample.
         verify: compare each sample's checksum.
+        channels_last: floats of images by pixel, not by channel.
     """
 
     dataset: Readable
     fields: Mapping[str, Field]
     images: Mapping[str, Images]
+    volumes: Mapping[str, Volumes]
     batch_size: int
     task_samples: int
     mapping: Mapped | None
+    mixing: Mixing | None
     on_bad: OnBad
     verify: bool
+    channels_last: bool
     _free: deque[direct.Memory] = field(default_factory=deque, repr=False, compare=False)
 
     def tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
@@ -174,6 +196,10 @@ class Canvas:
                 found = making.dataset.select(indices)
                 for name, field in making.fields.items():
                     out = self.arrays[name][rows] if field.fixed else None
+                    if name in making.volumes and not making.volumes[name].later:
+                        # It is moved from where it is read to its rows.
+                        space = lent.enter_context(making.memory()).take(len(indices) * field.row_bytes)
+                        out = space.view(field.row_dtype).reshape(len(indices), *field.row_shape)
                     how = making.images.get(name)
                     if how is None:
                         memory = None
@@ -187,6 +213,8 @@ class Canvas:
                 for name, field in making.fields.items():
                     if field.kind == "image":
                         self._decode(name, rows, found, stored[name], host)
+                    elif name in making.volumes:
+                        self._move(name, rows, stored[name])
                     elif not field.fixed:
                         values = making.dataset.decode(name, stored[name], indices)
                         self.lists[name][rows] = map(torch.from_numpy, values) if field.kind == "array" else values
@@ -197,6 +225,14 @@ class Canvas:
                     sample["index"] = int(self.indices[row])
                     self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
         return sum(map(_size, stored.values()))
+
+    def _move(self, name: str, rows: slice, arrays: NDArray[Any]) -> None:
+        """Moves some rows' arrays, where that is done here."""
+        how = self.making.volumes[name]
+        if not how.later:
+            seed, epoch = self.plan.seed, self.plan.epoch
+            moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.draws[rows])
+            move(arrays, moves, self.arrays[name][rows])
 
     def _keep(self) -> direct.Memory:
         """Memory for stored values that is this batch's until it is gone."""

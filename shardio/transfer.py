@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .engines import tensors
-from .engines.base import BatchEngine, Bytes, Pictures, rows_of
+from .engines.base import BatchEngine, Later, Pictures, rows_of
 from .job import Batch, Delivery, Made
 from .lanes import HostLane, Lane
 from .slots import each
@@ -49,11 +48,10 @@ class Transfer:
     Args:
         lane: the way.
         engines: for whole batches, by image field.
-        channels_last: floats by pixel, not by channel.
     """
 
-    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine], *, channels_last: bool) -> None:
-        self._lane, self._engines, self._channels_last = lane, engines, channels_last
+    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine]) -> None:
+        self._lane, self._engines = lane, engines
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
@@ -91,7 +89,7 @@ class Transfer:
         for name, rows in sent.begun.items():
             batch[name] = self._whole(sent.delivery.batch[name], ended[name], rows)
         self._lane.wait(sent.mark, batch)
-        return replace(sent.delivery, batch=batch)
+        return _finished(sent.delivery, batch)
 
     def clear(self) -> None:
         """Forgets what was sent and not received."""
@@ -113,12 +111,8 @@ class Transfer:
     def _copied(self, batch: Batch) -> Batch:
         copied: Batch = {}
         for name, value in batch.items():
-            if isinstance(value, Bytes):
-                pixels = self._lane.copy(value.pixels)
-                made = tensors.numbers(pixels, value.recipe, channels_last=self._channels_last)
-                for step in value.last:
-                    made = tensors.erase(made, step)
-                copied[name] = made
+            if isinstance(value, Later):
+                copied[name] = value.finish(self._lane.copy(value.tensor))
             elif not isinstance(value, Pictures):
                 copied[name] = each(value, Tensor, self._lane.copy)
         return {name: copied.get(name) for name in batch}
@@ -156,4 +150,8 @@ class Transfer:
             batch[name] = self._whole(pictures, left, [rows[place] for place in kept])
         self._lane.wait(mark, batch)
         self._lane.done(mark, block=True)
-        return replace(delivery, batch=batch)
+        return _finished(delivery, batch)
+
+
+def _finished(delivery: Delivery, batch: Batch) -> Delivery:
+    return replace(delivery, batch=batch if delivery.finish is None else delivery.finish(batch))

@@ -61,6 +61,7 @@ LAYERS = [
     [
         "arguments",
         "mapping",
+        "mixing",
         "quarantine",
         "making",
         "job",

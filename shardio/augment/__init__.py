@@ -22,13 +22,23 @@ from .geometry import RandomHorizontalFlip as RandomHorizontalFlip
 from .geometry import RandomResizedCrop as RandomResizedCrop
 from .geometry import RandomRotation as RandomRotation
 from .geometry import Resize as Resize
+from .mixing import CutMix as CutMix
+from .mixing import Mixer as Mixer
+from .mixing import MixUp as MixUp
 from .values import Normalize as Normalize
 from .values import Precision as Precision
 from .values import ToFloat as ToFloat
+from .volumes import ArrayRecipe as ArrayRecipe
+from .volumes import ArrayTransform as ArrayTransform
+from .volumes import CenterSpatialCrop as CenterSpatialCrop
+from .volumes import RandomAxisFlip as RandomAxisFlip
+from .volumes import RandomRotate90 as RandomRotate90
+from .volumes import RandomSpatialCrop as RandomSpatialCrop
 
 Resizing: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 """What changes an image's size."""
 KeepingSize: TypeAlias = Simple | RandomApply | RandomChoice | TrivialAugmentWide
 """What does not."""
 ImageTransform: TypeAlias = Resizing | KeepingSize | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform
+Transform: TypeAlias = ImageTransform | ArrayTransform
+"""What a loader's `transforms` hold: for images, or for arrays."""

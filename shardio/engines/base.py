@@ -7,8 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from ..augment.steps import Erase, Sizes, Step
-from ..recipe import Recipe
+from ..augment.steps import Sizes, Step
 from ..types import Buffer
 
 Pixels: TypeAlias = Buffer | torch.Tensor
@@ -32,18 +31,16 @@ class Pictures:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """Images of a batch that become numbers on the device.
+class Later:
+    """A field of a batch of which the rest is made on the device.
 
     Attributes:
-        pixels: uint8 [B, height, width, channels].
-        recipe: its affine, dtype and layout are to come.
-        last: steps on the numbers.
+        tensor: what is copied there.
+        finish: makes of it, there, what is delivered.
     """
 
-    pixels: torch.Tensor
-    recipe: Recipe
-    last: tuple[Erase, ...]
+    tensor: torch.Tensor
+    finish: Callable[[torch.Tensor], torch.Tensor]
 
 
 class BatchEngine(Protocol):

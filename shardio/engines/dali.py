@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from .._optional import load
-from ..augment.steps import Erase, Sizes, Step
+from ..augment.steps import Sizes, Step
 from ..errors import ConfigError
 from ..recipe import Recipe
 from ..types import Buffer
@@ -118,10 +118,7 @@ class DaliEngine:
         if self._graphed is self._recipe:
             by_pixel = self._channels_last and self._recipe.affine is not None
             return made.permute(0, 3, 1, 2) if by_pixel else made
-        made = tensors.numbers(made, self._recipe, channels_last=self._channels_last)
-        for step in last:
-            made = tensors.erase(made, step) if isinstance(step, Erase) else made
-        return made
+        return tensors.delivered(made, self._recipe, last, channels_last=self._channels_last)
 
     def close(self) -> None:
         """Lets go of threads and memory."""

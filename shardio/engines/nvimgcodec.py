@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from .._optional import load
-from ..augment.steps import Crop, Erase, Scale, Sizes, Step
+from ..augment.steps import Crop, Scale, Sizes, Step
 from ..errors import ConfigError
 from ..fuse import fuse
 from ..recipe import Recipe
@@ -116,10 +116,7 @@ class NvImageCodecEngine:
             images = torch.stack([_placed(image, rest, row, boxes[row]) for row, image in enumerate(decoded)])
         for step in steps[cut:end]:
             images = images if isinstance(step, Crop | Scale) else tensors.change(images, step)
-        images = tensors.numbers(images, self._recipe, channels_last=self._channels_last)
-        for step in last:
-            images = tensors.erase(images, step) if isinstance(step, Erase) else images
-        return images, failed
+        return tensors.delivered(images, self._recipe, last, channels_last=self._channels_last), failed
 
     def _decode(
         self, encoded: Sequence[Buffer], sizes: Sizes, boxes: NDArray[np.int32]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ..augment.mixing import Mix
 from ..augment.steps import (
     LUMA,
     AutoContrast,
@@ -26,6 +27,7 @@ from ..augment.steps import (
     Posterize,
     Sharpen,
     Solarize,
+    Step,
     Warp,
 )
 from ..fuse import Fused
@@ -89,6 +91,19 @@ def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[
     return _bytes(torch.lerp(top, torch.lerp(corner(1, 0), corner(1, 1), x), y))
 
 
+def mix(images: Tensor, how: Mix) -> Tensor:
+    """Each image with its partner's: floats [B, C, H, W], or bytes [B, H, W, C] where boxes are taken."""
+    partners = on(how.partners, images.device)
+    if how.box is None:
+        return torch.lerp(images[partners], images, how.share)
+    top, left, height, width = how.box
+    rows, columns = slice(top, top + height), slice(left, left + width)
+    box = (slice(None), rows, columns) if images.dtype == torch.uint8 else (slice(None), slice(None), rows, columns)
+    made = images.clone()
+    made[box] = images[box][partners]
+    return made
+
+
 def numbers(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
     """Bytes as they are delivered: themselves, or floats [B, C, H, W] by the recipe's affine, in one kernel."""
     if recipe.affine is None:
@@ -99,6 +114,14 @@ def numbers(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
     dtype = getattr(torch, recipe.dtype)
     out = torch.empty((count, channels, height, width), dtype=dtype, device=images.device, memory_format=layout)
     return torch.addcmul(offset, images.permute(0, 3, 1, 2), factor, out=out)
+
+
+def delivered(images: Tensor, recipe: Recipe, last: Sequence[Step], *, channels_last: bool) -> Tensor:
+    """Bytes as they are delivered: `numbers`, then the recipe's last steps."""
+    images = numbers(images, recipe, channels_last=channels_last)
+    for step in last:
+        images = erase(images, step) if isinstance(step, Erase) else images
+    return images
 
 
 def erase(images: Tensor, step: Erase) -> Tensor:

@@ -1,0 +1,45 @@
+"""Moves of arrays carried out: by NumPy on the host, where all but the last copy are views, or by torch on a device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..augment.volumes import Cut, Mirror, Move, Turn
+
+
+def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None:
+    """Fills `out` [B, *out shape] with arrays [B, *shape]; each value is copied once."""
+    for row, array in enumerate(arrays):
+        for step in moves:
+            match step:
+                case Cut():
+                    array = array[_block(step, row)]
+                case Mirror():
+                    array = np.flip(array, step.axis) if step.mask[row] else array
+                case Turn():
+                    array = np.rot90(array, int(step.quarters[row]), step.axes)
+        out[row] = array
+
+
+def move_tensors(arrays: torch.Tensor, moves: Sequence[Move], out_shape: tuple[int, ...]) -> torch.Tensor:
+    """The same of a tensor, wherever that is."""
+    out = arrays.new_empty((len(arrays), *out_shape))
+    for row, array in enumerate(arrays):
+        for step in moves:
+            match step:
+                case Cut():
+                    array = array[_block(step, row)]
+                case Mirror():
+                    array = array.flip(step.axis) if step.mask[row] else array
+                case Turn():
+                    quarters = int(step.quarters[row])
+                    array = torch.rot90(array, quarters, step.axes) if quarters else array
+        out[row] = array
+    return out
+
+
+def _block(step: Cut, row: int) -> Any:
+    return (..., *(slice(low, low + size) for low, size in zip(step.corners[row].tolist(), step.size, strict=True)))
