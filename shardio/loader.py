@@ -30,7 +30,7 @@ from .plan import Schedule, Shuffle, Tail
 from .quarantine import Bad, OnBad, Quarantine, quarantine_path
 from .state import VERSION, checked_state
 from .stats import LoaderStats, Meter
-from .transfer import Transfer
+from .transfer import MOST_HELD, Transfer
 from .tuning import Setting
 from .workers import Watch, Workers
 from .world import World
@@ -154,6 +154,7 @@ class Loader:
             settle=threads == "auto",
             isolate=isolate,
             pin=self._device.type == "cuda",
+            held=0 if self._device.type == "cpu" else MOST_HELD + 1,
             timeout=seconds_of(timeout, "timeout"),
             name=f"shardio rank {self.world.rank}",
         )

@@ -34,6 +34,7 @@ class Workers:
         settle: whether fewer threads may be tried.
         isolate: processes instead of threads.
         pin: page-lock the memory of batches.
+        held: batches whose memory is still read when they have been handed over.
         timeout: seconds to wait for a batch.
         name: of the threads, and in messages.
     """
@@ -48,11 +49,13 @@ class Workers:
         settle: bool,
         isolate: bool,
         pin: bool,
+        held: int,
         timeout: float,
         name: str,
     ) -> None:
         self.threads = threads
         self._collator = make(threads=threads, pin=pin)
+        self._held = held
         self._make = partial(make, threads=1, pin=False, single=True)
         self._timeout, self._name = timeout, name
         self._isolate = isolate
@@ -98,7 +101,7 @@ class Workers:
             self._apply(steps)
 
     def _apply(self, steps: Steps) -> None:
-        self._collator.keep(self._depth + 2)
+        self._collator.keep(self._depth + 2 + self._held)
         steps.resize(self.setting.threads, self._depth)
 
     @property

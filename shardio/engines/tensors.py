@@ -52,7 +52,7 @@ def change(images: Tensor, step: InPlace) -> Tensor:
 def on(array: NDArray[Any], device: torch.device) -> Tensor:
     """An array on a device; to a GPU by way of page-locked memory, so that nothing waits for the copy."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[int, int], channels: int) -> Tensor:

@@ -1,0 +1,167 @@
+"""Batches on their way to a device: copies that are slow change nothing, and one batch is always ahead."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg, spoiled
+
+import shardio
+from shardio import World
+from shardio.errors import BadSample
+from shardio.job import Batch, Delivery
+from shardio.transfer import MOST_HELD, Transfer
+
+
+class LateLane:
+    """A device whose copies happen as late as they may: when somebody waits for them."""
+
+    def __init__(self) -> None:
+        self.pending: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
+        self.begun = self.over = 0
+        self.most = 0
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Nothing yet."""
+        made = torch.full_like(tensor, 0)
+        self.pending.append((tensor, made))
+        self.begun += 1
+        return made
+
+    def mark(self) -> int:
+        """How many copies have been begun."""
+        self.most = max(self.most, self.begun - self.over)
+        return self.begun
+
+    def _work(self, mark: int) -> None:
+        while self.over < mark:
+            source, target = self.pending.popleft()
+            target.copy_(source)
+            self.over += 1
+
+    def wait(self, mark: int, batch: Batch) -> None:
+        """As if the consumer's stream waited: copies of that batch are not done before it is used."""
+        self._work(mark)
+
+    def done(self, mark: int, *, block: bool) -> bool:
+        """Only with `block`."""
+        if block:
+            self._work(mark)
+        return self.over >= mark
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch) -> LateLane:
+    """The lane of all loaders."""
+    late = LateLane()
+    monkeypatch.setattr("shardio.loader.lane_to", lambda device: late)
+    return late
+
+
+def tensors(count: int = 60) -> shardio.Dataset:
+    """Arrays that say which sample they are."""
+    rows = [{"array": np.full(50, n, np.int64), "label": n} for n in range(count)]
+    return shardio.from_samples(rows, shard_samples=7)
+
+
+def load(data: shardio.Dataset, batch_size: int = 6, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    return shardio.Loader(data, batch_size, **({"world": World(), "threads": 2, "seed": 3} | options))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
+def test_memory_is_not_used_again_before_its_copy_is_over(lane: LateLane, options: dict[str, Any], keep: bool) -> None:
+    """However late a batch is copied, it is the batch, whether the consumer keeps batches or drops them."""
+    kept = []
+    for _ in range(3):
+        for batch in load(tensors(), **options):
+            assert (batch["array"] == batch["label"][:, None]).all()
+            assert batch["index"].tolist() == batch["label"].tolist()
+            kept += [batch] if keep else []
+    assert all((batch["array"] == batch["label"][:, None]).all() for batch in kept)
+
+
+def test_few_copies_are_under_way(lane: LateLane) -> None:
+    """Pinned memory is held for no more batches than that."""
+    tensors_of_a_batch = 3
+    for _ in load(tensors(120)):
+        pass
+    assert 0 < lane.most <= tensors_of_a_batch * (MOST_HELD + 1)
+
+
+def test_one_batch_is_ahead(lane: LateLane) -> None:
+    """When a batch is handed over and the next one is made, that one's copy has begun."""
+    loader = load(tensors(60), threads=1)
+    batches = iter(loader)
+    for number in range(4):
+        next(batches)
+        assert lane.begun >= 3 * (number + 1)
+    while not batches._steps.ready:  # type: ignore[attr-defined]
+        pass
+    before = lane.begun
+    next(batches)
+    assert lane.begun >= before + 3
+    assert loader.state_dict()["position"] == 5 * 6  # what is ahead does not count
+
+
+def test_an_error_comes_in_its_turn(lane: LateLane) -> None:
+    """The batches before the one that fails are delivered, though it was found while they were on their way."""
+    rows = [{"image": spoiled(jpeg(20, 24)) if n == 21 else jpeg(20, 24), "label": n} for n in range(40)]
+    crop = [shardio.RandomResizedCrop(8)]
+    loader = load(shardio.from_samples(rows), 5, transforms=crop, shuffle=None)
+    seen: list[list[int]] = []
+    with pytest.raises(BadSample, match="sample 21"):
+        seen.extend(batch["label"].tolist() for batch in loader)
+    assert seen == [list(range(n, n + 5)) for n in (0, 5, 10, 15)]
+    assert loader.state_dict()["position"] == 20
+
+
+def test_a_loop_that_is_left_leaves_nothing(lane: LateLane) -> None:
+    """The next one begins with its own first batch."""
+    loader, wanted = load(tensors()), load(tensors())
+    for _ in loader:
+        break
+    wanted.set_epoch(1)
+    assert [b["index"].tolist() for b in loader] == [b["index"].tolist() for b in wanted]
+
+
+def test_errors_and_batches_keep_their_order() -> None:
+    """What is sent comes back in order, errors among it."""
+    transfer = Transfer(LateLane(), {})
+    for number in range(3):
+        transfer.send(Delivery({"a": torch.tensor([number])}, 1))
+    transfer.send(ValueError("four"))
+    assert len(transfer) == 4
+    found = [transfer.receive() for _ in range(4)]
+    assert [one.batch["a"].item() for one in found if isinstance(one, Delivery)] == [0, 1, 2]
+    assert isinstance(found[3], ValueError)
+
+
+@pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", False)])
+def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None:
+    """To a device that is not the host go bytes; what comes out of there is as asked for. torch's device without
+    values shows shapes, precision and layout."""
+    rows = [{"image": jpeg(20 + n % 3, 24), "label": n} for n in range(8)]
+    transforms = [
+        shardio.RandomResizedCrop(8),
+        shardio.Normalize(0.5, 0.5, dtype=dtype),
+        shardio.RandomErasing(1.0, value=1.0),
+    ]
+    loader = load(
+        shardio.from_samples(rows), 4, transforms=transforms, device="meta", channels_last=channels_last, engine="cpu"
+    )
+    for batch in loader:
+        image = batch["image"]
+        assert image.device.type == batch["label"].device.type == "meta"
+        assert (image.shape, image.dtype) == ((4, 3, 8, 8), getattr(torch, dtype))
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        assert image.is_contiguous(memory_format=layout)
+    (how,) = loader._workers.making.images.values()
+    assert how.engine.numbers.dtype == np.uint8
