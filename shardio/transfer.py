@@ -5,6 +5,7 @@ A step of the consumer                               meanwhile, on the device
   receive() -> batch k, which was sent a step ago
 """
 
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +56,8 @@ class Transfer:
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
+        # A loader may be dropped while the last batches that it delivered are still on their way.
+        weakref.finalize(self, _drain, lane, self._held).atexit = False
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
 
     def __len__(self) -> int:
@@ -151,6 +154,13 @@ class Transfer:
         self._lane.wait(mark, batch)
         self._lane.done(mark, block=True)
         return _finished(delivery, batch)
+
+
+def _drain(lane: Lane, held: "deque[tuple[Any, Batch]]") -> None:
+    """Waits for all copies."""
+    while held:
+        lane.done(held[0][0], block=True)
+        held.popleft()
 
 
 def _finished(delivery: Delivery, batch: Batch) -> Delivery:
