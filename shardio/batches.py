@@ -13,6 +13,7 @@ from .engines.choice import Engine, choose
 from .engines.cpu import CpuEngine
 from .errors import ConfigError
 from .fields import Field
+from .gpudirect import SMALLEST
 from .interleave import AnyPlan
 from .job import BatchJob
 from .making import Images, Making, Volumes
@@ -51,6 +52,7 @@ class Collator:
         device: where batches will be; None is the host.
         channels_last: floats of images by pixel, not by channel.
         leaves: whether batches go to another process.
+        straight: whether large arrays are read from their files to the device.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Collator:
         device: torch.device | None = None,
         channels_last: bool = False,
         leaves: bool = False,
+        straight: bool = False,
     ) -> None:
         chosen = _chosen(dataset, fields)
         by_field = _transforms_by_field(dataset, chosen, transforms)
@@ -82,6 +85,10 @@ class Collator:
             for name in by_field
             if chosen[name].kind == "array"
         }
+        large = (
+            n for n, field in chosen.items() if field.kind == "array" and field.fixed and field.row_bytes >= SMALLEST
+        )
+        directly = frozenset(large if straight else ())
         here = device.type == "cpu" and not any(how.whole for how in images.values())
         mixes = Mixing.of(mixing, chosen, {n: how.recipe for n, how in images.items()}, here=here or bool(why_not))
         if mixes is not None and mapping is not None:
@@ -92,7 +99,7 @@ class Collator:
         self.steps = 1 if single else min(MOST_STEPS, max(1, JOB_COST // max(1, cost)))
         tasks = task_samples(chosen, batch_size * self.steps, threads)
         self.making = Making(
-            dataset, chosen, images, volumes, batch_size, tasks, mapping, mixes, on_bad, verify, channels_last
+            dataset, chosen, images, volumes, directly, batch_size, tasks, mapping, mixes, on_bad, verify, channels_last
         )
         self._pools: dict[str, BufferPool] = {}
         for name, field in chosen.items():
@@ -103,7 +110,7 @@ class Collator:
                     continue
                 numbers = how.engine.numbers
                 shape, dtype = numbers.shape(how.recipe.size), numbers.dtype
-            elif not field.fixed:
+            elif not field.fixed or name in directly:
                 continue
             elif name in volumes and not volumes[name].later:
                 shape = volumes[name].recipe.out_shape

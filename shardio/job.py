@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from .engines.base import Later, Pictures
 from .engines.tensors import delivered
 from .engines.volumes import move_tensors
+from .errors import ConfigError
+from .gpudirect import Stored
 from .interleave import AnyPlan
 from .making import Canvas, Making
 from .mapping import Mapped, collate
 from .mixing import LABEL
+from .mixture import MixedSelection
 from .plan import Part
 from .quarantine import Bad
 from .timing import StageClock
@@ -164,18 +167,41 @@ class BatchJob:
             sizes = canvas.sizes[name][rows]
             made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=draws)
             return Pictures(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
+        volumes, moved = canvas.making.volumes.get(name), None
+        if volumes is not None and volumes.later:
+            moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
+            moved = partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape)
+        if name in canvas.making.straight:
+            return self._stored(name, rows, moved)
         array = canvas.arrays.get(name)
         if array is None:
             return canvas.lists[name][rows]
         tensor = canvas.making.tensor(name, array[rows])
-        volumes = canvas.making.volumes.get(name)
-        if volumes is not None and volumes.later:
-            moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
-            return Later(tensor, partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape))
+        if moved is not None:
+            return Later(tensor, moved)
         if images is None or images.engine.recipe is images.recipe:
             return tensor
         last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=draws), canvas.making.channels_last
         return Later(tensor, partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel))
+
+    def _stored(self, name: str, rows: slice, finish: Callable[[torch.Tensor], torch.Tensor] | None) -> Stored:
+        """Where the rows of a field stand that the device reads itself."""
+        indices, dataset = self.canvas.indices[rows], self.canvas.making.dataset
+        selection = dataset.select(indices)
+        found = None if isinstance(selection, MixedSelection) else selection.spans(name)
+        field = self.canvas.making.fields[name]
+        if found is None:
+            raise ConfigError(
+                f"{dataset.path}, field {name!r}: gpu_direct needs rows that stand in files as they are delivered: "
+                "uncompressed HDF5, tar or LMDB"
+            )
+        paths = [str(dataset.path / path) for path in found[0]]
+        shape = (len(indices), *field.row_shape)
+
+        def where(row: int) -> str:
+            return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
+
+        return Stored(paths, found[1], found[2], shape, field.row_dtype, finish, where)
 
     def _remade(self, name: str, first: int, row: int) -> torch.Tensor:
         """The image of a row after it was made on the host."""

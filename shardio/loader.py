@@ -2,10 +2,8 @@
 
 import operator
 import os
-import time
 import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, final
@@ -20,9 +18,10 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .engines.choice import Engine
 from .engines.choice import make as make_engine
-from .errors import ConfigError, TooManyBad
-from .interleave import AnyPlan
-from .job import Batch, Made
+from .epoch import Epoch
+from .errors import ConfigError
+from .gpudirect import GpuDirect
+from .gpudirect import check as check_direct
 from .lanes import lane_to
 from .mapping import By, Function, Mapped
 from .mixture import Mixture, Readable
@@ -32,7 +31,7 @@ from .state import VERSION, checked_state
 from .stats import LoaderStats, Meter
 from .transfer import MOST_HELD, Transfer
 from .tuning import Setting
-from .workers import Watch, Workers
+from .workers import Workers
 from .world import World
 
 
@@ -73,6 +72,8 @@ class Loader:
         channels_last: images that are floats stand in memory by pixel (`torch.channels_last`), not by channel.
         mixing: `MixUp`, `CutMix`, or several of which each batch gets one: images are mixed with one another, and the
             field `label` becomes float32 [B, num_classes].
+        gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage), by kvikio.
+            A file that ends early then ends the loop, whatever `on_bad_sample` says.
         fields: the fields to deliver; None is all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
@@ -112,6 +113,7 @@ class Loader:
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,
+        gpu_direct: bool = False,
         fields: Sequence[str] | None = None,
         map: Function | None = None,
         map_by: By = "batch",
@@ -129,6 +131,21 @@ class Loader:
         self._plan = self.dataset.plan(seed, shuffle, block, window)
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
         self._device = device_of(device)
+        if gpu_direct:
+            on_host = {"map": map, "isolate": isolate, "verify": verify, "a mixture": isinstance(self.dataset, Mixture)}
+            check_direct(self._device, others=[name for name, given in on_host.items() if given])
+        batch_size, seed = whole_of(batch_size, "batch_size"), whole_of(seed, "seed")
+        self._plan = self.dataset.plan(seed, shuffle, block, window)
+        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
+        self._device = device_of(device)
+        if gpu_direct:
+            needs_host = {
+                "map": map is not None,
+                "isolate": isolate,
+                "verify": verify,
+                "a mixture": not isinstance(self.dataset, Dataset),
+            }
+            check_direct(self._device, others=[name for name, given in needs_host.items() if given])
         self._quarantine = Quarantine(
             on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
         )
@@ -147,6 +164,7 @@ class Loader:
                 device=self._device,
                 channels_last=channels_last,
                 leaves=isolate,
+                straight=gpu_direct,
             ),
             batch_size,
             threads=count_of(threads, "threads") or cpus.share(self.world.local_size),
@@ -173,11 +191,12 @@ class Loader:
             for name, how in self._workers.making.images.items()
             if how.whole is not None
         }
-        self._transfer = Transfer(lane_to(self._device), engines)
+        direct = GpuDirect(self._device) if gpu_direct else None
+        self._transfer = Transfer(lane_to(self._device), engines, direct)
         self._position = 0
         self._midway = False
-        self._running: weakref.ref[_Epoch] | None = None
-        self._counting: weakref.ref[_Epoch] | None = None  # the running one, while the state follows it
+        self._running: weakref.ref[Epoch] | None = None
+        self._counting: weakref.ref[Epoch] | None = None  # the running one, while the state follows it
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
@@ -213,7 +232,7 @@ class Loader:
         """Steps of a whole epoch, the same on every rank."""
         return len(self._schedule)
 
-    def __iter__(self) -> "_Epoch":
+    def __iter__(self) -> Epoch:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
@@ -224,7 +243,8 @@ class Loader:
             self._begin(self._plan.epoch + 1)
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
-        epoch = _Epoch(self, self._plan, schedule)
+        parts = (self._workers, self._transfer, self._quarantine, self.dataset)
+        epoch = Epoch(self._plan, schedule, *parts, delivered=self._delivered)
         # Held weakly, so that a loop left early ends its threads by dropping its iterator.
         self._running = self._counting = weakref.ref(epoch)
         self._meter = epoch.meter
@@ -280,7 +300,7 @@ class Loader:
         """What the current epoch, or the last one, has cost this rank so far."""
         return self._meter.read() if self._meter is not None else LoaderStats()
 
-    def _delivered(self, epoch: "_Epoch", schedule: Schedule, step: int) -> None:
+    def _delivered(self, epoch: Epoch, schedule: Schedule, step: int) -> None:
         """Moves the state past a step that the consumer now has, if `epoch` is the one that the state speaks of."""
         if self._counting is None or self._counting() is not epoch:
             return
@@ -289,76 +309,6 @@ class Loader:
         else:
             self._position = schedule.position_after(step)
             self._midway = True
-
-
-@final
-class _Epoch(Iterator[Batch]):
-    """What is left of one epoch. Closing it, or dropping it, ends its threads."""
-
-    def __init__(self, loader: Loader, plan: AnyPlan, schedule: Schedule) -> None:
-        self.meter = Meter(loader.dataset.sources)
-        self._loader = loader
-        self._schedule = schedule
-        self._step = self._taken = 0
-        self._made: deque[Made] = deque()
-        self._steps = loader._workers.begin(plan, schedule, self.meter.clock)
-        self._watch = Watch(loader._workers, self._steps)
-
-    def __next__(self) -> Batch:
-        if self._step == len(self._schedule):
-            self.close()
-            raise StopIteration
-        begun = time.monotonic()
-        try:
-            self._send()
-            made = self._loader._transfer.receive()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self.meter.waited += time.monotonic() - begun
-        if isinstance(made, Exception):
-            self.close()
-            raise made
-        try:
-            self._loader._quarantine.add(made.bad)
-        except (TooManyBad, OSError):  # OSError: the report can't be written
-            self.close()
-            raise
-        sources = made.batch["source"].numpy() if self._loader.dataset.sources else None
-        self.meter.count(len(made.batch["index"]), made.size, sources)
-        self._loader._delivered(self, self._schedule, self._step)
-        self._step += 1
-        self._watch.step()
-        return made.batch
-
-    def _send(self) -> None:
-        """Sends the batch that is asked for, and those behind it that are ready."""
-        transfer = self._loader._transfer
-        while len(transfer) <= transfer.ahead and self._taken < len(self._schedule):
-            if not self._made:
-                if len(transfer) and not self._steps.ready:
-                    return
-                try:
-                    self._made.extend(next(self._steps))
-                except Exception as error:
-                    if not len(transfer):
-                        raise
-                    self._made.append(error)  # in its batch's turn
-            self._taken += 1
-            transfer.send(self._made.popleft())
-
-    def close(self) -> None:
-        """Ends the epoch's threads; may be called twice."""
-        self.meter.end()
-        self._made.clear()
-        if self._loader._running is not None and self._loader._running() in (self, None):
-            self._loader._transfer.clear()
-        self._steps.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_steps"):  # not where __init__ failed
-            self.close()
 
 
 def _again(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:

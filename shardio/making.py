@@ -70,6 +70,7 @@ class Making:
         fields: those to deliver.
         images: how the image fields among them become pixels.
         volumes: how some of the array fields are moved.
+        straight: fields that are read from their files to the device.
         batch_size: samples of a batch.
         task_samples: samples that one task makes.
         mapping: the user's own function.
@@ -83,6 +84,7 @@ class Making:
     fields: Mapping[str, Field]
     images: Mapping[str, Images]
     volumes: Mapping[str, Volumes]
+    straight: frozenset[str]
     batch_size: int
     task_samples: int
     mapping: Mapped | None
@@ -195,6 +197,8 @@ class Canvas:
             with self.clock.stage("read"):
                 found = making.dataset.select(indices)
                 for name, field in making.fields.items():
+                    if name in making.straight:
+                        continue
                     out = self.arrays[name][rows] if field.fixed else None
                     if name in making.volumes and not making.volumes[name].later:
                         # It is moved from where it is read to its rows.
@@ -213,7 +217,7 @@ class Canvas:
                 for name, field in making.fields.items():
                     if field.kind == "image":
                         self._decode(name, rows, found, stored[name], host)
-                    elif name in making.volumes:
+                    elif name in making.volumes and name not in making.straight:
                         self._move(name, rows, stored[name])
                     elif not field.fixed:
                         values = making.dataset.decode(name, stored[name], indices)
@@ -224,7 +228,8 @@ class Canvas:
                     sample = {name: self.value(name, row) for name in making.fields}
                     sample["index"] = int(self.indices[row])
                     self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
-        return sum(map(_size, stored.values()))
+        straight = sum(making.fields[name].row_bytes for name in making.straight) * len(indices)
+        return straight + sum(map(_size, stored.values()))
 
     def _move(self, name: str, rows: slice, arrays: NDArray[Any]) -> None:
         """Moves some rows' arrays, where that is done here."""

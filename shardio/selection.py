@@ -109,6 +109,16 @@ class Selection:
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
 
+    def spans(self, name: str) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]] | None:
+        """Where the rows of a fixed field stand: files, for each sample its file's place among them, and its first byte
+        there, int64 [n]. None unless all stand in files as they are delivered."""
+        found = self._direct(name)
+        if not found:
+            return None
+        with self._present(found, name):
+            offsets = direct.spans(found, self._which, self._rows, self._field(name).row_bytes)
+        return None if offsets is None else ([self._path(number) for number in self._numbers], self._which, offsets)
+
     def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
         """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, memory)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .engines.base import BatchEngine, Later, Pictures, rows_of
+from .gpudirect import GpuDirect, Stored
 from .job import Batch, Delivery, Made
 from .lanes import HostLane, Lane
 from .slots import each
@@ -29,12 +30,14 @@ class _Sent:
         delivery: on the host.
         batch: on the device, but for images that engines make.
         begun: by image field the rows that its engine has begun on.
+        reads: by field what is read from files to the device.
         mark: behind the copies.
     """
 
     delivery: Delivery
     batch: Batch
     begun: Mapping[str, Sequence[int]]
+    reads: Mapping[str, Any]
     mark: Any
 
 
@@ -49,10 +52,11 @@ class Transfer:
     Args:
         lane: the way.
         engines: for whole batches, by image field.
+        direct: reads from files to the device.
     """
 
-    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine]) -> None:
-        self._lane, self._engines = lane, engines
+    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine], direct: GpuDirect | None = None) -> None:
+        self._lane, self._engines, self._direct = lane, engines, direct
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
@@ -69,13 +73,14 @@ class Transfer:
             self._sent.append(made)
             return
         begun = {name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, Pictures)}
+        reads = self._reads(made.batch)
         with self._lane:
             batch = self._copied(made.batch)
             mark = self._lane.mark()
         self._held.append((mark, made.batch))
         while self._held and self._lane.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        self._sent.append(_Sent(made, batch, begun, mark))
+        self._sent.append(_Sent(made, batch, begun, reads, mark))
 
     def receive(self) -> Made:
         """The oldest batch sent, on the device, or what went wrong with it."""
@@ -92,6 +97,10 @@ class Transfer:
         for name, rows in sent.begun.items():
             batch[name] = self._whole(sent.delivery.batch[name], ended[name], rows)
         self._lane.wait(sent.mark, batch)
+        try:
+            batch |= self._read(sent.reads)
+        except Exception as error:  # noqa: BLE001  # of a file, in its batch's turn
+            return error
         return _finished(sent.delivery, batch)
 
     def clear(self) -> None:
@@ -101,6 +110,16 @@ class Transfer:
             for name, rows in sent.begun.items() if isinstance(sent, _Sent) else ():
                 if rows:
                     self._engines[name].end()
+
+    def _reads(self, batch: Batch) -> Mapping[str, Any]:
+        """Begins to read what the device reads itself."""
+        if self._direct is None:
+            return {}
+        return {name: self._direct.begin(value) for name, value in batch.items() if isinstance(value, Stored)}
+
+    def _read(self, reads: Mapping[str, Any]) -> Batch:
+        """What has been read."""
+        return {} if self._direct is None else {name: self._direct.end(read) for name, read in reads.items()}
 
     def _begin(self, name: str, pictures: Pictures) -> Sequence[int]:
         files = {row: value for row, value in enumerate(pictures.rows) if not isinstance(value, Tensor)}
@@ -116,7 +135,7 @@ class Transfer:
         for name, value in batch.items():
             if isinstance(value, Later):
                 copied[name] = value.finish(self._lane.copy(value.tensor))
-            elif not isinstance(value, Pictures):
+            elif not isinstance(value, Pictures | Stored):
                 copied[name] = each(value, Tensor, self._lane.copy)
         return {name: copied.get(name) for name in batch}
 
@@ -146,6 +165,7 @@ class Transfer:
         with self._lane:
             batch = self._copied(delivery.batch)
             mark = self._lane.mark()
+        batch |= self._read(self._reads(delivery.batch))
         for name, rows in sent.begun.items():
             pictures, end = delivery.batch[name], ended[name]
             kept = [place for place, row in enumerate(rows) if not isinstance(pictures.rows[row], Tensor)]

@@ -60,6 +60,7 @@ LAYERS = [
     ],  # L3
     [
         "arguments",
+        "gpudirect",
         "mapping",
         "mixing",
         "quarantine",
@@ -73,6 +74,7 @@ LAYERS = [
         "state",
         "lanes",
         "transfer",
+        "epoch",
         "loader",
         "torch_dataset",
         "convert",

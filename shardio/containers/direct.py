@@ -142,6 +142,20 @@ def sizes(found: Direct, rows: Rows) -> NDArray[np.int64] | None:
     return places[1]
 
 
+def spans(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, size: int) -> NDArray[np.int64] | None:
+    """Where rows of a fixed field begin in their files, int64 [n]; None unless all stand there, `size` bytes each."""
+    if found[0].kind == "rows":
+        return None
+    if found[0].kind == "file":
+        offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(len(rows), size)
+    else:
+        places = _places(found, which, rows)
+        if places is None or (places[1] != size).any():
+            return None
+        offsets, sizes = places
+    return offsets if _inside(found, which, offsets, sizes).all() else None
+
+
 def read_ahead(found: Direct, start: int, stop: int) -> None:
     """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
     if found.kind == "rows":

@@ -1,0 +1,122 @@
+"""Arrays read from files straight into a GPU's memory: GPUDirect Storage, through kvikio.
+
+Only where each row of a field stands in a file as it is delivered: arrays of one shape in uncompressed HDF5, tar and
+LMDB shards. Where the driver or the file system cannot, kvikio reads through host memory, which gains nothing.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .errors import ConfigError, MissingDependency, ShardCorrupt
+
+SMALLEST = 1 << 16
+"""Bytes of a row from which on it is read that way: for smaller ones the host is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Rows of a field where they stand.
+
+    Attributes:
+        paths: of the files.
+        which: for each row its file, int64 [B].
+        offsets: for each row its first byte there, int64 [B].
+        shape: of the whole, [B, ...].
+        dtype: of its elements.
+        finish: makes of it, on the device, what is delivered; None where that is itself.
+        where: names the sample of a row.
+    """
+
+    paths: Sequence[str]
+    which: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    finish: Callable[[torch.Tensor], torch.Tensor] | None
+    where: Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read under way: by run of rows the future and its bytes."""
+
+    stored: Stored
+    tensor: torch.Tensor
+    runs: list[tuple[int, Any, int]]
+
+
+@final
+class GpuDirect:
+    """Reads rows into tensors on a device.
+
+    Raises MissingDependency without kvikio. Warns where reads go through host memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        try:
+            import kvikio
+        except ImportError as error:
+            raise MissingDependency(
+                "gpu_direct needs kvikio: pip install kvikio-cu13, or kvikio-cu12 for CUDA 12"
+            ) from error
+        self._kvikio, self._device = kvikio, device
+        self._files: dict[str, Any] = {}
+        # A stream of its own: memory that is new there has no work of others before it.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if reason := _why_not(kvikio):
+            warnings.warn(
+                f"gpu_direct: {reason}; reads go through host memory, as slow as without it or slower", stacklevel=4
+            )
+
+    def begin(self, stored: Stored) -> _Read:
+        """Starts reading; neighbours in a file are one read."""
+        dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype
+        with torch.cuda.stream(self._stream):
+            tensor = torch.empty(stored.shape, dtype=dtype, device=self._device)
+        flat = tensor.reshape(len(tensor), -1).view(torch.uint8)
+        size = flat.shape[1]
+        apart = (np.diff(stored.offsets) != size) | (np.diff(stored.which) != 0)
+        breaks = (np.flatnonzero(apart) + 1).tolist()
+        runs = []
+        for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
+            file = self._open(stored.paths[int(stored.which[start])])
+            target = flat[start:stop].reshape(-1)
+            runs.append((start, file.pread(target, target.numel(), int(stored.offsets[start])), target.numel()))
+        return _Read(stored, tensor, runs)
+
+    def end(self, read: _Read) -> torch.Tensor:
+        """What was read, once it is there. ShardCorrupt where a file ends before."""
+        for row, future, size in read.runs:
+            if (got := future.get()) != size:
+                raise ShardCorrupt(f"{read.stored.where(row)}: {got} of {size} bytes could be read")
+        finish = read.stored.finish
+        return read.tensor if finish is None else finish(read.tensor)
+
+    def _open(self, path: str) -> Any:
+        if path not in self._files:
+            self._files[path] = self._kvikio.CuFile(path, "r")
+        return self._files[path]
+
+
+def check(device: torch.device, *, others: Sequence[str]) -> None:
+    """ConfigError where arrays cannot be read straight to the device; `others` are arguments that need them here."""
+    if device.type != "cuda":
+        raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
+    if others:
+        raise ConfigError(f"gpu_direct=True and {others[0]} do not go together: that needs the arrays on the host")
+
+
+def _why_not(kvikio: Any) -> str | None:
+    """Why kvikio reads through host memory; None if it does not."""
+    try:
+        if not kvikio.cufile_driver.get("is_gds_available"):
+            return "this driver has no GPUDirect Storage (nvidia-fs is not loaded)"
+    except (AttributeError, KeyError, RuntimeError, ValueError) as error:
+        return f"GPUDirect Storage cannot be asked for ({error})"
+    return None

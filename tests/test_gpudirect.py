@@ -1,0 +1,159 @@
+"""Arrays read by the device itself: the same as the host reads, from every container that holds them as they are.
+
+kvikio needs a GPU's driver to be called at all, so a stand-in with its interface reads here, late and into host memory.
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shardio
+from shardio import World
+from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
+from shardio.lanes import DeviceLane
+
+SHAPE = (4, 64, 80)
+
+
+class Future:
+    """A read that happens when it is asked for."""
+
+    def __init__(self, path: str, target: torch.Tensor, size: int, offset: int) -> None:
+        self.how = (path, target, size, offset)
+
+    def get(self) -> int:
+        """Reads; how many bytes there were."""
+        path, target, size, offset = self.how
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        target[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return len(data)
+
+
+class CuFile:
+    """As kvikio.CuFile."""
+
+    opened: list[str] = []
+    reads: list[int] = []
+
+    def __init__(self, path: str, flags: str) -> None:
+        assert flags == "r"
+        self.path = path
+        self.opened.append(path)
+
+    def pread(self, target: torch.Tensor, size: int, file_offset: int) -> Future:
+        """A future."""
+        self.reads.append(size)
+        return Future(self.path, target, size, file_offset)
+
+
+@pytest.fixture
+def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
+    """The stand-in, with a driver that is said to be there, and a GPU that is the host."""
+    CuFile.opened, CuFile.reads = [], []
+    module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
+    monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
+    monkeypatch.setattr("shardio.loader.check_direct", lambda device, others: None)
+    return CuFile
+
+
+def dataset(path: Path, container: str, **options: Any) -> shardio.Dataset:
+    """Large arrays, a label, and an array that is small."""
+    fields = {
+        "field": shardio.Field("array", "float32", SHAPE),
+        "small": shardio.Field("array", "int16", (3,)),
+        "label": shardio.Field("scalar", "int64"),
+    }
+    random = np.random.default_rng(0)
+    with shardio.create(path, container=container, fields=fields, shard_size="600KB", **options) as writer:
+        for n in range(24):
+            writer.append({"field": random.random(SHAPE, np.float32), "small": np.full(3, n, np.int16), "label": n})
+    return shardio.open(path)
+
+
+def load(data: Any, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    return shardio.Loader(data, 6, **({"world": World(), "threads": 2, "seed": 3} | options))
+
+
+@pytest.mark.parametrize("shuffle", ["global", None])
+@pytest.mark.parametrize("container", ["hdf5", "tar", "lmdb"])
+def test_the_device_reads_what_the_host_reads(
+    tmp_path: Path, kvikio: type[CuFile], container: str, shuffle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every array of an epoch, each file opened once; neighbours in a file are read at once."""
+    data = dataset(tmp_path / "d", container)
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    plain = load(data, shuffle=shuffle)
+    for ours, theirs in zip(plain, load(data, shuffle=shuffle, gpu_direct=True), strict=True):
+        assert theirs.keys() == ours.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert len(kvikio.opened) == len(set(kvikio.opened)) == len(data.manifest.shards)
+    rows = [size // (4 * 64 * 80 * 4) for size in kvikio.reads]
+    assert sum(rows) == 24
+    if shuffle is None or container != "hdf5":
+        assert (max(rows) > 1) == (container == "hdf5")
+
+
+def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the sample and the field, and how much of it there was."""
+    data = dataset(tmp_path / "d", "hdf5")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    loader = load(data, shuffle=None, gpu_direct=True)
+    batches = iter(loader)
+    next(batches)
+    (*_, last) = sorted((tmp_path / "d").glob("*.h5"))
+    with open(last, "r+b") as file:
+        file.truncate(100_000)
+    with pytest.raises(ShardCorrupt, match=r"shard-\d+\.h5.*field 'field': \d+ of \d+ bytes could be read"):
+        list(batches)
+
+
+def test_rows_that_are_compressed_are_refused(
+    tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in the file is not what is delivered."""
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    data = dataset(tmp_path / "d", "hdf5", compression="gzip")
+    with pytest.raises(ConfigError, match="field 'field': gpu_direct needs rows that stand in files"):
+        list(load(data, gpu_direct=True))
+
+
+def test_what_cannot_go_together_is_said() -> None:
+    """There is no GPU here; where there is one, what needs arrays on the host is refused."""
+    data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
+    with pytest.raises(ConfigError, match="needs device='cuda', got 'cpu'"):
+        load(data, gpu_direct=True)
+
+
+@pytest.mark.parametrize("option", ["map", "isolate", "verify"])
+def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before kvikio is looked for."""
+    data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
+    monkeypatch.setattr("shardio.loader.device_of", lambda device: torch.device("cuda"))
+    with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} do not go together"):
+        load(data, gpu_direct=True, device="cuda", **{option: dict if option == "map" else True})
+
+
+def test_without_kvikio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how to get it."""
+    from shardio.gpudirect import GpuDirect
+
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with pytest.raises(MissingDependency, match="gpu_direct needs kvikio: pip install kvikio-cu13"):
+        GpuDirect(torch.device("cpu"))
+
+
+def test_without_the_driver(kvikio: type[CuFile]) -> None:
+    """It warns that reads go through host memory, and reads."""
+    from shardio.gpudirect import GpuDirect
+
+    sys.modules["kvikio"].cufile_driver = {"is_gds_available": False}  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="no GPUDirect Storage .nvidia-fs is not loaded."):
+        GpuDirect(torch.device("cpu"))
