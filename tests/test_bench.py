@@ -6,7 +6,7 @@ import pytest
 from _builders import jpeg
 
 import shardio
-from shardio.bench import BenchConfig, measure
+from shardio.bench import BenchConfig, BenchResult, decoder, measure, tune_decoder
 from shardio.errors import BadSample, ConfigError
 
 
@@ -66,3 +66,34 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, int], me
     path = photos(tmp_path / "d")
     with pytest.raises(ConfigError, match=message):
         measure(BenchConfig(str(path), **{"batch_size": 4, "epochs": 1} | options))  # type: ignore[arg-type]
+
+
+def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each share is measured for an epoch, and the fastest is given back; without a GPU there is nothing to share."""
+    tried = []
+
+    def fake(config: BenchConfig) -> BenchResult:
+        assert config.hw_decoder_load is not None
+        assert config.epochs == 1
+        tried.append(config.hw_decoder_load)
+        rate = 1000 - abs(config.hw_decoder_load - 0.8)
+        return BenchResult(config, rate, 0.0, 0.0, 0.0, {}, "", [])
+
+    monkeypatch.setattr(decoder, "measure", fake)
+    told: list[float] = []
+    best = tune_decoder(BenchConfig("d", device="cuda"), lambda load, result: told.append(load))
+    assert best.config.hw_decoder_load == 0.8
+    assert told == tried == list(decoder.LOADS)
+    with pytest.raises(ConfigError, match="only on a GPU, and the device is None"):
+        tune_decoder(BenchConfig("d"))
+
+
+@pytest.mark.slow
+def test_engines_are_measured(tmp_path: Path) -> None:
+    """With the engine that is asked for; one that cannot do it is refused before a rank starts."""
+    path = photos(tmp_path / "d")
+    result = measure(BenchConfig(str(path), batch_size=8, epochs=1, image_size=16, engine="dali"))
+    assert result.config.engine == "dali"
+    assert [stats.samples for stats in result.epochs[0]] == [24]
+    with pytest.raises(ConfigError, match="engine must be one of"):
+        measure(BenchConfig(str(path), batch_size=8, engine="gpu"))  # type: ignore[arg-type]

@@ -1,12 +1,15 @@
 """The smaller benchmarks run, on little data: what they report is computed right, whatever the figures."""
 
+import argparse
 import json
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardio
-from benchmarks import isolate, scale, settings, shuffle
+from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, parity, scale, settings, shuffle
 from benchmarks._results import finish, in_turns
 from shardio import World
 
@@ -59,3 +62,58 @@ def test_rates_count_samples(tmp_path: Path) -> None:
     assert settings.rate(loader, 0.01) > 0
     assert isolate.rate(loader) > 0
     assert next(iter(loader)).keys() == {"array", "total", "index"}
+
+
+def small(**changes: object) -> argparse.Namespace:
+    """Options of the GPU benchmark, for little data."""
+    given = {"photos": None, "device": "cpu", "batch_size": 8, "seconds": 0.1, "budget": 120.0, "photos_count": 40}
+    return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1]} | changes))
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU the engines are measured on the CPU, and the rest is named with the reason; the plot is drawn."""
+    monkeypatch.setattr(_gpu_data, "DRAWN", 3)
+    monkeypatch.setattr(_gpu_data, "ARRAY", (2, 16, 16))
+    monkeypatch.setattr(gpu, "ENGINES", ("cpu", "dali"))
+    result = gpu.measure(small(), tmp_path)
+    assert {name: list(rates) for name, rates in result["decode"].items()} == {"cpu": ["1"], "dali": ["1"]}
+    assert all(rate > 0 for rates in result["decode"].values() for rate in rates.values())
+    assert result["tensors"]["gb_per_second"] > 0
+    assert result["skipped"] == dict.fromkeys(("train", "overlap", "gpu_direct"), "there is no GPU")
+    assert "drawn pictures" in result["images"]
+    gpu.plot(result, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
+    """What died, what took too long and what came too late are named, and the others go on."""
+    session = gpu.Session(time.monotonic() + 60, limit=60)
+    assert session.measure("no GPU", "versions", device="cuda") is None
+    assert "CUDA" in session.skipped["no GPU"]
+    session.deadline = 0
+    assert session.measure("late", "versions", device="cpu") is None
+    assert session.skipped["late"] == "no time was left"
+
+
+def test_training_is_measured_beside_synthetic_input() -> None:
+    """The share that is missing to the synthetic rate; nothing where that is not known."""
+    train = {"synthetic": {"images_per_second": 100.0}, "dali": {"images_per_second": 99.0}, "cpu": None}
+    assert gpu._starved(train) == {"dali": pytest.approx(0.01)}
+    assert gpu._starved({"synthetic": None}) == {}
+    model = _gpu_parts.resnet50(10)
+    assert sum(p.numel() for p in model.parameters()) == 25_557_032 - 990 * 2049  # of a thousand classes, less 990
+
+
+def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of parity makes what the engines make, crop for crop."""
+    monkeypatch.setattr(parity, "BATCH", 4)
+    files = [_gpu_data.drawn(number) for number in range(4)]
+    with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
+        for data in files:
+            writer.append({"image": data})
+    for name in parity.JUDGED:
+        indices, made = parity.epoch(str(tmp_path / "d"), parity.TRANSFORMS[name], "cpu", "cpu")
+        judged = [parity.by_pillow(files[index], index, parity.TRANSFORMS[name]) for index in indices]
+        assert parity.apart(made, np.stack(judged))["mean"] < 3

@@ -8,7 +8,10 @@ from typing import Any
 
 from .. import native
 
-PACKAGES = ("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless", "nvidia-nvimgcodec-cu12")
+PACKAGES = (
+    *("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless"),
+    *("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+)
 
 
 def describe() -> dict[str, Any]:

@@ -8,11 +8,15 @@ from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any, Literal
 
+import torch
+
 from .. import processes
 from ..augment import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transform
 from ..dataset import Dataset
 from ..dataset import open as open_dataset
+from ..engines.choice import Engine
 from ..errors import ConfigError, PipelineStalled, ShardioError
+from ..job import Batch
 from ..loader import Loader
 from ..stats import LoaderStats
 from ..world import World
@@ -35,6 +39,9 @@ class BenchConfig:
         threads: per rank; `"auto"` shares the processors.
         step_time: seconds that each rank computes per step (a wait until a deadline), 0 for none.
         seed: of the order and the crops.
+        engine: what makes images.
+        device: where batches are to be; each step then waits until they are there.
+        hw_decoder_load: share of the images for a GPU's JPEG decoder; None is the engine's own choice.
     """
 
     dataset: str
@@ -46,6 +53,9 @@ class BenchConfig:
     threads: int | Literal["auto"] = "auto"
     step_time: float = 0.0
     seed: int = 0
+    engine: Engine = "auto"
+    device: str | None = None
+    hw_decoder_load: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "ranks"):
@@ -140,7 +150,16 @@ def _loader(config: BenchConfig, world: World) -> Loader:
         seed=config.seed,
         world=world,
         threads=config.threads,
+        engine=config.engine,
+        device=config.device,
+        engine_options={} if config.hw_decoder_load is None else {"hw_decoder_load": config.hw_decoder_load},
     )
+
+
+def _there(batch: Batch) -> None:
+    """Waits until a batch is on its GPU, as a model's kernels would."""
+    if batch["index"].is_cuda:
+        torch.cuda.current_stream(batch["index"].device).synchronize()
 
 
 def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[Any, Any]") -> None:
@@ -152,7 +171,8 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
         done = 0
         for _ in range(config.epochs):
             barrier.wait(START_LIMIT)
-            for _ in loader:
+            for batch in loader:
+                _there(batch)
                 if config.step_time:
                     time.sleep(config.step_time)
                 done += 1

@@ -1,8 +1,9 @@
 """`shardio bench`: input throughput per rank."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,6 +13,7 @@ from ._progress import progress
 
 if TYPE_CHECKING:
     from ..bench import BenchResult
+    from ..engines.choice import Engine
 
 
 def bench(
@@ -26,6 +28,14 @@ def bench(
     threads: Annotated[str, typer.Option(help="Per rank; auto shares the processors.")] = "auto",
     step_time: Annotated[float, typer.Option(help="Seconds that a rank computes per step.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the order and the crops.")] = 0,
+    engine: Annotated[str, typer.Option(help="What makes images: auto, cpu, dali or nvimgcodec.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="Where batches are to be, such as cuda.")] = None,
+    hw_decoder_load: Annotated[
+        float | None, typer.Option(help="Share of the images for the GPU's JPEG decoder, 0 to 1.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try several --hw-decoder-load, an epoch each, and keep the best.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure input throughput per rank, and name what limits it.
@@ -35,17 +45,31 @@ def bench(
       shardio bench data/photos --batch-size 256 --image-size 224
 
       shardio bench data/photos --batch-size 256 --image-size 224 --ranks 4 --step-time 0.1 --json bench.json
+
+      shardio bench data/photos --image-size 224 --device cuda --engine dali --tune
     """
-    from ..bench import BenchConfig, measure  # here and not above, as it loads torch
+    from ..bench import BenchConfig, measure, tune_decoder  # here and not above, as it loads torch
 
     config = BenchConfig(
-        str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed
+        *(str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed),
+        *(cast("Engine", engine), device, hw_decoder_load),  # checked there
     )
+    if tune:
+        best = tune_decoder(
+            config, lambda load, result: print(f"{load:4.2f}  {result.samples_per_second:,.0f} samples/s")
+        )
+        config = replace(config, hw_decoder_load=best.config.hw_decoder_load)
     with progress("steps") as show:
         result = measure(config, lambda done, total: show("measuring", done, total))
     print(summary(result))
+    if tune:
+        print(f"best for this GPU   engine_options={{'hw_decoder_load': {config.hw_decoder_load}}}")
     if json_file is not None:
         json_file.write_text(json.dumps(result.to_json(), indent=1) + "\n")
+
+
+def _tried(load: float, result: "BenchResult") -> None:
+    print(f"{load:4.2f} of the images  {result.samples_per_second:,.0f} samples/s")
 
 
 def summary(result: "BenchResult") -> str:

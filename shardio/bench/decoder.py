@@ -1,0 +1,30 @@
+"""The share of images for a GPU's JPEG decoder: tried, and the best named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import ConfigError
+from .throughput import BenchConfig, BenchResult, measure
+
+LOADS = (0.0, 0.25, 0.5, 0.65, 0.8, 0.95)
+"""Shares of images for a GPU's JPEG decoder that are tried."""
+
+
+def tune_decoder(config: BenchConfig, measured: Callable[[float, BenchResult], None] | None = None) -> BenchResult:
+    """The best of several `hw_decoder_load`, one epoch each; which, its `config` says.
+
+    Args:
+        config: what to measure.
+        measured: called with each share and its result.
+
+    Raises ConfigError where no GPU decodes, and what `measure` raises.
+    """
+    if not str(config.device).startswith("cuda"):
+        raise ConfigError(f"there is a JPEG decoder to share with only on a GPU, and the device is {config.device!r}")
+    results = []
+    for load in LOADS:
+        result = measure(replace(config, hw_decoder_load=load, epochs=1))
+        results.append(result)
+        if measured is not None:
+            measured(load, result)
+    return max(results, key=lambda result: result.samples_per_second)
