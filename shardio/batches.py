@@ -1,6 +1,7 @@
 """How each field of a dataset becomes part of a batch, and the memory that batches are made in."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -32,6 +33,29 @@ IMAGE_COST = 1 << 16  # what decoding takes, as bytes that could be copied in a 
 VALUE_COST = 1 << 12
 
 
+HOST = torch.device("cpu")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where batches are to be, and in what form.
+
+    Attributes:
+        device: where.
+        engine: what makes images.
+        channels_last: floats of images by pixel, not by channel.
+        leaves: whether batches go to another process first.
+        straight: whether large arrays are read from their files to the device.
+    """
+
+    device: torch.device = HOST
+    engine: Engine = "cpu"
+    channels_last: bool = False
+    leaves: bool = False
+    straight: bool = False
+
+
 @final
 class Collator:
     """Knows how each field of a dataset becomes part of a batch, and owns the memory that batches are made in.
@@ -48,11 +72,7 @@ class Collator:
         on_bad: what is done with a bad sample.
         verify: compare each sample's checksum.
         single: make one batch at a time, however cheap.
-        engine: what makes images.
-        device: where batches will be; None is the host.
-        channels_last: floats of images by pixel, not by channel.
-        leaves: whether batches go to another process.
-        straight: whether large arrays are read from their files to the device.
+        target: where batches are to be, and in what form.
     """
 
     def __init__(
@@ -69,28 +89,24 @@ class Collator:
         on_bad: OnBad = "raise",
         verify: bool = False,
         single: bool = False,
-        engine: Engine = "cpu",
-        device: torch.device | None = None,
-        channels_last: bool = False,
-        leaves: bool = False,
-        straight: bool = False,
+        target: Target | None = None,
     ) -> None:
+        target = target or Target()
         chosen = _chosen(dataset, fields)
         by_field = _transforms_by_field(dataset, chosen, transforms)
-        device = torch.device("cpu") if device is None else device
-        why_not = "map" if mapping is not None else "isolate" if leaves else None
-        images = _images(chosen, by_field, engine=engine, device=device, channels_last=channels_last, why_not=why_not)
+        why_not = "map" if mapping is not None else "isolate" if target.leaves else None
+        images = _images(chosen, by_field, target, why_not)
+        arrays = {name: field for name, field in chosen.items() if field.kind == "array" and field.fixed}
+        later = target.device.type != "cpu" and why_not is None
         volumes = {
-            name: Volumes(ArrayRecipe.of(by_field[name], chosen[name].row_shape), device.type != "cpu" and not why_not)
-            for name in by_field
-            if chosen[name].kind == "array"
+            name: Volumes(ArrayRecipe.of(by_field[name], field.row_shape), later)
+            for name, field in arrays.items()
+            if name in by_field
         }
-        large = (
-            n for n, field in chosen.items() if field.kind == "array" and field.fixed and field.row_bytes >= SMALLEST
-        )
-        directly = frozenset(large if straight else ())
-        here = device.type == "cpu" and not any(how.whole for how in images.values())
-        mixes = Mixing.of(mixing, chosen, {n: how.recipe for n, how in images.items()}, here=here or bool(why_not))
+        large = (name for name, field in arrays.items() if target.straight and field.row_bytes >= SMALLEST)
+        straight = frozenset(large)
+        here = not later and not any(how.whole for how in images.values())
+        mixes = Mixing.of(mixing, chosen, {name: how.recipe for name, how in images.items()}, here=here)
         if mixes is not None and mapping is not None:
             raise ConfigError("mixing and map do not go together: mix in the map function, or in the training loop")
         # Whatever is made in whole batches is made one batch at a time.
@@ -99,7 +115,8 @@ class Collator:
         self.steps = 1 if single else min(MOST_STEPS, max(1, JOB_COST // max(1, cost)))
         tasks = task_samples(chosen, batch_size * self.steps, threads)
         self.making = Making(
-            dataset, chosen, images, volumes, directly, batch_size, tasks, mapping, mixes, on_bad, verify, channels_last
+            *(dataset, chosen, images, volumes, straight, batch_size, tasks),
+            *(mapping, mixes, on_bad, verify, target.channels_last),
         )
         self._pools: dict[str, BufferPool] = {}
         for name, field in chosen.items():
@@ -110,7 +127,7 @@ class Collator:
                     continue
                 numbers = how.engine.numbers
                 shape, dtype = numbers.shape(how.recipe.size), numbers.dtype
-            elif not field.fixed or name in directly:
+            elif not field.fixed or name in straight:
                 continue
             elif name in volumes and not volumes[name].later:
                 shape = volumes[name].recipe.out_shape
@@ -146,10 +163,7 @@ class Collator:
 def _images(
     fields: Mapping[str, Field],
     transforms: Mapping[str, Sequence[Transform]],
-    *,
-    engine: Engine,
-    device: torch.device,
-    channels_last: bool,
+    target: Target,
     why_not: str | None,
 ) -> dict[str, Images]:
     """How the image fields become pixels."""
@@ -158,16 +172,15 @@ def _images(
         for name, field in fields.items()
         if field.kind == "image"
     }
-    name = choose(engine, device, list(recipes.values()), why_not=why_not)
+    name = choose(target.engine, target.device, list(recipes.values()), why_not=why_not)
     # A quarter of the bytes to copy, or half, and the GPU is quicker at it.
-    bare = name == "cpu" and device.type != "cpu" and why_not is None
+    bare = name == "cpu" and target.device.type != "cpu" and why_not is None
     made = {}
-    for field, recipe in recipes.items():
+    for each, recipe in recipes.items():
         later = bare and recipe.size is not None and recipe.affine is not None
-        cpu = CpuEngine(
-            recipe.bytes() if later else recipe, channels=fields[field].channels or 3, channels_last=channels_last
-        )
-        made[field] = Images(recipe, cpu, None if name == "cpu" else name)
+        here, channels = recipe.bytes() if later else recipe, fields[each].channels or 3
+        cpu = CpuEngine(here, channels=channels, channels_last=target.channels_last)
+        made[each] = Images(recipe, cpu, None if name == "cpu" else name)
     return made
 
 

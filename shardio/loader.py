@@ -13,7 +13,7 @@ import torch
 from . import cpus
 from .arguments import count_of, device_of, seconds_of, whole_of
 from .augment import Mixer, Transform
-from .batches import Collator
+from .batches import Collator, Target
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .engines.choice import Engine
@@ -160,11 +160,7 @@ class Loader:
                 mapping=None if map is None else Mapped(map, map_by),
                 on_bad=on_bad_sample,
                 verify=verify,
-                engine=engine,
-                device=self._device,
-                channels_last=channels_last,
-                leaves=isolate,
-                straight=gpu_direct,
+                target=Target(self._device, engine, channels_last, leaves=isolate, straight=gpu_direct),
             ),
             batch_size,
             threads=count_of(threads, "threads") or cpus.share(self.world.local_size),

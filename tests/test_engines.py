@@ -1,10 +1,12 @@
 """Engines for whole batches: they deliver what the CPU engine does, in its order, whatever the images are."""
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -384,3 +386,47 @@ def test_headers_of_anything_are_read_within_bounds() -> None:
         for place in random.integers(0, max(1, len(changed)), 5).tolist() if changed else ():
             changed[place] = random.integers(0, 256)
         plain([bytes(changed)], size)
+
+
+LEFT = """
+import os, sys
+import numpy as np, shardio
+from test_engines import CROP, dataset, photo
+
+def rows(loader):
+    return [batch["index"].tolist() for batch in loader]
+
+data = dataset([photo(number) for number in range(24)])
+loader = shardio.Loader(data, 4, transforms=CROP, engine=sys.argv[1], seed=5, world=shardio.World(), threads=2)
+batches = iter(loader)
+next(batches)
+child = os.fork()
+if not child:  # what the engine's libraries had begun stays with the parent: no hang, but a word
+    try:
+        list(loader)
+    except shardio.ShardioError as error:
+        assert "was in use before this process was forked" in str(error)
+        other = shardio.Loader(data, 4, transforms=CROP, engine="cpu", seed=5, world=shardio.World(), threads=2)
+        os._exit(0 if sorted(sum(rows(other), [])) == list(range(24)) else 3)
+    os._exit(4)
+left = [batch["index"].tolist() for batch in batches]
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert len(left) == 5, left
+next(iter(loader))  # and the process ends in the middle of an epoch
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", WHOLE)
+def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
+    """After a fork an engine that was in use says so, and the parent goes on; a process may end in mid-epoch."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, engine],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr

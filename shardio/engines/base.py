@@ -1,5 +1,6 @@
 """What engines have in common that take whole batches and leave them on a device."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeAlias
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 
 from ..augment.steps import Sizes, Step
+from ..errors import PipelineClosed
 from ..types import Buffer
 
 Pixels: TypeAlias = Buffer | torch.Tensor
@@ -61,6 +63,28 @@ class BatchEngine(Protocol):
 
     def close(self) -> None:
         """Lets go of threads and memory; may be called twice."""
+
+
+class Home:
+    """The process that an engine works in. Neither CUDA nor the libraries' threads survive a fork."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process: int | None = None
+
+    def enter(self) -> None:
+        """Makes the first process that comes here its home. PipelineClosed in any other."""
+        self._process = self._process or os.getpid()
+        if self.left:
+            raise PipelineClosed(
+                f"the engine {self._name!r} was in use before this process was forked, and cannot be used in it: start "
+                "processes by spawn, or make the loader there"
+            )
+
+    @property
+    def left(self) -> bool:
+        """Whether this is another process."""
+        return self._process is not None and self._process != os.getpid()
 
 
 def rows_of(step: Step, rows: Any) -> Step:

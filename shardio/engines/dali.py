@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..recipe import Recipe
 from ..types import Buffer
 from . import tensors
-from .base import rows_of
+from .base import Home, rows_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,12 +81,14 @@ class DaliEngine:
         self._device, self._threads, self._channels_last = device, threads, channels_last
         self._structure: Sequence[Step] = ()
         self._pipeline: Any = None
+        self._home = Home("dali")
         self._idle = 0  # outputs to come that are of no use
         self._begun: deque[_Begun] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Starts on a batch, and returns before it is made."""
         graphed = steps[: len(steps) - self._recipe.erasings + self._graphed.erasings]
+        self._home.enter()
         self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graphed]
         files = [np.frombuffer(data, np.uint8) for data in encoded]
         inputs = self._graph.inputs(graphed, sizes, self._channels)
@@ -100,6 +102,8 @@ class DaliEngine:
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
         """The oldest batch begun: `[n, ...]`, on the device, and the places of images that could not be made: all of
         them, if any."""
+        if self._home.left:
+            return torch.empty(0), ()
         begun = self._begun.popleft()
         try:
             while self._idle:

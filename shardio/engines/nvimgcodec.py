@@ -22,7 +22,7 @@ from ..fuse import fuse
 from ..recipe import Recipe
 from ..types import Buffer
 from . import tensors
-from .base import rows_of
+from .base import Home, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,15 @@ class NvImageCodecEngine:
         self._device, self._gpu = device, device.type == "cuda"
         color = self._codec.ColorSpec.SRGB if channels == 3 else self._codec.ColorSpec.GRAY
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-        self._decoder: Any = _decoder(self._codec, device, threads, options or {})
+        self._threads, self._load = threads, _share(options or {})
+        self._decoder: Any = None
+        self._home = Home("nvimgcodec")
         self._stream = torch.cuda.Stream(device) if self._gpu else None  # type: ignore[no-untyped-call]
         self._made: deque[_Made] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Starts on a batch; on a GPU it returns before that is made."""
+        self._home.enter()
         if self._stream is None:
             self._made.append(_Made(*self._make(encoded, sizes, steps), None))
             return
@@ -140,6 +143,8 @@ class NvImageCodecEngine:
             streams.append(stream)
             places.append(place)
         stream_of = {} if self._stream is None else {"cuda_stream": self._stream.cuda_stream}
+        if self._decoder is None:
+            self._decoder = _decoder(codec, self._device, self._threads, self._load)
         found = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
         images: list[torch.Tensor | None] = [None] * len(encoded)
         for place, image in zip(places, found, strict=True):
@@ -155,12 +160,16 @@ class NvImageCodecEngine:
         return [empty if image is None else image for image, empty in zip(images, blank, strict=True)], sorted(failed)
 
 
-def _decoder(codec: Any, device: torch.device, threads: int, options: Mapping[str, Any]) -> Any:
+def _share(options: Mapping[str, Any]) -> float | None:
     if unknown := set(options) - {"hw_decoder_load"}:
         raise ConfigError(f"the engine 'nvimgcodec' has the option hw_decoder_load, not {sorted(unknown)[0]!r}")
     share = options.get("hw_decoder_load")
     if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
         raise ConfigError(f"hw_decoder_load must be in [0, 1], got {share!r}")
+    return None if share is None else float(share)
+
+
+def _decoder(codec: Any, device: torch.device, threads: int, share: float | None) -> Any:
     if device.type != "cuda":
         backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
         chosen = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": backends}
@@ -171,7 +180,7 @@ def _decoder(codec: Any, device: torch.device, threads: int, options: Mapping[st
     if share is not None:
         kinds = codec.BackendKind
         backends = [
-            codec.Backend(kinds.HW_GPU_ONLY, load_hint=float(share)),
+            codec.Backend(kinds.HW_GPU_ONLY, load_hint=share),
             *(codec.Backend(kind) for kind in (kinds.HYBRID_CPU_GPU, kinds.GPU_ONLY, kinds.CPU_ONLY)),
         ]
         chosen |= {"backends": backends}
