@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import _gpu_data
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="cuda, cpu, or auto: a GPU if there is one")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=1, help="of the engines' rates, in turns; the median counts")
     parser.add_argument("--budget", type=float, default=510.0, help="seconds for all of it")
     parser.add_argument("--photos-count", type=int, default=PHOTOS)
     parser.add_argument("--arrays-count", type=int, default=ARRAYS)
@@ -129,13 +131,16 @@ def measure(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         rates = {load: found["images_per_second"] for load, found in loads.items() if found is not None}
         best = float(max(rates, key=lambda load: rates[load])) if rates else best
         result["load"] = {"best": best, "images_per_second": rates}
-    result["decode"] = {}
+    rates_of: dict[str, dict[str, list[float]]] = {}
     for count in threads:
-        for engine in ENGINES:
-            what = f"decode, {engine}, {count} threads"
-            found = session.measure(what, "decode", **images, engine=engine, threads=count, load=best)
-            if found is not None:
-                result["decode"].setdefault(engine, {})[str(count)] = found["images_per_second"]
+        for number in range(args.rounds):
+            for engine in (*ENGINES[number % len(ENGINES) :], *ENGINES[: number % len(ENGINES)]):
+                what = f"decode, {engine}, {count} threads"
+                found = session.measure(what, "decode", **images, engine=engine, threads=count, load=best)
+                if found is not None:
+                    rates_of.setdefault(engine, {}).setdefault(str(count), []).append(found["images_per_second"])
+    result["decode"] = {e: {count: median(found) for count, found in by.items()} for e, by in rates_of.items()}
+    result["rounds"] = rates_of
     arrays = str(_gpu_data.arrays(work, args.arrays_count))
     result["tensors"] = session.measure("tensors", "tensors", arrays=arrays, **common, straight=False)
     if device == "cpu":

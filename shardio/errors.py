@@ -79,6 +79,10 @@ class StateMismatch(ShardioError, ValueError):
     """A loader's state was made with another dataset, seed or version; the message holds both values."""
 
 
+class EngineWarning(UserWarning):
+    """An engine refused a batch of images none of which is bad."""
+
+
 class StateWarning(UserWarning):
     """A state of something else was loaded with `strict=False`; the message holds both values and what is lost."""
 

@@ -92,12 +92,11 @@ def _make(
 
     def stow(tensor: torch.Tensor) -> Place:
         nonlocal end
-        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        place, tensor = Place.of(tensor.detach().resolve_conj().resolve_neg(), end)
         start = tensor.data_ptr() - memory.ctypes.data
         if start >= 0 and start + tensor.nbytes <= len(memory):
-            return Place(start, tuple(tensor.shape), tensor.dtype)
-        place = Place(end, tuple(tensor.shape), tensor.dtype)  # made elsewhere, by the user's function for one
-        loose.append((place, tensor))
+            return replace(place, start=start)
+        loose.append((replace(place, order=()), tensor))  # made elsewhere, by the user's function for one
         end = place.next
         return place
 

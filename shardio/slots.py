@@ -82,11 +82,29 @@ def _slot(handle: Any) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor is in a slot."""
+    """Where a tensor is in a slot.
+
+    Attributes:
+        start: its first byte.
+        shape, dtype: its own.
+        order: where each axis is among those in memory, the slowest first; () where that is their own order.
+    """
 
     start: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, start: int) -> "tuple[Place, torch.Tensor]":
+        """The place of a tensor, and its values as they are to stand there: the layout stays."""
+        strides = tensor.stride()
+        axes = sorted(range(tensor.dim()), key=lambda axis: strides[axis], reverse=True)
+        turned = tensor.permute(axes)
+        if axes == sorted(axes) or not turned.is_contiguous():
+            return cls(start, tuple(tensor.shape), tensor.dtype), tensor.contiguous()
+        order = tuple(axes.index(axis) for axis in range(tensor.dim()))
+        return cls(start, tuple(turned.shape), tensor.dtype, order), turned
 
     @property
     def next(self) -> int:
@@ -99,7 +117,8 @@ class Place:
 
     def view(self, memory: NDArray[np.uint8]) -> torch.Tensor:
         """The tensor, in a slot's memory."""
-        return torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
+        tensor = torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
+        return tensor.permute(self.order) if self.order else tensor
 
 
 def each(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:

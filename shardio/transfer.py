@@ -5,6 +5,7 @@ A step of the consumer                               meanwhile, on the device
   receive() -> batch k, which was sent a step ago
 """
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .engines.base import BatchEngine, Later, Pictures, rows_of
+from .errors import EngineWarning
 from .gpudirect import GpuDirect, Stored
 from .job import Batch, Delivery, Made
 from .lanes import HostLane, Lane
@@ -57,12 +59,14 @@ class Transfer:
 
     def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine], direct: GpuDirect | None = None) -> None:
         self._lane, self._engines, self._direct = lane, engines, direct
+        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
+        # Engines may look at a batch's files a little longer than until its images are there.
+        self._ended: deque[Delivery] = deque(maxlen=self.ahead + 1)
         # A loader may be dropped while the last batches that it delivered are still on their way.
         weakref.finalize(self, _drain, lane, self._held).atexit = False
-        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -91,6 +95,8 @@ class Transfer:
         refused = {
             name: [sent.begun[name][place] for place in end[1]] for name, end in ended.items() if end is not None
         }
+        if self._engines:
+            self._ended.append(sent.delivery)
         if any(refused.values()):
             return self._remade(sent, ended, refused)
         batch = sent.batch
@@ -162,6 +168,14 @@ class Transfer:
         except Exception as error:  # noqa: BLE001  # a bad sample, in its batch's turn
             return error
         delivery = sent.delivery if sent.delivery.again is None else sent.delivery.again()
+        for name, rows in refused.items():
+            if len(rows) == len(sent.begun[name]) > 1 and delivery.bad == sent.delivery.bad:
+                reason = " ".join(self._engines[name].reason.split())
+                warnings.warn(
+                    f"field {name!r}: {len(rows)} images were refused, none is bad, the CPU engine made them. {reason}",
+                    EngineWarning,
+                    stacklevel=5,
+                )
         with self._lane:
             batch = self._copied(delivery.batch)
             mark = self._lane.mark()

@@ -67,7 +67,7 @@ def test_rates_count_samples(tmp_path: Path) -> None:
 def small(**changes: object) -> argparse.Namespace:
     """Options of the GPU benchmark, for little data."""
     given = {"photos": None, "device": "cpu", "batch_size": 8, "seconds": 0.1, "budget": 120.0, "photos_count": 40}
-    return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1]} | changes))
+    return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1], "rounds": 1} | changes))
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from shardio import World, native
 from shardio.augment import Transform
 from shardio.engines.choice import choose
 from shardio.engines.headers import plain
-from shardio.errors import BadSample, ConfigError, MissingDependency, TooManyBad
+from shardio.errors import BadSample, ConfigError, EngineWarning, MissingDependency, TooManyBad
 from shardio.recipe import Recipe
 
 WHOLE = ["dali", "nvimgcodec"]
@@ -430,3 +430,45 @@ def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
         env=os.environ | {"PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr
+
+
+class Refusing:
+    """An engine that makes nothing."""
+
+    ahead = 1
+    reason = "DALI: out of\n  memory"
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, encoded: Sequence[bytes], sizes: Any, steps: Any) -> None:
+        """Nothing."""
+        self.begun.append(len(encoded))
+
+    def end(self) -> tuple[torch.Tensor, Sequence[int]]:
+        """All are refused."""
+        return torch.empty(0), range(self.begun.pop(0))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no image is to blame the batches come all the same, and a warning gives the engine's reason."""
+    monkeypatch.setattr("shardio.engines.dali.DaliEngine", Refusing)
+    data = dataset([photo(number) for number in range(16)])
+    with pytest.warns(EngineWarning, match="field 'image': 8 images were refused, none is bad.*DALI: out of memory"):
+        found = list(load(data, "dali"))
+    for ours, theirs in zip(load(data, "cpu"), found, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+def test_a_layout_survives_another_process() -> None:
+    """Floats by pixel come from producers as they come from threads, in half precision too."""
+    data = dataset([photo(number) for number in range(8)])
+    transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype="bfloat16")]
+    options = {"transforms": transforms, "channels_last": True}
+    for ours, theirs in zip(load(data, "cpu", **options), load(data, "cpu", isolate=True, **options), strict=True):
+        assert torch.equal(ours["image"], theirs["image"])
+        assert theirs["image"].is_contiguous(memory_format=torch.channels_last)

@@ -50,9 +50,11 @@ class BatchEngine(Protocol):
 
     Attributes:
         ahead: batches that should have begun when one is asked for, besides that one.
+        reason: why images could not be made, the last time that some could not.
     """
 
     ahead: int
+    reason: str
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Starts on a batch, and returns before it is made."""

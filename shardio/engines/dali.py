@@ -4,7 +4,6 @@ The files are shardio's, read by its own threads, and so are all random choices:
 come through DLPack, without a copy, and belong to whoever gets them.
 """
 
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from ..recipe import Recipe
 from ..types import Buffer
 from . import tensors
 from .base import Home, rows_of
-
-_LOG = logging.getLogger(__name__)
 
 DEPTH = 3
 """Batches that DALI works on at once: with two, its threads wait for one another at the end of each."""
@@ -82,6 +79,7 @@ class DaliEngine:
         self._structure: Sequence[Step] = ()
         self._pipeline: Any = None
         self._home = Home("dali")
+        self.reason = ""
         self._idle = 0  # outputs to come that are of no use
         self._begun: deque[_Begun] = deque()
 
@@ -109,10 +107,13 @@ class DaliEngine:
             while self._idle:
                 self._pipeline.outputs()
                 self._idle -= 1
-            (output,) = self._pipeline.outputs()
+            # Bound to the consumer's stream: that waits for it, and its memory is used again behind what is done there.
+            gpu = self._device.type == "cuda"
+            stream = torch.cuda.current_stream(self._device) if gpu else None
+            (output,) = self._pipeline.outputs(cuda_stream=stream)
             made: torch.Tensor = torch.utils.dlpack.from_dlpack(output.as_tensor())
         except RuntimeError as error:  # the pipeline is of no use any more
-            _LOG.debug("DALI refuses a batch: %s", error)
+            self.reason = f"DALI: {error}"
             self._start()
             return torch.empty(0), range(len(begun.encoded))
         return self._delivered(made, begun.last), ()

@@ -66,6 +66,7 @@ class NvImageCodecEngine:
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
         self._threads, self._load = threads, _share(options or {})
         self._decoder: Any = None
+        self.reason = "nvImageCodec made nothing of them"
         self._home = Home("nvimgcodec")
         self._stream = torch.cuda.Stream(device) if self._gpu else None  # type: ignore[no-untyped-call]
         self._made: deque[_Made] = deque()
