@@ -17,6 +17,8 @@ def device_of(device: torch.device | str | None) -> torch.device:
         raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {str(found)!r}, but this torch sees no GPU")
+    if found.type == "cuda" and found.index is None:  # engines must take the one that torch takes
+        return torch.device("cuda", torch.cuda.current_device())
     return found
 
 

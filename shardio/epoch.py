@@ -1,5 +1,6 @@
 """One epoch under way: batches made, sent to their device, and handed over one after the other."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import PipelineClosed
 from .interleave import AnyPlan
 from .job import Batch, Delivery, Made
 from .mixture import Readable
@@ -47,7 +49,7 @@ class Epoch(Iterator[Batch]):
         self._step = self._taken = 0
         self._made: deque[Made] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self._steps = workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(workers, self._steps)
 
@@ -55,6 +57,12 @@ class Epoch(Iterator[Batch]):
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
+        if self._closed or self._process != os.getpid():
+            raise PipelineClosed(
+                "begun before this process was forked"
+                if self._process != os.getpid()
+                else "closed, or a newer loop over the same loader has begun"
+            )
         begun = time.monotonic()
         try:
             self._send()

@@ -4,6 +4,7 @@ Only where each row of a field stands in a file as it is delivered: arrays of on
 LMDB shards. Where the driver or the file system cannot, kvikio reads through host memory, which gains nothing.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from .errors import ConfigError, MissingDependency, ShardCorrupt
 
 SMALLEST = 1 << 16
 """Bytes of a row from which on it is read that way: for smaller ones the host is quicker."""
+
+_MOST_FILES = 128  # each takes two descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,18 @@ class _Read:
     stored: Stored
     tensor: torch.Tensor
     runs: list[tuple[int, Any, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A future that keeps its file open."""
+
+    future: Any
+    file: Any
+
+    def get(self) -> int:
+        """Waits; the bytes that were read."""
+        return int(self.future.get())
 
 
 @final
@@ -87,21 +102,34 @@ class GpuDirect:
         for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
             file = self._open(stored.paths[int(stored.which[start])])
             target = flat[start:stop].reshape(-1)
-            runs.append((start, file.pread(target, target.numel(), int(stored.offsets[start])), target.numel()))
+            future = file.pread(target, target.numel(), int(stored.offsets[start]))
+            runs.append((start, _Kept(future, file), target.numel()))
         return _Read(stored, tensor, runs)
 
     def end(self, read: _Read) -> torch.Tensor:
         """What was read, once it is there. ShardCorrupt where a file ends before."""
-        for row, future, size in read.runs:
-            if (got := future.get()) != size:
+        found = [(row, future.get(), size) for row, future, size in read.runs]
+        for row, got, size in found:
+            if got != size:
                 raise ShardCorrupt(f"{read.stored.where(row)}: {got} of {size} bytes could be read")
+        if read.tensor.is_cuda:  # its memory is read into again only behind what is done with it now
+            read.tensor.record_stream(torch.cuda.current_stream(self._device))
         finish = read.stored.finish
         return read.tensor if finish is None else finish(read.tensor)
 
+    def drop(self, read: _Read) -> None:
+        """Waits for a read whose result nobody wants."""
+        for _, future, _ in read.runs:
+            with contextlib.suppress(Exception):  # whatever it met, it no longer writes
+                future.get()
+
     def _open(self, path: str) -> Any:
-        if path not in self._files:
-            self._files[path] = self._kvikio.CuFile(path, "r")
-        return self._files[path]
+        """A file, opened once while it is among the last ones used; reads under way keep theirs open."""
+        file = self._files.pop(path, None) or self._kvikio.CuFile(path, "r")
+        self._files[path] = file
+        if len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+        return file
 
 
 def check(device: torch.device, *, others: Sequence[str]) -> None:

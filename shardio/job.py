@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ _TOLD = 8
 Batch: TypeAlias = dict[str, Any]
 
 
+Finishing: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 Finish: TypeAlias = Callable[[Batch], Batch]
 
 
@@ -137,7 +139,7 @@ class BatchJob:
         if mixing is None:
             return batch, None
         mix = mixing.decide(canvas.plan.seed, canvas.plan.epoch, canvas.draws[rows], canvas.valid[rows])
-        batch[LABEL] = mixing.labels(batch[LABEL], mix)
+        batch[LABEL] = _blanked(batch[LABEL], finish=partial(mixing.labels, mix=mix), masked=self._masked(rows))
         finish = mixing.images(mix)
         return (finish(batch), None) if mixing.here else (batch, finish)
 
@@ -167,22 +169,32 @@ class BatchJob:
             sizes = canvas.sizes[name][rows]
             made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=draws)
             return Pictures(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
+        blank = self._blank(rows)
         volumes, moved = canvas.making.volumes.get(name), None
         if volumes is not None and volumes.later:
             moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
             moved = partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape)
         if name in canvas.making.straight:
-            return self._stored(name, rows, moved)
+            return self._stored(name, rows, blank(moved or _itself) if self._masked(rows) else moved)
         array = canvas.arrays.get(name)
         if array is None:
             return canvas.lists[name][rows]
         tensor = canvas.making.tensor(name, array[rows])
         if moved is not None:
-            return Later(tensor, moved)
+            return Later(tensor, blank(moved))
         if images is None or images.engine.recipe is images.recipe:
             return tensor
         last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=draws), canvas.making.channels_last
-        return Later(tensor, partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel))
+        return Later(tensor, blank(partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel)))
+
+    def _masked(self, rows: slice) -> list[int]:
+        """Those of some rows that a bad sample left blank, counted from the first."""
+        return np.flatnonzero(self._part.valid[rows] & ~self.canvas.valid[rows]).tolist()
+
+    def _blank(self, rows: slice) -> Callable[[Finishing], Finishing]:
+        """Makes what finishes a field on the device leave zeros where a sample is masked."""
+        masked = self._masked(rows)
+        return lambda finish: partial(_blanked, finish=finish, masked=masked) if masked else finish
 
     def _stored(self, name: str, rows: slice, finish: Callable[[torch.Tensor], torch.Tensor] | None) -> Stored:
         """Where the rows of a field stand that the device reads itself."""
@@ -218,6 +230,18 @@ class BatchJob:
         if self._pad or self.canvas.making.on_bad == "mask":
             own["valid"] = torch.from_numpy(self.canvas.valid[rows])
         return own
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _blanked(tensor: torch.Tensor, finish: Finishing, masked: Sequence[int]) -> torch.Tensor:
+    """What `finish` makes of a tensor, with zeros in some rows."""
+    made = finish(tensor)
+    for row in masked:
+        made[row] = 0
+    return made
 
 
 class _Task:

@@ -132,20 +132,11 @@ class Loader:
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
         self._device = device_of(device)
         if gpu_direct:
-            on_host = {"map": map, "isolate": isolate, "verify": verify, "a mixture": isinstance(self.dataset, Mixture)}
+            mixed = isinstance(self.dataset, Mixture)
+            on_host = {"map": map is not None, "isolate": isolate, "verify": verify, "a mixture": mixed}
             check_direct(self._device, others=[name for name, given in on_host.items() if given])
-        batch_size, seed = whole_of(batch_size, "batch_size"), whole_of(seed, "seed")
-        self._plan = self.dataset.plan(seed, shuffle, block, window)
-        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
-        self._device = device_of(device)
-        if gpu_direct:
-            needs_host = {
-                "map": map is not None,
-                "isolate": isolate,
-                "verify": verify,
-                "a mixture": not isinstance(self.dataset, Dataset),
-            }
-            check_direct(self._device, others=[name for name, given in needs_host.items() if given])
+        if engine_options and engine == "cpu":
+            raise ConfigError(f"the engine 'cpu' has no engine_options, got {dict(engine_options)}")
         self._quarantine = Quarantine(
             on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
         )
@@ -188,7 +179,7 @@ class Loader:
             if how.whole is not None
         }
         direct = GpuDirect(self._device) if gpu_direct else None
-        self._transfer = Transfer(lane_to(self._device), engines, direct)
+        self._transfer = Transfer(lane_to(self._device), engines, direct, channels_last=channels_last)
         self._position = 0
         self._midway = False
         self._running: weakref.ref[Epoch] | None = None

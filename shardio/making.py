@@ -21,7 +21,7 @@ from .errors import BadSample
 from .fields import Field, shape_column
 from .interleave import AnyPlan
 from .mapping import Mapped
-from .mixing import Mixing
+from .mixing import LABEL, Mixing
 from .mixture import MixedSelection, Readable
 from .plan import Part
 from .quarantine import Bad, OnBad, is_of_sample
@@ -210,6 +210,8 @@ class Canvas:
                     else:  # what a whole batch is made of must outlive this task
                         memory = self._keep() if how.whole else lent.enter_context(making.memory())
                     stored[name] = found.stored(name, out, memory)
+            if making.mixing is not None:
+                self._check_labels(making.mixing, stored[LABEL], indices)
             if making.verify:
                 with self.clock.stage("verify"):
                     making.dataset.check(indices, stored)
@@ -239,10 +241,18 @@ class Canvas:
             moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.draws[rows])
             move(arrays, moves, self.arrays[name][rows])
 
+    def _check_labels(self, mixing: Mixing, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
+        """BadSample for a label that is no class."""
+        if (wrong := mixing.check(labels)) is not None:
+            where = self.making.dataset.path / self.making.dataset.where(int(indices[wrong]))
+            most = mixing.mixers[0].num_classes - 1
+            raise BadSample(f"{where}, field {LABEL!r}: mixing is for labels from 0 to {most}, it is {labels[wrong]}")
+
     def _keep(self) -> direct.Memory:
         """Memory for stored values that is this batch's until it is gone."""
-        self._kept.append(self.making.take())
-        return self._kept[-1]
+        memory = self.making.take()
+        self._kept.append(memory)  # for several tasks at once
+        return memory
 
     def _decode(
         self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any], host: bool

@@ -67,6 +67,11 @@ class Mixing:
         mixer = self.mixers[int(one.uniform(1)[0, 0] * len(self.mixers))]
         return mixer.mix(self.size, counts, one)
 
+    def check(self, labels: NDArray[Any]) -> int | None:
+        """The first row whose label is no class."""
+        wrong = np.flatnonzero((labels < 0) | (labels >= self.mixers[0].num_classes))
+        return int(wrong[0]) if len(wrong) else None
+
     def labels(self, labels: torch.Tensor, mix: Mix) -> torch.Tensor:
         """Shares of classes, float32 [B, classes]."""
         return torch.from_numpy(mixed_labels(labels.numpy(), mix, self.mixers[0].num_classes))

@@ -129,6 +129,8 @@ class Pipeline(Generic[T]):
     @property
     def ready(self) -> bool:
         """Whether the next result is there, so that asking for it takes no time."""
+        if os.getpid() != self._pid:  # forked: a worker of the parent's may hold the lock
+            return False
         with self._head_ready:
             return self._settled()
 

@@ -37,10 +37,11 @@ class Recipe:
         affine: NDArray[np.float32] | None = None
         dtype, erasings = "uint8", 0
         for place, transform in enumerate(transforms):
-            if isinstance(transform, RandomErasing) and np.size(transform.value) not in (1, channels):
-                raise ConfigError(
-                    f"transform {place}: RandomErasing's value must have 1 or {channels} numbers, got {transform.value}"
-                )
+            for one in getattr(transform, "transforms", (transform,)):
+                if isinstance(one, RandomErasing) and np.size(one.value) not in (1, channels):
+                    raise ConfigError(
+                        f"transform {place}: RandomErasing's value must have 1 or {channels} numbers, got {one.value}"
+                    )
             match transform:
                 case ToFloat():
                     if affine is not None:

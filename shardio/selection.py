@@ -112,12 +112,19 @@ class Selection:
     def spans(self, name: str) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]] | None:
         """Where the rows of a fixed field stand: files, for each sample its file's place among them, and its first byte
         there, int64 [n]. None unless all stand in files as they are delivered."""
-        found = self._direct(name)
-        if not found:
+        size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
+        if native.library() is None:
             return None
-        with self._present(found, name):
-            offsets = direct.spans(found, self._which, self._rows, self._field(name).row_bytes)
-        return None if offsets is None else ([self._path(number) for number in self._numbers], self._which, offsets)
+        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
+            found, one = reader.direct(name), np.zeros(len(places), np.int64)
+            try:
+                spans = None if found is None else direct.spans([found], one, self._rows[places], size)
+            except Gone as error:
+                raise _cut_short(self._path(number), name) from error
+            if spans is None:
+                return None
+            offsets[places] = spans
+        return [self._path(number) for number in self._numbers], self._which, offsets
 
     def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
         """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""

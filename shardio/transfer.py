@@ -55,10 +55,19 @@ class Transfer:
         lane: the way.
         engines: for whole batches, by image field.
         direct: reads from files to the device.
+        channels_last: floats of images by pixel, not by channel.
     """
 
-    def __init__(self, lane: Lane, engines: Mapping[str, BatchEngine], direct: GpuDirect | None = None) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        engines: Mapping[str, BatchEngine],
+        direct: GpuDirect | None = None,
+        *,
+        channels_last: bool = False,
+    ) -> None:
         self._lane, self._engines, self._direct = lane, engines, direct
+        self._channels_last = channels_last
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
@@ -76,6 +85,25 @@ class Transfer:
         if isinstance(made, Exception) or not self.ahead:
             self._sent.append(made)
             return
+        try:
+            self._sent.append(self._on_its_way(made))
+        except BaseException:  # an engine may have begun on a batch that is not known here
+            self._abandon()
+            raise
+
+    def receive(self) -> Made:
+        """The oldest batch sent, on the device, or what went wrong with it."""
+        sent = self._sent.popleft()
+        if not isinstance(sent, _Sent):
+            return sent
+        try:
+            return self._arrived(sent)
+        except BaseException:
+            self._drop(sent.reads)
+            self._abandon()
+            raise
+
+    def _on_its_way(self, made: Delivery) -> _Sent:
         begun = {name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, Pictures)}
         reads = self._reads(made.batch)
         with self._lane:
@@ -84,13 +112,9 @@ class Transfer:
         self._held.append((mark, made.batch))
         while self._held and self._lane.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        self._sent.append(_Sent(made, batch, begun, reads, mark))
+        return _Sent(made, batch, begun, reads, mark)
 
-    def receive(self) -> Made:
-        """The oldest batch sent, on the device, or what went wrong with it."""
-        sent = self._sent.popleft()
-        if not isinstance(sent, _Sent):
-            return sent
+    def _arrived(self, sent: _Sent) -> Made:
         ended = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
         refused = {
             name: [sent.begun[name][place] for place in end[1]] for name, end in ended.items() if end is not None
@@ -113,9 +137,27 @@ class Transfer:
         """Forgets what was sent and not received."""
         while self._sent:
             sent = self._sent.popleft()
-            for name, rows in sent.begun.items() if isinstance(sent, _Sent) else ():
+            if not isinstance(sent, _Sent):
+                continue
+            for name, rows in sent.begun.items():
                 if rows:
                     self._engines[name].end()
+            self._drop(sent.reads)
+
+    def _abandon(self) -> None:
+        """After a failure in the middle: engines begin anew, so that no batch gets another one's images."""
+        for engine in self._engines.values():
+            engine.close()
+        for sent in self._sent:
+            if isinstance(sent, _Sent):
+                self._drop(sent.reads)
+        self._sent.clear()
+
+    def _drop(self, reads: Mapping[str, Any]) -> None:
+        """Waits for reads that nobody wants any more: they write into memory that would be another's."""
+        if self._direct is not None:
+            for read in reads.values():
+                self._direct.drop(read)
 
     def _reads(self, batch: Batch) -> Mapping[str, Any]:
         """Begins to read what the device reads itself."""
@@ -151,16 +193,19 @@ class Transfer:
             return end[0]
         ready = {row: value for row, value in enumerate(pictures.rows) if isinstance(value, Tensor)}
         if end is None:
-            return self._lane.copy(torch.stack([ready[row] for row in sorted(ready)]))
-        images, _ = end
-        whole = images.new_empty((len(pictures.rows), *images.shape[1:]))
-        whole[torch.tensor(rows, device=images.device)] = images
-        for row, image in ready.items():
-            whole[row] = image.to(images.device)
-        return whole
+            whole = self._lane.copy(torch.stack([ready[row] for row in sorted(ready)]))
+        else:
+            images, _ = end
+            whole = images.new_empty((len(pictures.rows), *images.shape[1:]))
+            whole[torch.tensor(rows, device=images.device)] = images
+            for row, image in ready.items():
+                whole[row] = image.to(images.device)
+        by_pixel = self._channels_last and whole.is_floating_point()
+        return whole.contiguous(memory_format=torch.channels_last) if by_pixel else whole
 
     def _remade(self, sent: _Sent, ended: Mapping[str, Any], refused: Mapping[str, Sequence[int]]) -> Made:
         """A batch some of whose images the host has to make. Other fields may have changed with them."""
+        self._drop(sent.reads)
         try:
             for name, rows in refused.items():
                 for row in rows:

@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 
 from shardio.augment import (
     CenterCrop,
+    ColorJitter,
     Draws,
+    GaussianBlur,
     Normalize,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomRotation,
     Resize,
     ToFloat,
 )
@@ -175,6 +182,16 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: Recipe.of([Normalize((0.5, 0.5), 1)], channels=3, size=None), "1 or 3 numbers, got 2"),
         (lambda: Recipe.of([ToFloat(), CenterCrop(8)], channels=3, size=None), "CenterCrop must come before"),
         (lambda: Recipe.of([ToFloat(), ToFloat()], channels=3, size=None), "ToFloat must come once"),
+        (lambda: Recipe.of([RandomErasing(value=(1, 2))], channels=3, size=None), "must have 1 or 3 numbers"),
+        (lambda: Recipe.of([RandomApply([RandomErasing(value=(1, 2))])], channels=3, size=None), "1 or 3 numbers"),
+        (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
+        (lambda: RandomChoice([]), "RandomChoice needs at least one transform"),
+        (lambda: ColorJitter(brightness=-1), "brightness must be a number of at least 0"),
+        (lambda: ColorJitter(hue=0.7), "hue must be"),
+        (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
+        (lambda: RandomRotation((30, 10)), "degrees must be"),
+        (lambda: RandomCrop(8, padding=-1), "padding must be"),
+        (lambda: ToFloat("float64"), "dtype must be one of float32, float16, bfloat16"),  # type: ignore[arg-type]
         (lambda: Recipe.of([print], channels=3, size=None), "transform 0 must be one of shardio's"),  # type: ignore[list-item]
     ],
 )
@@ -182,3 +199,29 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
     """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=20),
+    st.integers(1, 90),
+    st.integers(0, 40),
+    st.integers(0, 99),
+)
+def test_crops_and_erased_boxes_lie_where_they_may(
+    shapes: list[tuple[int, int]], side: int, padding: int, seed: int
+) -> None:
+    """A crop meets its padded image in `side` pixels; an erased box lies within the image, or there is none."""
+    size = np.array(shapes, np.int32)
+    (crop,) = RandomCrop(side, padding).steps(size, draws(len(size), seed=seed))
+    assert isinstance(crop, Crop)
+    low, high = crop.boxes[:, :2], crop.boxes[:, :2] + crop.boxes[:, 2:]
+    border = np.maximum(padding, -(-(side - size) // 2))
+    assert (low >= -border).all()
+    assert (high <= size + border).all()
+    (erase,) = RandomErasing(0.8).steps(size, draws(len(size), seed=seed))
+    top, left, height, width = erase.boxes[erase.mask].T
+    inside = size[erase.mask]
+    assert ((top >= 0) & (left >= 0) & (height > 0) & (width > 0)).all()
+    assert (top + height <= inside[:, 0]).all()
+    assert (left + width <= inside[:, 1]).all()
+    assert not erase.boxes[~erase.mask].any()

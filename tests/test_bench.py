@@ -84,7 +84,7 @@ def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) 
     best = tune_decoder(BenchConfig("d", device="cuda"), lambda load, result: told.append(load))
     assert best.config.hw_decoder_load == 0.8
     assert told == tried == list(decoder.LOADS)
-    with pytest.raises(ConfigError, match="only on a GPU, and the device is None"):
+    with pytest.raises(ConfigError, match="only a GPU has a JPEG decoder to share with, and the device is None"):
         tune_decoder(BenchConfig("d"))
 
 

@@ -22,8 +22,9 @@ from shardio import World, native
 from shardio.augment import Transform
 from shardio.engines.choice import choose
 from shardio.engines.headers import plain
-from shardio.errors import BadSample, ConfigError, EngineWarning, MissingDependency, TooManyBad
+from shardio.errors import BadSample, ConfigError, EngineWarning, MissingDependency, PipelineClosed, TooManyBad
 from shardio.recipe import Recipe
+from shardio.transfer import Transfer
 
 WHOLE = ["dali", "nvimgcodec"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -472,3 +473,66 @@ def test_a_layout_survives_another_process() -> None:
     for ours, theirs in zip(load(data, "cpu", **options), load(data, "cpu", isolate=True, **options), strict=True):
         assert torch.equal(ours["image"], theirs["image"])
         assert theirs["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while a batch is sent leaves no batch with another one's images, in the next loop or any other."""
+    data = dataset([photo(number) for number in range(40)])
+    loader = load(data, engine)
+    copied, calls = Transfer._copied, 0
+
+    def interrupted(self: Transfer, batch: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return copied(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transfer, "_copied", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+    wanted = load(data, "cpu")
+    wanted.set_epoch(loader.epoch + loader._midway)
+    for ours, theirs in zip(wanted, loader, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
+    """It is told that it is over, and the newer one delivers all of its epoch."""
+    loader = load(dataset([photo(number) for number in range(32)]), engine, 4)
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    first = next(newer)
+    with pytest.raises(PipelineClosed, match="newer loop"):
+        next(older)
+    seen = [index for batch in (first, *newer) for index in batch["index"].tolist()]
+    assert sorted(seen) == list(range(32))
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_odd_images_leave_the_layout(engine: str) -> None:
+    """Batches of plain images, of odd ones, and of both stand in memory alike."""
+    images = [png(30, 40) if number in (3, *range(8, 12)) else photo(number) for number in range(16)]
+    transforms = [*CROP, shardio.ToFloat()]
+    for batch in load(dataset(images), engine, 4, transforms=transforms, shuffle=None, channels_last=True):
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("engine", ["cpu", *WHOLE])
+def test_filters_wider_than_the_image(engine: str) -> None:
+    """Borders are mirrored as often as it takes, and one pixel is itself."""
+    data = dataset([jpeg(1, 1), *(photo(number) for number in range(7))])
+    transforms = [shardio.RandomResizedCrop(8), shardio.GaussianBlur(33, sigma=9.0)]
+    (ours,), (theirs,) = (list(load(data, name, transforms=transforms)) for name in ("cpu", engine))
+    assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+def test_options_of_an_engine_that_has_none() -> None:
+    """They would do nothing."""
+    with pytest.raises(ConfigError, match="the engine 'cpu' has no engine_options"):
+        load(dataset([photo(1)] * 8), "cpu", engine_options={"hw_decoder_load": 0.5})

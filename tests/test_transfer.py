@@ -13,6 +13,7 @@ import shardio
 from shardio import World
 from shardio.errors import BadSample
 from shardio.job import Batch, Delivery
+from shardio.lanes import DeviceLane
 from shardio.transfer import MOST_HELD, Transfer
 
 
@@ -178,3 +179,49 @@ def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None
         assert image.is_contiguous(memory_format=layout)
     (how,) = loader._workers.making.images.values()
     assert how.engine.numbers.dtype == np.uint8
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device that is not the host, whose tensors can be looked at all the same."""
+    monkeypatch.setattr("shardio.loader.lane_to", lambda device: DeviceLane(torch.device("cpu")))
+    return "meta"
+
+
+NUMBERS = [
+    shardio.RandomResizedCrop(8),
+    shardio.Normalize((0.4, 0.5, 0.6), 0.25),
+    shardio.RandomErasing(0.5, value=(1.0, 2.0, 3.0)),
+]
+
+
+@pytest.mark.parametrize("mixing", [None, shardio.MixUp(30), shardio.CutMix(30)], ids=["plain", "mixup", "cutmix"])
+@pytest.mark.parametrize("bad", [(), (3, 11)], ids=["good", "masked"])
+def test_the_device_makes_what_the_host_makes(device: str, bad: tuple[int, ...], mixing: Any) -> None:
+    """Normalized, erased, mixed, zeros where a sample is masked: the same numbers, made there."""
+    rows = [{"image": (spoiled if n in bad else bytes)(jpeg(20 + n % 3, 24, seed=n)), "label": n} for n in range(24)]
+    data = shardio.from_samples(rows)
+    options = {"transforms": NUMBERS, "on_bad_sample": "mask", "max_bad": 9, "engine": "cpu", "mixing": mixing}
+    masked = 0
+    for ours, theirs in zip(load(data, **options), load(data, device=device, **options), strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert torch.allclose(ours["image"], theirs["image"], atol=1e-5)
+        assert torch.equal(ours["label"], theirs["label"])
+        blank = ~theirs["valid"]
+        masked += int(blank.sum())
+        assert not theirs["image"][blank].any()
+        assert not theirs["label"][blank].any()
+    assert masked == len(bad)
+
+
+def test_a_label_that_is_no_class_is_a_bad_sample(device: str) -> None:
+    """It is named, and passed over where that is asked for, on the host and for a device."""
+    rows = [{"image": jpeg(20, 24, seed=n), "label": 99 if n == 13 else n % 5} for n in range(24)]
+    data = shardio.from_samples(rows)
+    options = {"transforms": NUMBERS, "mixing": shardio.MixUp(5), "engine": "cpu"}
+    for where in (None, device):
+        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing is for labels from 0 to 4, it is 99"):
+            list(load(data, device=where, **options))
+        loader = load(data, device=where, on_bad_sample="replace", max_bad=2, **options)
+        assert len(list(loader)) == 4
+        assert [one.location.index for one in loader.quarantine()] == [13]

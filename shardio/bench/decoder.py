@@ -19,8 +19,11 @@ def tune_decoder(config: BenchConfig, measured: Callable[[float, BenchResult], N
 
     Raises ConfigError where no GPU decodes, and what `measure` raises.
     """
-    if not str(config.device).startswith("cuda"):
-        raise ConfigError(f"there is a JPEG decoder to share with only on a GPU, and the device is {config.device!r}")
+    if not str(config.device).startswith("cuda") or config.engine == "cpu":
+        raise ConfigError(
+            "only a GPU has a JPEG decoder to share with, and the device is "
+            f"{config.device!r}, the engine {config.engine!r}"
+        )
     results = []
     for load in LOADS:
         result = measure(replace(config, hw_decoder_load=load, epochs=1))

@@ -127,6 +127,8 @@ class DaliEngine:
 
     def close(self) -> None:
         """Lets go of threads and memory."""
+        if self._home.left:  # they are the parent's
+            return
         self._begun.clear()
         self._pipeline = None
 

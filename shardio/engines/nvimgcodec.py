@@ -86,6 +86,8 @@ class NvImageCodecEngine:
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
         """The oldest batch begun: `[n, ...]` on the device, and the places of the images that could not be made. The
         current stream waits for it."""
+        if self._home.left:
+            return torch.empty(0), ()
         made = self._made.popleft()
         if made.done is not None:
             current = torch.cuda.current_stream(self._device)

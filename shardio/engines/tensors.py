@@ -126,9 +126,9 @@ def delivered(images: Tensor, recipe: Recipe, last: Sequence[Step], *, channels_
 
 def erase(images: Tensor, step: Erase) -> Tensor:
     """Numbers [B, C, H, W] with boxes set to a value, in place."""
+    value = on(np.array(step.value, np.float32), images.device).to(images.dtype)[:, None, None]
     for row in np.flatnonzero(step.mask).tolist():
         top, left, height, width = step.boxes[row].tolist()
-        value = torch.tensor(step.value, dtype=images.dtype).to(images.device)[:, None, None]
         images[row, :, top : top + height, left : left + width] = value
     return images
 
@@ -146,7 +146,7 @@ def _planes(images: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    return torch.tensor(LUMA if images.shape[3] == 3 else (1.0,)).to(images.device)
+    return on(np.array(LUMA if images.shape[3] == 3 else (1.0,), np.float32), images.device)
 
 
 def _flip(images: Tensor) -> Tensor:
@@ -158,9 +158,10 @@ def _warp(images: Tensor, matrices: Tensor, bilinear: bool) -> Tensor:
     y, x = torch.meshgrid(
         *(torch.arange(side, device=images.device).float() for side in (height, width)), indexing="ij"
     )
-    points = torch.stack((x, y, torch.ones_like(x)), dim=-1)
-    found = torch.einsum("hwk,bjk->bhwj", points, matrices)
-    grid = (2 * found + 1) / torch.tensor([width, height], device=images.device) - 1
+    # Written out: as a product of matrices it might be computed in fewer bits.
+    a = matrices[:, :, :, None, None]
+    found = (a[:, axis, 0] * x + a[:, axis, 1] * y + a[:, axis, 2] for axis in (0, 1))
+    grid = torch.stack([(2 * at + 1) / side - 1 for at, side in zip(found, (width, height), strict=True)], dim=-1)
     mode = "bilinear" if bilinear else "nearest"
     made = functional.grid_sample(_planes(images), grid, mode, "zeros", align_corners=False)
     return _bytes(made.permute(0, 2, 3, 1))
@@ -214,18 +215,26 @@ def _equalize(images: Tensor) -> Tensor:
     return made.reshape(count, channels, height, width).permute(0, 2, 3, 1).contiguous()
 
 
+def _mirrored(side: int, reach: int) -> NDArray[np.int64]:
+    """Which pixels stand before, in and behind a row, mirrored as often as it takes."""
+    period = max(1, 2 * (side - 1))
+    places = np.arange(-reach, side + reach) % period
+    return np.minimum(places, period - places) if side > 1 else np.zeros_like(places)
+
+
 def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
     """Each image by a kernel of its own, [B, height, width]; borders are mirrored."""
     count, channels, height, width = planes.shape
     rows, columns = kernels.shape[1:]
-    padded = functional.pad(planes, (columns // 2, columns // 2, rows // 2, rows // 2), mode="reflect")
+    down, across = (_mirrored(side, reach // 2) for side, reach in ((height, rows), (width, columns)))
+    padded = planes[:, :, on(down, planes.device)][:, :, :, on(across, planes.device)]
     weights = kernels[:, None, None].expand(-1, channels, -1, -1, -1).reshape(count * channels, 1, rows, columns)
     made = functional.conv2d(padded.reshape(1, count * channels, *padded.shape[2:]), weights, groups=count * channels)
     return made.reshape(count, channels, height, width)
 
 
 def _sharpen(images: Tensor, factors: Tensor) -> Tensor:
-    smooth = torch.tensor(_SMOOTH, dtype=torch.float32).to(images.device) / 13
+    smooth = on(np.array(_SMOOTH, np.float32) / 13, images.device)
     kernels = (1 - factors)[:, None, None] * smooth
     kernels[:, 1, 1] += factors
     return _bytes(_filter(_planes(images), kernels).permute(0, 2, 3, 1))
@@ -247,7 +256,7 @@ def _erase(images: Tensor, boxes: Tensor, value: Sequence[float]) -> Tensor:
         at = torch.arange(images.shape[1 + axis], device=images.device)
         within = (at >= boxes[:, axis, None]) & (at < (boxes[:, axis] + boxes[:, 2 + axis])[:, None])
         inside = within[:, :, None] if inside is None else inside & within[:, None, :]
-    filling = _bytes(torch.tensor(value)).to(images.device)
+    filling = _bytes(on(np.array(value, np.float32), images.device))
     return images if inside is None else torch.where(inside[..., None], filling, images)
 
 
