@@ -77,14 +77,13 @@ def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[
         low = np.floor(exact).astype(np.int64)
         places.append(np.stack((low, np.minimum(low + 1, regions[:, axis, None] - 1))))
         weights.append((exact - low).astype(np.float32))
-    rows = on((starts[:, None] + places[0] * (regions[:, 1, None].astype(np.int64) * channels)), device)
-    columns = on(places[1] * channels, device)
+    rows = on(starts[:, None] // channels + places[0] * regions[:, 1, None].astype(np.int64), device)
+    columns = on(places[1], device)
     y, x = (on(weight, device) for weight in weights)
-    channel = torch.arange(channels, device=device)
+    pixels = flat.reshape(-1, channels)
 
     def corner(row: int, column: int) -> Tensor:
-        where = rows[row][:, :, None, None] + columns[column][:, None, :, None] + channel
-        return flat[where].float()
+        return pixels[rows[row][:, :, None] + columns[column][:, None, :]].float()
 
     x, y = x[:, None, :, None], y[:, :, None, None]
     top = torch.lerp(corner(0, 0), corner(0, 1), x)
