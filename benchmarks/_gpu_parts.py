@@ -70,9 +70,6 @@ def dali_alone(folder: str, device: str, batch_size: int, threads: int, load: fl
 
     gpu = device != "cpu"
 
-    @pipeline_def(  # type: ignore[untyped-decorator]
-        batch_size=batch_size, num_threads=threads, device_id=0 if gpu else None, prefetch_queue_depth=3, seed=0
-    )
     def pipeline() -> Any:
         files, labels = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="files")
         where = {"device": "mixed", "hw_decoder_load": load} if gpu else {"device": "cpu"}
@@ -90,7 +87,8 @@ def dali_alone(folder: str, device: str, batch_size: int, threads: int, load: fl
         )
         return images, labels
 
-    made = pipeline()
+    options = {"batch_size": batch_size, "num_threads": threads, "device_id": 0 if gpu else None}
+    made = pipeline_def(**options, prefetch_queue_depth=3, seed=0)(pipeline)()
     made.build()
     while True:
         images, labels = made.run()
@@ -190,7 +188,7 @@ def train(
         load: share of the images for the GPU's JPEG decoder.
     """
     torch.backends.cudnn.benchmark = True
-    model = resnet50().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = resnet50().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     stats = None

@@ -32,7 +32,7 @@ class Stored:
         offsets: for each row its first byte there, int64 [B].
         shape: of the whole, [B, ...].
         dtype: of its elements.
-        finish: makes of it, on the device, what is delivered; None where that is itself.
+        finish: makes of it, on the device, what is delivered.
         where: names the sample of a row.
     """
 
@@ -41,7 +41,7 @@ class Stored:
     offsets: NDArray[np.int64]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    finish: Callable[[torch.Tensor], torch.Tensor] | None
+    finish: Callable[[torch.Tensor], torch.Tensor]
     where: Callable[[int], str]
 
 
@@ -114,8 +114,7 @@ class GpuDirect:
                 raise ShardCorrupt(f"{read.stored.where(row)}: {got} of {size} bytes could be read")
         if read.tensor.is_cuda:  # its memory is read into again only behind what is done with it now
             read.tensor.record_stream(torch.cuda.current_stream(self._device))
-        finish = read.stored.finish
-        return read.tensor if finish is None else finish(read.tensor)
+        return read.stored.finish(read.tensor)
 
     def drop(self, read: _Read) -> None:
         """Waits for a read whose result nobody wants."""

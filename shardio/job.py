@@ -169,34 +169,33 @@ class BatchJob:
             sizes = canvas.sizes[name][rows]
             made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=draws)
             return Pictures(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
-        blank = self._blank(rows)
         volumes, moved = canvas.making.volumes.get(name), None
         if volumes is not None and volumes.later:
             moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
             moved = partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape)
         if name in canvas.making.straight:
-            return self._stored(name, rows, blank(moved or _itself) if self._masked(rows) else moved)
+            return self._stored(name, rows, moved)
         array = canvas.arrays.get(name)
         if array is None:
             return canvas.lists[name][rows]
         tensor = canvas.making.tensor(name, array[rows])
         if moved is not None:
-            return Later(tensor, blank(moved))
+            return self._later(tensor, moved, rows)
         if images is None or images.engine.recipe is images.recipe:
             return tensor
         last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=draws), canvas.making.channels_last
-        return Later(tensor, blank(partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel)))
+        finish = partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel)
+        return self._later(tensor, finish, rows)
 
     def _masked(self, rows: slice) -> list[int]:
         """Those of some rows that a bad sample left blank, counted from the first."""
         return np.flatnonzero(self._part.valid[rows] & ~self.canvas.valid[rows]).tolist()
 
-    def _blank(self, rows: slice) -> Callable[[Finishing], Finishing]:
-        """Makes what finishes a field on the device leave zeros where a sample is masked."""
-        masked = self._masked(rows)
-        return lambda finish: partial(_blanked, finish=finish, masked=masked) if masked else finish
+    def _later(self, tensor: torch.Tensor, finish: Finishing, rows: slice) -> Later:
+        """A field that the device finishes, with zeros where a sample is masked."""
+        return Later(tensor, partial(_blanked, finish=finish, masked=self._masked(rows)))
 
-    def _stored(self, name: str, rows: slice, finish: Callable[[torch.Tensor], torch.Tensor] | None) -> Stored:
+    def _stored(self, name: str, rows: slice, finish: Finishing | None) -> Stored:
         """Where the rows of a field stand that the device reads itself."""
         indices, dataset = self.canvas.indices[rows], self.canvas.making.dataset
         selection = dataset.select(indices)
@@ -213,7 +212,8 @@ class BatchJob:
         def where(row: int) -> str:
             return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
 
-        return Stored(paths, found[1], found[2], shape, field.row_dtype, finish, where)
+        blanked = partial(_blanked, finish=finish, masked=self._masked(rows))
+        return Stored(paths, found[1], found[2], shape, field.row_dtype, blanked, where)
 
     def _remade(self, name: str, first: int, row: int) -> torch.Tensor:
         """The image of a row after it was made on the host."""
@@ -232,13 +232,9 @@ class BatchJob:
         return own
 
 
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _blanked(tensor: torch.Tensor, finish: Finishing, masked: Sequence[int]) -> torch.Tensor:
+def _blanked(tensor: torch.Tensor, finish: Finishing | None, masked: Sequence[int]) -> torch.Tensor:
     """What `finish` makes of a tensor, with zeros in some rows."""
-    made = finish(tensor)
+    made = tensor if finish is None else finish(tensor)
     for row in masked:
         made[row] = 0
     return made

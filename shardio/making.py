@@ -274,7 +274,7 @@ class Canvas:
         except BadImage as error:
             where = self.making.dataset.where(int(self.indices[places[error.place]]))
             raise BadSample(f"{self.making.dataset.path / where}, field {name!r}: {error}") from error
-        for place, image in zip(places.tolist(), made or (), strict=False):
+        for place, image in zip(places.tolist(), made, strict=True) if made is not None else ():
             self.lists[name][place] = how.engine.numbers.tensor(image)
 
     def _salvage(self, row: int) -> int:

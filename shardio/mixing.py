@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .augment import Draws
-from .augment.mixing import Mix, Mixer, mixed_labels, mixers_of
+from .augment import Draws, MixUp
+from .augment.mixing import Mix, Mixer, mixed_labels, mixers_of, no_class
 from .engines.tensors import mix as mix_images
 from .errors import ConfigError
 from .fields import Field
@@ -57,7 +57,7 @@ class Mixing:
         ((image, recipe),) = recipes.items()
         if recipe.size is None:
             raise ConfigError("mixing needs transforms that give all images one size")
-        if recipe.affine is None and any(type(mixer).__name__ == "MixUp" for mixer in mixers):
+        if recipe.affine is None and any(isinstance(mixer, MixUp) for mixer in mixers):
             raise ConfigError("MixUp needs images that are floats: end the transforms with ToFloat or Normalize")
         return cls(mixers, image, recipe.size, here)
 
@@ -69,8 +69,7 @@ class Mixing:
 
     def check(self, labels: NDArray[Any]) -> int | None:
         """The first row whose label is no class."""
-        wrong = np.flatnonzero((labels < 0) | (labels >= self.mixers[0].num_classes))
-        return int(wrong[0]) if len(wrong) else None
+        return no_class(labels, self.mixers[0].num_classes)
 
     def labels(self, labels: torch.Tensor, mix: Mix) -> torch.Tensor:
         """Shares of classes, float32 [B, classes]."""

@@ -97,6 +97,19 @@ def test_same_samples_crops_and_pixels(engine: str, name: str) -> None:
         assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
 
 
+@pytest.mark.parametrize("name", ["train", "antialias"])
+@pytest.mark.parametrize("engine", WHOLE)
+def test_parity_over_256_images(engine: str, name: str) -> None:
+    """The same indices in every batch, and the pixels of all together within 2 of 255 in the mean."""
+    data, differences = dataset([photo(number) for number in range(256)]), []
+    loaders = (load(data, which, 64, transforms=TRANSFORMS[name]) for which in ("cpu", engine))
+    for ours, theirs in zip(*loaders, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        differences.append(np.abs(images_of(ours) - images_of(theirs)).mean())
+    assert len(differences) == 4
+    assert np.mean(differences) < 2
+
+
 @pytest.mark.parametrize("engine", ["cpu", *WHOLE])
 def test_pillow_judges_the_same_crops(engine: str) -> None:
     """256 images, cropped and resized with antialias: within 2 of 255 of what Pillow makes of the same crops."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .checks import pair_of, probability_of, range_of, span_of
 from .draws import Draws
+from .geometry import ATTEMPTS, random_sides
 from .steps import Blend, Blur, Erase, Hue, InPlace, Mask, Sizes
-
-ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class ColorJitter:
         """As many blends and changes of hue as there are places in the order."""
         random = draws.uniform(8)
         spans = (self.brightness, self.contrast, self.saturation, self.hue)
-        factors = [low + (high - low) * random[:, i] for i, (low, high) in enumerate(spans)]  # type: ignore[misc]
+        factors = [low + (high - low) * random[:, i] for i, (low, high) in enumerate(spans)]  # type: ignore[misc]  # pairs
         used = [i for i, span in enumerate(spans) if span != ((0.0, 0.0) if i == 3 else (1.0, 1.0))]
         order = random[:, 4:].argsort(axis=1)
         # The places of those that do something, in every image's own order.
@@ -111,7 +110,7 @@ class GaussianBlur:
         """A blur."""
         low, high = self.sigma  # type: ignore[misc]  # a pair since __post_init__
         sigmas = (low + (high - low) * draws.uniform(1)[:, 0]).astype(np.float32)
-        return (Blur(np.ones(len(sizes), np.bool_), sigmas, self.kernel_size),)  # type: ignore[arg-type]
+        return (Blur(np.ones(len(sizes), np.bool_), sigmas, pair_of(self.kernel_size, "kernel_size")),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +142,7 @@ class RandomErasing:
         """The first of ten boxes that fits; none where none does."""
         random = draws.uniform(2 * ATTEMPTS + 3)
         height, width = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
-        area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * random[:, :ATTEMPTS])
-        low, high = map(math.log, self.ratio)
-        aspect = np.exp(low + (high - low) * random[:, ATTEMPTS : 2 * ATTEMPTS])
-        tall, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        tall, wide = random_sides(height * width, random, self.scale, self.ratio)
         fits = (tall < height) & (wide < width) & (tall > 0) & (wide > 0)
         rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
         h, w = tall[rows, first], wide[rows, first]

@@ -53,16 +53,24 @@ class RandomResizedCrop:
 ATTEMPTS = 10
 
 
+def random_sides(
+    pixels: NDArray[np.float64], random: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sides of ten boxes per image, each float64 [B, 10] in whole pixels: shares `scale` of `pixels` [B, 1], the first
+    side over the second in `ratio`. Takes the first twenty of `random` [B, ...]."""
+    area = pixels * (scale[0] + (scale[1] - scale[0]) * random[:, :ATTEMPTS])
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = np.exp(low + (high - low) * random[:, ATTEMPTS : 2 * ATTEMPTS])
+    return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+
+
 def random_boxes(
     sizes: Sizes, draws: Draws, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int32]:
     """Boxes of random area and ratio, int32 [B, 4]: the first of ten tries that fits, else the largest central one."""
     height, width = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
     random = draws.uniform(2 * ATTEMPTS + 2)
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * random[:, :ATTEMPTS])
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = np.exp(low + (high - low) * random[:, ATTEMPTS : 2 * ATTEMPTS])
-    wide, tall = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    wide, tall = random_sides(height * width, random, scale, ratio)
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
     h, w = tall[rows, first], wide[rows, first]

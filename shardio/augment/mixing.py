@@ -7,7 +7,7 @@ Sources: Zhang et al. 2018, "mixup"; Yun et al. 2019, "CutMix".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +100,16 @@ def mixers_of(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
     return given
 
 
-def mixed_labels(labels: NDArray[np.generic], mix: Mix, num_classes: int) -> NDArray[np.float32]:
+def no_class(labels: NDArray[Any], num_classes: int) -> int | None:
+    """The first row of whole-number labels [B] that is not in 0 to num_classes - 1."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    return int(wrong[0]) if len(wrong) else None
+
+
+def mixed_labels(labels: NDArray[Any], mix: Mix, num_classes: int) -> NDArray[np.float32]:
     """Shares of classes, float32 [B, num_classes], of whole-number labels [B]."""
-    wrong = labels[(labels < 0) | (labels >= num_classes)]  # type: ignore[operator]
-    if len(wrong):
-        raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {wrong[0]}")
+    if (wrong := no_class(labels, num_classes)) is not None:
+        raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[wrong]}")
     rows, made = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
     own, other = labels.astype(np.int64), labels.astype(np.int64)[mix.partners]
     np.add.at(made, (rows, own), mix.share)

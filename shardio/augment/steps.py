@@ -20,6 +20,9 @@ Floats: TypeAlias = NDArray[np.float32]
 LUMA = (0.2989, 0.587, 0.114)
 """What red, green and blue add to grey."""
 
+SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+"""The filter of `Sharpen`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Crop:

@@ -47,6 +47,6 @@ class Normalize:
             object.__setattr__(
                 self, name, (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
             )
-        if not self.std or any(not s > 0 for s in self.std):  # type: ignore[union-attr]
+        if not self.std or any(not s > 0 for s in self.std):  # type: ignore[union-attr]  # a tuple by now
             raise ConfigError(f"std must be above 0, got {self.std!r}")
         _precision(self.dtype)

@@ -62,13 +62,13 @@ class RandomSpatialCrop:
 
     def moves(self, shape: Shape, draws: Draws) -> tuple[Move, ...]:
         """A cut, of arrays of this shape."""
-        size: Shape = self.size  # type: ignore[assignment]  # a tuple since __post_init__
+        size = _sizes(self.size)
         room = np.array(shape[-len(size) :]) - size + 1
         return (Cut(np.floor(draws.uniform(len(size)) * room).astype(np.int64), size),)
 
     def out_shape(self, shape: Shape) -> Shape:
         """The shape of what comes out. ConfigError if there is less than that."""
-        return _cut(shape, self.size)  # type: ignore[arg-type]
+        return _cut(shape, _sizes(self.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class CenterSpatialCrop:
 
     def moves(self, shape: Shape, draws: Draws) -> tuple[Move, ...]:
         """A cut."""
-        size: Shape = self.size  # type: ignore[assignment]  # a tuple since __post_init__
+        size = _sizes(self.size)
         corner = (np.array(shape[-len(size) :]) - size) // 2
         return (Cut(np.tile(corner.astype(np.int64), (len(draws.indices), 1)), size),)
 
     def out_shape(self, shape: Shape) -> Shape:
         """The shape of what comes out. ConfigError if there is less than that."""
-        return _cut(shape, self.size)  # type: ignore[arg-type]
+        return _cut(shape, _sizes(self.size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
 """What engines have in common that take whole batches and leave them on a device."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..augment.steps import Sizes, Step
-from ..errors import PipelineClosed
+from ..errors import ConfigError, PipelineClosed
 from ..types import Buffer
 
 Pixels: TypeAlias = Buffer | torch.Tensor
+S = TypeVar("S", bound=Step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,23 @@ class BatchEngine(Protocol):
         """Lets go of threads and memory; may be called twice."""
 
 
+def decoder_share(options: Mapping[str, Any], engine: str) -> float | None:
+    """`hw_decoder_load` of an engine's options, if it is given. ConfigError for other options, and beyond [0, 1]."""
+    if unknown := set(options) - {"hw_decoder_load"}:
+        raise ConfigError(f"the engine {engine!r} has the option hw_decoder_load, not {sorted(unknown)[0]!r}")
+    share = options.get("hw_decoder_load")
+    if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
+        raise ConfigError(f"hw_decoder_load must be in [0, 1], got {share!r}")
+    return None if share is None else float(share)
+
+
+def inside(boxes: NDArray[np.int32], sizes: Sizes) -> NDArray[np.int32]:
+    """What of boxes (top, left, height, width) lies within their images, one pixel at least: decoders take no more."""
+    low = np.clip(boxes[:, :2], 0, sizes - 1)
+    high = np.clip(boxes[:, :2] + boxes[:, 2:], low + 1, sizes)
+    return np.concatenate((low, high - low), axis=1).astype(np.int32)
+
+
 class Home:
     """The process that an engine works in. Neither CUDA nor the libraries' threads survive a fork."""
 
@@ -89,7 +108,7 @@ class Home:
         return self._process is not None and self._process != os.getpid()
 
 
-def rows_of(step: Step, rows: Any) -> Step:
+def rows_of(step: S, rows: Any) -> S:
     """A step for some of its images."""
     arrays = {
         f.name: getattr(step, f.name)[rows] for f in fields(step) if isinstance(getattr(step, f.name), np.ndarray)

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -47,7 +47,7 @@ class CpuEngine:
         self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto", channels_last: bool = False
     ) -> None:
         self.numbers = Numbers(recipe, channels, channels_last)
-        self.recipe = self._recipe = recipe
+        self.recipe = recipe
         self._channels = channels
         self._lookup = Lookup(self.numbers)
         if decoder not in get_args(Decoder):
@@ -80,7 +80,7 @@ class CpuEngine:
 
         Raises BadImage, which knows the image's place in `encoded`.
         """
-        end = len(steps) - self._recipe.erasings
+        end = len(steps) - self.recipe.erasings
         way = _Way(steps[:end], steps[end:])
         left = list(range(len(encoded))) if out is None else self._at_once(encoded, sizes, way, out)
         results = []
@@ -96,12 +96,12 @@ class CpuEngine:
 
     def _at_once(self, encoded: Sequence[Buffer], sizes: Sizes, way: "_Way", out: NDArray[Any]) -> list[int]:
         """Makes those that compiled code takes; the places of the others."""
-        size = self._recipe.size
+        size = self.recipe.size
         sized = not any(isinstance(step, Crop | Scale) for step in way.rest)
         fused = fuse(way.first, sizes) if sized and self._turbo is not None else None
         if fused is None or self._turbo is None or size is None:
             return list(range(len(encoded)))
-        direct = self._turbo if self._recipe.affine is None else self._turbo_planes
+        direct = self._turbo if self.recipe.affine is None else self._turbo_planes
         if direct is not None and not way.rest and not way.last:
             return direct(encoded, fused, out)
         pixels = self._scratch((len(encoded), *size, self._channels))
@@ -119,7 +119,7 @@ class CpuEngine:
         return pixels
 
     def _one(self, place: int, data: bytes, size: list[int], way: "_Way", slot: NDArray[Any] | None) -> NDArray[Any]:
-        before, target = way.before, slot if self._recipe.affine is None else None
+        before, target = way.before, slot if self.recipe.affine is None else None
         first = bool(before) and isinstance(before[0].step, Crop)
         pixels = self._decode(data, size, before[0].rows[place] if first else None)
         for action in before[first:]:
@@ -230,7 +230,6 @@ class _Way:
 
     Attributes:
         first, rest: the crops, resizes and mirrors that it begins with, and what comes behind the first other step.
-        before, after: both as actions.
         last: what comes behind the change to numbers.
     """
 
@@ -238,6 +237,18 @@ class _Way:
         moves = [isinstance(step, Crop | Scale | Flip) for step in steps]
         cut = moves.index(False) if False in moves else len(steps)
         self.first, self.rest, self.last = steps[:cut], steps[cut:], last
-        made = actions(steps)
-        self.before: list[Action] = made[:cut]
-        self.after: list[Action] = made[cut:]
+        self._steps, self._cut = steps, cut
+
+    @cached_property
+    def _actions(self) -> list[Action]:  # compiled code mostly leaves nothing for them
+        return actions(self._steps)
+
+    @property
+    def before(self) -> list[Action]:
+        """What `first` comes to."""
+        return self._actions[: self._cut]
+
+    @property
+    def after(self) -> list[Action]:
+        """What `rest` comes to."""
+        return self._actions[self._cut :]

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from .._optional import load
 from ..augment.steps import Sizes, Step
-from ..errors import ConfigError
 from ..recipe import Recipe
 from ..types import Buffer
 from . import tensors
-from .base import Home, rows_of
+from .base import Home, decoder_share, rows_of
 
 DEPTH = 3
 """Batches that DALI works on at once: with two, its threads wait for one another at the end of each."""
@@ -71,7 +70,8 @@ class DaliEngine:
         from . import dali_graph  # imports DALI, which takes a while
 
         self._graph = dali_graph
-        self._load = _share(options or {})
+        share = decoder_share(options or {}, "dali")
+        self._load = HW_DECODER_LOAD if share is None else share
         # DALI knows no bfloat16: its bytes become numbers behind it.
         self._graphed = recipe.bytes() if recipe.dtype == "bfloat16" else recipe
         self._recipe, self._channels, self._batch_size = recipe, channels, batch_size
@@ -148,7 +148,6 @@ class DaliEngine:
             hw_decoder_load=self._load,
             depth=DEPTH,
         )
-
         # The first call runs as many batches as DALI works on at once: short ones come before the first.
         self._idle = DEPTH - 1
         for _ in range(self._idle):
@@ -161,12 +160,3 @@ class DaliEngine:
         self._pipeline.feed_input(self._graph.FILES, begun.encoded[:count])
         for name, array in begun.arrays.items():
             self._pipeline.feed_input(name, array[:count])
-
-
-def _share(options: Mapping[str, Any]) -> float:
-    share = options.get("hw_decoder_load", HW_DECODER_LOAD)
-    if not isinstance(share, (int, float)) or not 0 <= share <= 1:
-        raise ConfigError(f"hw_decoder_load must be in [0, 1], got {share!r}")
-    if unknown := set(options) - {"hw_decoder_load"}:
-        raise ConfigError(f"the engine 'dali' has the option hw_decoder_load, not {sorted(unknown)[0]!r}")
-    return float(share)

@@ -6,7 +6,7 @@ which is the same for all batches of a recipe; the arrays of the batch at hand a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from nvidia.dali.pipeline import do_not_convert
 
 from ..augment.steps import (
     LUMA,
+    SMOOTH,
     AutoContrast,
     Blend,
     Blur,
@@ -32,13 +33,22 @@ from ..augment.steps import (
     Warp,
 )
 from ..recipe import Recipe
+from .base import inside
 
 Node: TypeAlias = Any
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _as_it_stands(function: F) -> F:
+    """Plain Python for DALI, which else turns a function's conditions into those of each sample."""
+    kept: F = do_not_convert(function)
+    return kept
+
+
 FILES = "files"
 _RESIZE = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
-_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 _A_BIT = 1e-3  # pixels: whole numbers must not come out below themselves
 _OUT = {"float32": types.FLOAT, "float16": types.FLOAT16}
 
@@ -56,13 +66,12 @@ def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:
 
 def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tuple[str, NDArray[Any]]]:
     match step:
-        case Crop(boxes, inside) if first:
+        case Crop(boxes, known) if first:
             # The decoder takes regions inside of the image only; what is outside of it is added behind.
-            low = np.clip(boxes[:, :2], 0, sizes - 1)
-            high = np.clip(boxes[:, :2] + boxes[:, 2:], low + 1, sizes)
-            yield from (("start", low), ("shape", high - low))
-            if not inside:
-                yield from (("offset", (boxes[:, :2] - low).astype(np.int32)), ("size", boxes[:, 2:]))
+            regions = inside(boxes, sizes)
+            yield from (("start", regions[:, :2]), ("shape", regions[:, 2:]))
+            if not known:
+                yield from (("offset", boxes[:, :2] - regions[:, :2]), ("size", boxes[:, 2:]))
         case Crop(boxes):
             yield from (("offset", boxes[:, :2]), ("size", boxes[:, 2:]))
         case Scale():
@@ -88,7 +97,7 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
         case Hue() if channels == 1:
             pass  # grey has none
         case Sharpen():
-            kernels = (1 - step.factors)[:, None, None] * _SMOOTH
+            kernels = (1 - step.factors)[:, None, None] * SMOOTH
             kernels[:, 1, 1] += step.factors
             yield from (("mask", step.mask), ("kernels", kernels))
         case Erase():
@@ -116,7 +125,7 @@ def build(
     gpu = device_id is not None
     example = inputs(steps, np.ones((1, 2), np.int32), channels)
 
-    @do_not_convert  # type: ignore[untyped-decorator]
+    @_as_it_stands
     def fed() -> tuple[Node, dict[int, dict[str, Node]]]:
         files = fn.external_source(name=FILES, dtype=types.UINT8, ndim=1, no_copy=True)
         nodes: dict[int, dict[str, Node]] = {number: {} for number in range(len(steps))}
@@ -126,7 +135,7 @@ def build(
             nodes[int(number)][field] = fn.external_source(name=name, dtype=kind, ndim=array.ndim - 1)
         return files, nodes
 
-    @do_not_convert  # type: ignore[untyped-decorator]
+    @_as_it_stands
     def plan(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
         rest = [(step, nodes[number]) for number, step in enumerate(steps)]
         first = rest.pop(0)[1] if steps and isinstance(steps[0], Crop) else None
@@ -135,13 +144,6 @@ def build(
             images = _crop(images, first)
         return images, rest
 
-    @pipeline_def(  # type: ignore[untyped-decorator]
-        batch_size=batch_size,
-        num_threads=threads,
-        device_id=device_id,
-        prefetch_queue_depth=depth,
-        enable_conditionals=True,
-    )
     def graph() -> Node:
         files, nodes = fed()
         images, rest = plan(files, nodes)
@@ -152,15 +154,21 @@ def build(
             images = _step(images, step, arrays, channels, gpu)
         images = _numbers(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
         for step, arrays in rest[ends:]:
-            images = _erase(images, step, arrays)
+            images = _step(images, step, arrays, channels, gpu)
         return images
 
-    pipeline = graph()
+    pipeline = pipeline_def(
+        batch_size=batch_size,
+        num_threads=threads,
+        device_id=device_id,
+        prefetch_queue_depth=depth,
+        enable_conditionals=True,
+    )(graph)()
     pipeline.build()
     return pipeline
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: bool, hw_decoder_load: float) -> Node:
     options: dict[str, Any] = {
         "output_type": types.RGB if channels == 3 else types.GRAY,
@@ -172,14 +180,14 @@ def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: boo
     return fn.decoders.image_slice(files, box["start"], box["shape"], axes=[0, 1], **options)
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _crop(images: Node, arrays: dict[str, Node]) -> Node:
     return fn.slice(
         images, start=arrays["offset"], shape=arrays["size"], axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
     )
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _numbers(images: Node, recipe: Recipe, channels_last: bool, mirror: Node) -> Node:
     if recipe.affine is None:
         return images
@@ -210,16 +218,15 @@ def _where(mask: Node, images: Node, change: Callable[[Node], Node]) -> Node:
     return made
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _mask(step: Step, arrays: dict[str, Node]) -> Node | None:
     """What tells which images change; None for steps that tell it otherwise."""
     return None if isinstance(step, Crop | Scale | Flip | Erase) else arrays.get("mask")
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _change(step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Callable[[Node], Node]:
-    made: Callable[[Node], Node] = do_not_convert(lambda images: _changed(images, step, arrays, channels, gpu))
-    return made
+    return _as_it_stands(lambda images: _changed(images, step, arrays, channels, gpu))
 
 
 def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Node:
@@ -299,7 +306,7 @@ def _bytes(images: Node) -> Node:
     return fn.reinterpret(fn.cast(images, dtype=types.UINT8), layout="HWC")
 
 
-@do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_stands
 def _erase(images: Node, step: Erase, arrays: dict[str, Node]) -> Node:
     return fn.erase(
         images, anchor=arrays["anchor"], shape=arrays["shape"], axis_names="HW", fill_value=list(step.value)

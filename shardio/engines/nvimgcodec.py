@@ -22,7 +22,7 @@ from ..fuse import fuse
 from ..recipe import Recipe
 from ..types import Buffer
 from . import tensors
-from .base import Home, rows_of
+from .base import Home, decoder_share, inside, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,15 @@ class NvImageCodecEngine:
         channels_last: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        if recipe.size is None:
+            raise ConfigError("the engine 'nvimgcodec' needs transforms that give all images one size")
+        self._size = recipe.size
         self._codec = load("nvidia.nvimgcodec", purpose="the engine 'nvimgcodec'", extra="cpu")
         self._recipe, self._channels, self._channels_last = recipe, channels, channels_last
         self._device, self._gpu = device, device.type == "cuda"
         color = self._codec.ColorSpec.SRGB if channels == 3 else self._codec.ColorSpec.GRAY
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-        self._threads, self._load = threads, _share(options or {})
+        self._threads, self._load = threads, decoder_share(options or {}, "nvimgcodec")
         self._decoder: Any = None
         self.reason = "nvImageCodec made nothing of them"
         self._home = Home("nvimgcodec")
@@ -108,26 +111,24 @@ class NvImageCodecEngine:
         fused = fuse(steps[:cut], sizes)
         first = steps[0].boxes if steps and isinstance(steps[0], Crop) else np.concatenate((sizes * 0, sizes), axis=1)
         # What of the image is decoded; a fused region is inside of it, others may not be.
-        boxes = _inside(first if fused is None else fused.boxes, sizes)
+        boxes = inside(first if fused is None else fused.boxes, sizes)
         decoded, failed = self._decode(encoded, sizes, boxes)
-        size = self._recipe.size
-        if size is None:
-            raise ConfigError("the engine 'nvimgcodec' needs transforms that give all images one size")
         if fused is not None:
             starts = np.cumsum([0, *(image.numel() for image in decoded[:-1])])
             flat = torch.cat([image.reshape(-1) for image in decoded])
-            images = tensors.resample(flat, starts, fused, size, self._channels)
+            images = tensors.resample(flat, starts, fused, self._size, self._channels)
         else:
             rest = steps[:cut]
             images = torch.stack([_placed(image, rest, row, boxes[row]) for row, image in enumerate(decoded)])
         for step in steps[cut:end]:
-            images = images if isinstance(step, Crop | Scale) else tensors.change(images, step)
+            if not isinstance(step, Crop | Scale):  # none is left behind `cut`
+                images = tensors.change(images, step)
         return tensors.delivered(images, self._recipe, last, channels_last=self._channels_last), failed
 
     def _decode(
         self, encoded: Sequence[Buffer], sizes: Sizes, boxes: NDArray[np.int32]
     ) -> tuple[list[torch.Tensor], list[int]]:
-        """The regions of all images, uint8 [height, width, channels]; grey ones of zeros where one does not decode."""
+        """The regions of all images, uint8 [height, width, channels]; zeros where one does not decode."""
         codec, failed = self._codec, []
         streams: list[Any] = []
         places: list[int] = []
@@ -163,15 +164,6 @@ class NvImageCodecEngine:
         return [empty if image is None else image for image, empty in zip(images, blank, strict=True)], sorted(failed)
 
 
-def _share(options: Mapping[str, Any]) -> float | None:
-    if unknown := set(options) - {"hw_decoder_load"}:
-        raise ConfigError(f"the engine 'nvimgcodec' has the option hw_decoder_load, not {sorted(unknown)[0]!r}")
-    share = options.get("hw_decoder_load")
-    if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
-        raise ConfigError(f"hw_decoder_load must be in [0, 1], got {share!r}")
-    return None if share is None else float(share)
-
-
 def _decoder(codec: Any, device: torch.device, threads: int, share: float | None) -> Any:
     if device.type != "cuda":
         backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
@@ -190,13 +182,6 @@ def _decoder(codec: Any, device: torch.device, threads: int, share: float | None
     return codec.Decoder(options=":fancy_upsampling=0", **chosen)
 
 
-def _inside(boxes: NDArray[np.int32], sizes: Sizes) -> NDArray[np.int32]:
-    """What of the boxes lies within the images, one pixel at least."""
-    low = np.clip(boxes[:, :2], 0, sizes - 1)
-    high = np.clip(boxes[:, :2] + boxes[:, 2:], low + 1, sizes)
-    return np.concatenate((low, high - low), axis=1).astype(np.int32)
-
-
 def _placed(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArray[np.int32]) -> torch.Tensor:
     """One image through steps that change its size. `region` is what of it has been decoded."""
     now = image.permute(2, 0, 1)
@@ -213,16 +198,15 @@ def _placed(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArra
                 now = made[0].round().clamp(0, 255).to(torch.uint8)
             case _:
                 one = rows_of(step, slice(row, row + 1))
-                now = tensors.change(now.permute(1, 2, 0)[None], one)[0].permute(2, 0, 1)  # type: ignore[arg-type]
+                now = tensors.change(now.permute(1, 2, 0)[None], one)[0].permute(2, 0, 1)
     return now.permute(1, 2, 0)
 
 
 def _cropped(image: torch.Tensor, top: int, left: int, height: int, width: int) -> torch.Tensor:
     """A box of an image [C, H, W]; black where there is none."""
-
-    inside = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
-    if inside.shape[1:] == (height, width):
-        return inside
+    part = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if part.shape[1:] == (height, width):
+        return part
     before_y, before_x = min(max(-top, 0), height), min(max(-left, 0), width)
-    after = (width - before_x - inside.shape[2], height - before_y - inside.shape[1])
-    return functional.pad(inside, (before_x, after[0], before_y, after[1]))
+    after = (width - before_x - part.shape[2], height - before_y - part.shape[1])
+    return functional.pad(part, (before_x, after[0], before_y, after[1]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..augment.steps import (
     LUMA,
+    SMOOTH,
     AutoContrast,
     Blend,
     Blur,
@@ -34,7 +35,6 @@ from ..native import hue
 Pixels: TypeAlias = NDArray[np.uint8]
 
 _INTERPOLATIONS = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
-_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 _BYTES = np.arange(256, dtype=np.float32)
 
 
@@ -184,7 +184,7 @@ def _equalize(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
 
 
 def _sharpen(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
-    kernel = (1 - values[0]) * _SMOOTH
+    kernel = (1 - values[0]) * SMOOTH
     kernel[1, 1] += values[0]
     return _keep_channels(cv2.filter2D(pixels, -1, kernel, borderType=cv2.BORDER_REFLECT_101), pixels)
 

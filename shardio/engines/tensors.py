@@ -16,6 +16,7 @@ from torch.nn import functional
 from ..augment.mixing import Mix
 from ..augment.steps import (
     LUMA,
+    SMOOTH,
     AutoContrast,
     Blend,
     Blur,
@@ -32,8 +33,6 @@ from ..augment.steps import (
 )
 from ..fuse import Fused
 from ..recipe import Recipe
-
-_SMOOTH = ((1, 1, 1), (1, 5, 1), (1, 1, 1))
 
 
 def change(images: Tensor, step: InPlace) -> Tensor:
@@ -233,7 +232,7 @@ def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _sharpen(images: Tensor, factors: Tensor) -> Tensor:
-    smooth = on(np.array(_SMOOTH, np.float32) / 13, images.device)
+    smooth = on(SMOOTH, images.device)
     kernels = (1 - factors)[:, None, None] * smooth
     kernels[:, 1, 1] += factors
     return _bytes(_filter(_planes(images), kernels).permute(0, 2, 3, 1))
