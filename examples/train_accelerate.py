@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 
 import torch
+import torch.distributed.nn.functional  # imported later, it keeps the group's threads past its end
 from accelerate import Accelerator
 from torch import nn
 

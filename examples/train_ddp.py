@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # imported later, it keeps the group's threads past its end
 from torch import nn
 
 import shardio
@@ -22,9 +23,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     args = parser.parse_args()
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+    if "RANK" not in os.environ:
+        train(args)
+        return
+    dist.init_process_group("gloo")
+    train(args)  # and all that holds the process group ends with it
+    dist.destroy_process_group()
 
+
+def train(args: argparse.Namespace) -> None:
+    """Trains until `args.epochs` are done, from the checkpoint if there is one."""
     loader = shardio.Loader(args.dataset, batch_size=50, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
@@ -46,8 +54,6 @@ def main() -> None:
         if loader.world.rank == 0:
             print(f"epoch {epoch}: loss {total / len(loader):.3f}, starved {loader.stats().starved:.1%}", flush=True)
             torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, args.checkpoint)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

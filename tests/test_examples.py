@@ -13,7 +13,8 @@ from shardio import source
 from shardio.convert import convert
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ENDS = str(Path(__file__).parent / "_ends.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ENDS]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # see `join`
 
 from ..errors import ConfigError
 from ..world import World
@@ -81,8 +82,10 @@ def join(device: str | None) -> Iterator[Job]:
     finally:
         torch.set_num_threads(threads)
         if owner:
-            # DistributedDataParallel is in reference cycles. What it holds of the process group must end here, while
-            # the interpreter is whole: freed at its exit, its threads can bring the process down.
+            # The process group's threads must end here, while the interpreter is whole: at its exit they can bring the
+            # process down. So nothing may hold the group, neither cycles with DistributedDataParallel in them, nor
+            # torch.distributed.nn.functional, which keeps as a default the group that is there when it is imported:
+            # DistributedDataParallel imports it by and by, this module before there is one.
             gc.collect()
             dist.destroy_process_group()
 

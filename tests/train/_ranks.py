@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from _ends import fail_if_threads_stay
+
 from shardio.train import TrainConfig, run
 
 
@@ -27,3 +29,4 @@ def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> su
 
 if __name__ == "__main__":
     run(TrainConfig(**json.loads(Path(sys.argv[1]).read_text())))
+    fail_if_threads_stay()
