@@ -1,4 +1,4 @@
-"""Images reworked on their way into a shard: made smaller, or encoded anew as JPEGs that hardware decoders take."""
+"""Images on their way into a shard: made of pixels, made smaller, or encoded anew for hardware decoders."""
 
 import math
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ Turn: TypeAlias = tuple[bool, bool, bool]
 MOST_PIXELS = 1 << 29
 """Images that claim more pixels are refused: a header of a few bytes could ask for all memory."""
 _LONGEST = 65500  # libjpeg's limit
+
+_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
 
 # By EXIF orientation: whether rows are mirrored (bottom to top), columns (right to left), and then both swapped.
 _TURNS: dict[int, Turn] = {
@@ -142,6 +144,32 @@ class Rework:
         if not done:
             raise BadSample(f"the {info.format} image of {info.height} x {info.width} pixels cannot be encoded anew")
         return made.tobytes()
+
+
+def png(pixels: NDArray[Any], place: object) -> bytes:
+    """Grey [h, w] or RGB [h, w, 3] pixels, uint8 or uint16, as a PNG; BadSample, naming `place`, if there are none."""
+    done = False
+    if pixels.size:
+        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
+    if not done:
+        raise BadSample(f"{place}: cannot be stored as PNG: {list(pixels.shape)} of {pixels.dtype}")
+    return bytes(data)
+
+
+def as_pixels(value: Any) -> NDArray[np.uint8]:
+    """A uint8 array [h, w], [h, w, 1 or 3] or [1 or 3, h, w] as grey [h, w] or RGB [h, w, 3]; BadSample if it is none.
+
+    What could be both of the latter is taken as [h, w, 1 or 3].
+    """
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        told = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise BadSample(f"pixels must be uint8, got {told}")
+    if value.ndim == 3 and value.shape[2] not in (1, 3) and value.shape[0] in (1, 3):
+        value = value.transpose(1, 2, 0)
+    if value.ndim != 2 and not (value.ndim == 3 and value.shape[2] in (1, 3)):
+        raise BadSample(f"pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got {list(value.shape)}")
+    pixels: NDArray[np.uint8] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+    return pixels
 
 
 def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn) -> NDArray[Any]:

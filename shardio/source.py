@@ -60,6 +60,17 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class HasRemarks(Protocol):
+    """A source that passed over what may have been meant to be in it.
+
+    Attributes:
+        remarks: what it left out, a clause each.
+    """
+
+    remarks: Sequence[str]
+
+
+@runtime_checkable
 class Adoptable(Source, Protocol):
     """A source whose files can be read as they lie: see `shardio index`.
 

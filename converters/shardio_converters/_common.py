@@ -1,12 +1,11 @@
-"""What converters share: which fields are taken and what they are called, pixels as PNG, files named in errors."""
+"""What converters share: which fields are taken and what they are called, files named in errors."""
 
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Generic, Protocol, TypeVar, final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +18,6 @@ from shardio.native.files import read_files
 
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
 _TOGETHER = 16 << 20  # bytes of files that are read at once
-_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
 
 
 def choose(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
@@ -58,16 +56,6 @@ def _pair(part: str, known: list[str]) -> tuple[str, str]:
         return field_name(part), part
     field, equals, name = part.partition("=")
     return (field.strip(), name.strip()) if equals else (field_name(part), part)
-
-
-def png(pixels: NDArray[Any], place: object) -> bytes:
-    """Grey [h, w] or RGB [h, w, 3] pixels, uint8 or uint16, as a PNG; BadSample, naming `place`, if there are none."""
-    done = False
-    if pixels.size:
-        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
-    if not done:
-        raise BadSample(f"{place}: cannot be stored as PNG: {list(pixels.shape)} of {pixels.dtype}")
-    return bytes(data)
 
 
 def check_image_size(size: int, path: str | Path) -> None:

@@ -11,8 +11,6 @@ from shardio import images
 from shardio.errors import BadSample
 from shardio.foreign.names import field_name
 
-from ._common import png
-
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))
 
@@ -57,21 +55,6 @@ def plain(value: Any) -> Any:
     if not isinstance(value, _PLAIN):
         raise BadSample(f"no field holds a {type(value).__name__}")
     return value
-
-
-def to_png(value: Any) -> bytes:
-    """A uint8 array [h, w], [h, w, 1 or 3] or [1 or 3, h, w] as a PNG; BadSample if it is none.
-
-    What could be both of the latter is taken as [h, w, 1 or 3].
-    """
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
-        told = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise BadSample(f"pixels must be uint8, got {told}")
-    if value.ndim == 3 and value.shape[2] not in (1, 3) and value.shape[0] in (1, 3):
-        value = value.transpose(1, 2, 0)
-    if value.ndim != 2 and not (value.ndim == 3 and value.shape[2] in (1, 3)):
-        raise BadSample(f"pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got {list(value.shape)}")
-    return png(value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value, "pixels")
 
 
 def is_made_here(value: Any) -> bool:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from shardio.errors import ConfigError, SourceError
 from shardio.fields import Field
 from shardio.foreign.names import shown
+from shardio.rework import png
 from shardio.types import Sample
 
-from ._common import check_index, png
+from ._common import check_index
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
 from shardio.fields import Field
+from shardio.rework import png
 from shardio.types import Sample
 
-from ._common import check_index, png
+from ._common import check_index
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK = 1 << 20

@@ -5,6 +5,7 @@ import os
 import stat
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,6 +24,7 @@ from ._common import check_index, read_image, read_images
 from ._texts import Texts
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
+_SHOWN = 5  # kinds of files that a remark names
 
 _Id: TypeAlias = tuple[int, int]
 
@@ -53,15 +55,24 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     above = frozenset(map(_identity, (real, *real.parents)))
     classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
     if not classes:
+        left = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
             raise SourceError(f"{shown(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
-        return ImageFolder(root, Texts(n for n, _ in found), np.array([s for _, s in found], np.int64), (), ())
+        return ImageFolder(
+            root,
+            Texts(n for n, _ in found),
+            np.array([s for _, s in found], np.int64),
+            (),
+            (),
+            _remarks(suffixes, left, 0),
+        )
     paths = Texts()
     sizes = array("q")
     counts: list[int] = []
+    left = Counter[str]()
     for name in classes:
-        below = sorted(_walk(root, name, suffixes, above))
+        below = sorted(_walk(root, name, suffixes, above, left))
         if not below:
             wanted = ", ".join(suffixes)
             raise SourceError(f"a class folder needs an image, {shown(root / name)} holds none; suffixes: {wanted}")
@@ -70,7 +81,9 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
             sizes.append(size)
         counts.append(len(below))
     starts = tuple(accumulate(counts, initial=0))[:-1]
-    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts)
+    beside = sum(_takes(entry, suffixes) for entry in tops)
+    remarks = _remarks(suffixes, left, beside)
+    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts, remarks)
 
 
 @final
@@ -84,6 +97,7 @@ class ImageFolder:
         file_sizes: each file's bytes, `[n]`; 0 where a link leads nowhere.
         classes: the names of the classes.
         starts: the number of each class's first image.
+        remarks: see `shardio.source.HasRemarks`.
     """
 
     root: Path
@@ -91,6 +105,7 @@ class ImageFolder:
     file_sizes: NDArray[np.int64]
     classes: tuple[str, ...]
     starts: tuple[int, ...]
+    remarks: tuple[str, ...] = ()
     threads = True
 
     @property
@@ -138,8 +153,30 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 
-def _walk(root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id]) -> Iterator[tuple[str, int]]:
-    """Path below `root` and size of every image below the folder `top`, in no particular order."""
+def _remarks(suffixes: tuple[str, ...], left: Mapping[str, int], beside: int) -> tuple[str, ...]:
+    """Of files of other kinds, and of images that are in no class's folder."""
+    found = []
+    if left:
+        kinds = [f"{kind} {count}" for kind, count in Counter(left).most_common(_SHOWN)]
+        more = ["..."] if len(left) > _SHOWN else []
+        told = f"{sum(left.values())} files that are not {', '.join(suffixes)}"
+        found.append(f"left out {told}: {', '.join(kinds + more)}")
+    if beside:
+        found.append(f"left out {beside} images beside the class folders, which belong to no class")
+    return tuple(found)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    return shown(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
+
+
+def _walk(
+    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left: Counter[str]
+) -> Iterator[tuple[str, int]]:
+    """Path below `root` and size of every image below the folder `top`, in no particular order.
+
+    Files of other kinds are counted in `left`.
+    """
     # Each folder goes with the folders that it is in, so that a link to one of them isn't followed round and round.
     waiting = [(top, above)]
     while waiting:
@@ -153,6 +190,8 @@ def _walk(root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id]
                 waiting.append((path, above | {identity}))
             elif _takes(entry, suffixes):
                 yield path, _size(entry)
+            else:
+                left[_kind(entry)] += 1
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

@@ -14,9 +14,10 @@ from shardio.fields import Field
 from shardio.foreign import lmdb as foreign
 from shardio.foreign.files import File
 from shardio.foreign.names import naming, shown
+from shardio.rework import png
 from shardio.types import Sample
 
-from ._common import check_index, png
+from ._common import check_index
 
 LAYOUTS = ("auto", "datum", "image")
 _PROBES = 100

@@ -20,7 +20,7 @@ from shardio.fields import Field, infer_fields
 from shardio.types import Sample
 
 from ._common import check_index, labelled
-from ._torch_values import default_names, is_made_here, parts, plain, to_png
+from ._torch_values import default_names, is_made_here, parts, plain
 from ._user_code import Named, made, run
 
 
@@ -29,7 +29,6 @@ def torch(
     *,
     options: str | Mapping[str, Any] | None = None,
     names: str | Iterable[str] | None = None,
-    pixels: str | Iterable[str] | None = None,
 ) -> "MapStyle":
     """A map-style PyTorch Dataset, module:object or path/to/file.py:object. This runs the code that is named.
 
@@ -45,16 +44,15 @@ def torch(
         src: the object's name; from Python also the Dataset itself, which must then survive pickling.
         options: keyword arguments for the class or function, as JSON.
         names: what to call the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
-        pixels: fields of uint8 [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to be stored as PNG images.
 
     Example:
         shardio convert torch torchvision.datasets:CIFAR10 data/train --options '{"root": "data"}'
-        shardio convert torch my/data.py:train_set data/train --names image,mask --pixels image,mask
+        shardio convert torch my/data.py:train_set data/train --names image,mask
 
     Raises:
         SourceError: there is no such object, its code fails, it is no map-style Dataset, or it is empty; the first
             sample cannot be read or stored.
-        ConfigError: `options` is no JSON object, or `names` or `pixels` do not fit the first sample.
+        ConfigError: `options` is no JSON object, or `names` do not fit the first sample.
     """
     given = _parsed(options)
     if isinstance(src, (str, os.PathLike)):
@@ -65,39 +63,17 @@ def torch(
         origin = dataset = made(name, src, given)
     count = _length(name, dataset)
     first = run(f"{name}, sample 0", lambda: dataset[0])
-    layout = _Layout(_names(name, first, _listed("names", names)), _listed("pixels", pixels))
-    values = run(f"{name}, sample 0", lambda: layout.values(first))
-    if unknown := set(layout.pixels) - values.keys():
-        raise ConfigError(f"pixels must be fields of a sample, {', '.join(values)}; got {min(unknown)!r}")
+    own = _names(name, first, _listed(names))
+    values = run(f"{name}, sample 0", lambda: _values(first, own))
     try:
-        last = run(name, lambda: layout.values(dataset[count - 1]), BadSample)
+        last = run(name, lambda: _values(dataset[count - 1], own), BadSample)
     except BadSample:  # it will be told of in its turn
         last = values
-    fields = _fields(name, parts(first, layout.names), values, last)
-    size = run(f"{name}, sample 0", lambda: sum(len(field.encode(values[own])) for own, field in fields.items()))
-    source = MapStyle(origin, name, layout, fields, count, size, _classes(name, dataset, fields))
+    fields = _fields(name, parts(first, own), values, last)
+    size = run(f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items()))
+    source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields))
     vars(source)["_dataset"] = dataset  # it is made already, which may have taken long
     return source
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How a Dataset's sample is read: what the parts of a tuple are called, and which of them are pixels."""
-
-    names: tuple[str, ...]
-    pixels: tuple[str, ...]
-
-    def values(self, sample: Any) -> dict[str, Any]:
-        """Values by field; BadSample if a part cannot be stored."""
-        found = {}
-        for name, part in parts(sample, self.names).items():
-            try:
-                value = plain(part)
-                found[name] = to_png(value) if name in self.pixels else value
-            except BadSample as error:
-                raise BadSample(f"field {name!r}: {error}") from error
-        return found
 
 
 @final
@@ -108,7 +84,7 @@ class MapStyle:
     Attributes:
         origin: the Dataset, or its name.
         name: what messages call it.
-        layout: how its samples are read.
+        names: what the parts of a tuple are called; () where samples are dicts.
         fields: the fields of every sample.
         count: how many samples there are.
         size: the stored bytes of the first sample.
@@ -117,14 +93,14 @@ class MapStyle:
 
     origin: Any
     name: str
-    layout: _Layout
+    names: tuple[str, ...]
     fields: Mapping[str, Field]
     count: int
     size: int
     classes: tuple[str, ...]
 
     def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
-        state = (self.origin, self.name, self.layout, self.fields, self.count, self.size, self.classes)
+        state = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes)
         return MapStyle, state
 
     @cached_property
@@ -146,7 +122,7 @@ class MapStyle:
         return run(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
 
     def _sample(self, sample: Any) -> Sample:
-        values = self.layout.values(sample)
+        values = _values(sample, self.names)
         for name, field in self.fields.items():
             if field.channels == 1 and name in values and images.probe(values[name]).channels != 1:
                 raise BadSample(f"field {name!r}: expected a grey image, as the first and the last are")
@@ -163,10 +139,21 @@ def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     return found
 
 
-def _listed(option: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    found = tuple(name.strip() for name in (given.split(",") if isinstance(given, str) else given or ()))
+def _listed(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names or ()))
     if len(set(found)) < len(found) or "" in found:
-        raise ConfigError(f"{option} must be different names, got {given!r}")
+        raise ConfigError(f"names must be different names, got {names!r}")
+    return found
+
+
+def _values(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Values by field; BadSample if a part cannot be stored."""
+    found = {}
+    for name, part in parts(sample, names).items():
+        try:
+            found[name] = plain(part)
+        except BadSample as error:
+            raise BadSample(f"field {name!r}: {error}") from error
     return found
 
 

@@ -21,7 +21,7 @@ from ..convert.reworked import Reworked
 from ..convert.runners import in_processes
 from ..errors import BadSample, ConfigError, TooManyBad
 from ..rework import Recompress, Rework
-from ..source import Source
+from ..source import HasRemarks, Source
 from ..types import Indices
 from ..units import format_size
 from ..world import World
@@ -88,6 +88,10 @@ class Packing:
         str | None,
         typer.Option(help="Cast arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
     ] = None
+    pixels: Annotated[
+        str | None,
+        typer.Option(help="Fields of uint8 arrays, [h, w], [h, w, 3] or [3, h, w], to become PNG images: image,mask."),
+    ] = None
     compress: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +106,9 @@ class Packing:
         workers = max(1, len(os.sched_getaffinity(0)) // world.local_size) if self.workers is None else self.workers
         if self.report is not None and not world.rank:
             self.report.open("a").close()  # a path that cannot be written to shows now, and not after the work
+        if isinstance(source, HasRemarks) and not world.rank:
+            for remark in source.remarks:
+                print(f"note: {remark}", file=sys.stderr)
         source = self._reworked(source)
         try:
             self._carry_out(source, out, workers, world)
@@ -169,7 +176,8 @@ class Packing:
             cast(Recompress, self.recompress),
         )
         dtypes = _pairs(self.dtype)
-        return source if images.idle and not dtypes else Reworked(source, images, dtypes)
+        pixels = [name.strip() for name in (self.pixels or "").split(",") if name.strip()]
+        return source if images.idle and not dtypes and not pixels else Reworked(source, images, dtypes, pixels)
 
     def _chosen(self, source: Source, workers: int, show: Any) -> Mapping[str, Indices | None]:
         """By the name of each split ("" if there are none) its samples' numbers; None for all."""

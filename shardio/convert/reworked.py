@@ -1,6 +1,6 @@
-"""A source whose samples are changed on their way: images made smaller or baseline, numbers cast to another dtype."""
+"""A source whose samples are changed on their way: pixels made images, images smaller or baseline, numbers cast."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, final
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
 from ..fields import Field
-from ..rework import Rework
+from ..rework import Rework, as_pixels, png
 from ..shard import encode
 from ..source import HasColumns, Source
 from ..types import Sample
@@ -27,12 +27,19 @@ class Reworked:
         source: what is to be changed.
         images: what becomes of images.
         dtypes: by field the dtype that its numbers are cast to; `""` stands for all arrays that are not named.
+        pixels: the fields of uint8 arrays that become PNGs, see `rework.as_pixels`. Where shapes differ, the first
+            sample tells whether they are grey.
 
-    Raises ConfigError for a field that holds no numbers, or a cast to another kind of number (float to int).
+    Raises ConfigError for a field that holds no numbers, or no pixels, or a cast to another kind of number (float to
+    int); BadSample if the first sample has to be looked at and is bad.
     """
 
-    def __init__(self, source: Source, images: Rework, dtypes: Mapping[str, str]) -> None:
-        self._source, self._images, self._dtypes = source, images, dict(dtypes)
+    def __init__(self, source: Source, images: Rework, dtypes: Mapping[str, str], pixels: Collection[str] = ()) -> None:
+        self._source, self._images, self._dtypes, self._pixels = source, images, dict(dtypes), frozenset(pixels)
+        for name in sorted(self._pixels):
+            if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
+                arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
+                raise ConfigError(f"pixels: must be fields of arrays ({arrays}) that are not cast, got {name!r}")
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
                 raise ConfigError(f"dtype: {name!r} is no field of numbers; there are {', '.join(source.fields)}")
@@ -41,6 +48,8 @@ class Reworked:
         self._fields = {name: self._field(name, field) for name, field in source.fields.items()}
 
     def _field(self, name: str, field: Field) -> Field:
+        if name in self._pixels:
+            return self._image(name, field)
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             made = replace(field, dtype=wanted)
@@ -51,11 +60,23 @@ class Reworked:
             return replace(field, shape=None)
         return field
 
+    def _image(self, name: str, field: Field) -> Field:
+        shape = field.shape
+        if shape is None:
+            shape = np.shape(self._source[0][name])
+        try:
+            pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape))
+        except BadSample as error:
+            raise ConfigError(f"pixels: field {name!r}: {error}") from error
+        shared = pixels.shape[:2] if field.shape is not None and self._images.idle else None
+        return Field("image", shape=shared, channels=1 if pixels.ndim == 2 else 3)
+
     @property
     def changes(self) -> Mapping[str, Any]:
         """What tells this from another rework of the same source."""
         images = {} if self._images.idle else {"images": asdict(self._images)}
-        return {**images, **({"dtype": self._dtypes} if self._dtypes else {})}
+        pixels = {"pixels": sorted(self._pixels)} if self._pixels else {}
+        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **pixels}
 
     @property
     def threads(self) -> bool:
@@ -101,6 +122,8 @@ class Reworked:
         for name, value in sample.items():
             field = self._fields[name]
             try:
+                if name in self._pixels:
+                    value = self._drawn(value, field)
                 if field.kind == "image":
                     value = self._images(bytes(value))
                 elif field != self._source.fields[name]:
@@ -111,6 +134,12 @@ class Reworked:
                 raise BadSample(f"sample {index} of the source{named}, field {name!r}: {error}") from error
             changed[name] = value
         return changed
+
+    def _drawn(self, value: Any, field: Field) -> bytes:
+        pixels = as_pixels(value)
+        if pixels.ndim == 3 and field.channels == 1:
+            raise BadSample("expected grey pixels, as those of the first sample are")
+        return png(pixels, "pixels")
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

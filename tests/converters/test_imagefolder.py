@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _builders import class_folders, jpeg, png
+from _cli import run
 
 from shardio.convert.work import read
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
@@ -87,7 +88,26 @@ class TestLayouts:
         (tmp_path / "cat" / "notes.txt").write_text("words")
         (tmp_path / "cat" / "jpg").write_bytes(jpeg())  # a name, not a suffix
         os.mkfifo(tmp_path / "cat" / "pipe.jpg")
-        assert listing(imagefolder(tmp_path)) == [("cat/a.jpg", 0)]
+        source = imagefolder(tmp_path)
+        assert listing(source) == [("cat/a.jpg", 0)]
+        (others, beside) = source.remarks
+        assert set(others.rpartition(": ")[2].split(", ")) == {".txt 1", "without a suffix 1", ".jpg 1"}
+        assert beside == "left out 1 images beside the class folders, which belong to no class"
+
+    def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
+        """By suffix, the most frequent first, some of them; nothing where nothing is."""
+        class_folders(tmp_path)
+        assert imagefolder(tmp_path).remarks == ()
+        for number, suffix in enumerate(["a", "b", "c", "d", "e", "GIF"]):
+            for copy in range(number + 1):
+                (tmp_path / "cat" / f"{copy}.{suffix}").write_bytes(b"")
+        kinds = ".bmp, .jpeg, .jpg, .png, .webp"
+        told = f"left out 21 files that are not {kinds}: .gif 6, .e 5, .d 4, .c 3, .b 2, ..."
+        assert imagefolder(tmp_path).remarks == (told,)
+        assert f"note: {told}\n" in run("convert", "imagefolder", tmp_path, tmp_path.with_name("out"))
+        class_folders(tmp_path / "flat", {"": ["b.jpg"]})
+        (tmp_path / "flat" / "c.tif").write_bytes(b"")
+        assert imagefolder(tmp_path / "flat").remarks == (f"left out 1 files that are not {kinds}: .tif 1",)
 
     @pytest.mark.parametrize("extensions", ["png,.WEBP", ["png", "webp"], " .png , webp"])
     def test_extensions_choose_the_files(self, tmp_path: Path, extensions: str | list[str]) -> None:

@@ -185,54 +185,12 @@ class TestImages:
         for number, image in enumerate(images):
             assert decoded(source[number]["image"]).tolist() == image.tolist()
 
-    @pytest.mark.parametrize(
-        ("shape", "order", "channels"),
-        [
-            ((5, 7), None, 1),
-            ((5, 7, 1), None, 1),
-            ((5, 7, 3), None, 3),
-            ((3, 5, 7), (1, 2, 0), 3),
-            ((1, 5, 7), (1, 2, 0), 1),
-        ],
-    )
-    @pytest.mark.parametrize("tensor", [False, True])
-    def test_pixels(self, shape: tuple[int, ...], order: Any, channels: int, tensor: bool) -> None:
-        """Arrays that are named as pixels become images, colours first or last; others stay arrays."""
-        array = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-        sample = {"a": pytorch.from_numpy(array) if tensor else array, "b": array}
-        source = torch(Samples([sample]), pixels="a")
-        assert source.fields["a"] == Field("image", channels=1 if channels == 1 else 3)
-        assert source.fields["b"] == Field("array", dtype="uint8", shape=shape)
-        wanted = array.transpose(order) if order else array
-        assert (
-            decoded(source[0]["a"]).tolist()
-            == wanted.reshape(wanted.shape[:2] if channels == 1 else wanted.shape).tolist()
-        )
-
     def test_colours_among_grey(self) -> None:
         """An image with colours would lose them where the first and the last are grey: it is a bad sample."""
         images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
         with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
             torch(Samples(images))[1]
         assert torch(Samples(images[:2])).fields["image"] == Field("image")
-
-    @pytest.mark.parametrize(
-        ("value", "message"),
-        [
-            (np.zeros((5, 7), np.float32), "pixels must be uint8, got float32"),
-            (5, "pixels must be uint8, got int"),
-            (np.zeros((5, 7, 4), np.uint8), r"pixels must be \[h, w\], .* got \[5, 7, 4\]"),
-            (np.zeros(5, np.uint8), r"pixels must be \[h, w\], .* got \[5\]"),
-            (np.zeros((0, 7), np.uint8), r"pixels: cannot be stored as PNG: \[0, 7\] of uint8"),
-        ],
-    )
-    def test_pixels_that_are_none(self, value: Any, message: str) -> None:
-        """In the first sample that is an error of the source, later a bad sample."""
-        with pytest.raises(SourceError, match=f"Samples, sample 0: field 'x': {message}"):
-            torch(Samples([value]), names="x", pixels="x")
-        good = np.zeros((5, 7), np.uint8)
-        with pytest.raises(BadSample, match=f"Samples, sample 1: field 'x': {message}"):
-            torch(Samples([good, value, good]), names="x", pixels="x")[1]
 
 
 MODULE = """
@@ -429,7 +387,6 @@ class TestRefusals:
             ({"x": 1}, {"names": "a"}, "names must name each part of a sample, the first is a dict, which has its own"),
             ((1, 2), {"names": "a,a"}, "names must be different names, got 'a,a'"),
             ((1, 2), {"names": "a,"}, "names must be different names, got 'a,'"),
-            ((1, 2), {"pixels": "x"}, "pixels must be fields of a sample, image, label; got 'x'"),
         ],
     )
     def test_wrong_names(self, sample: Any, options: dict[str, str], message: str) -> None:
