@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -40,13 +40,15 @@ class Delivery:
     """A batch on the host, how many stored bytes were read for it, and the bad samples that were met.
 
     A field may be Pictures or Later, of which the device makes the rest; `again` gives it after some have been remade;
-    `finish` is for the batch when it is there.
+    `by_host` gives it without what the device reads itself, None where a file's damage is to be raised; `finish` is for
+    the batch when it is there.
     """
 
     batch: Batch
     size: int
     bad: tuple[Bad, ...] = ()
     again: Callable[[], "Delivery"] | None = None
+    by_host: Callable[[], "Delivery"] | None = None
     finish: Finish | None = None
 
 
@@ -91,7 +93,14 @@ class BatchJob:
         made = [self._mixed(rows) for rows in self._rows()] if self._batches is None else self._batches
         share, rest = divmod(sum(self._sizes), len(made))
         return [
-            Delivery(batch, share + (rest if rows.start == 0 else 0), self._bad(rows), self._again, finish)
+            Delivery(
+                batch,
+                share + (rest if rows.start == 0 else 0),
+                self._bad(rows),
+                self._again,
+                self._fallback(rows),
+                finish,
+            )
             for (batch, finish), rows in zip(made, self._rows(), strict=True)
         ]
 
@@ -101,6 +110,25 @@ class BatchJob:
         if isinstance(made, Exception):
             raise made
         return made
+
+    def _fallback(self, rows: slice) -> Callable[[], Delivery] | None:
+        making = self.canvas.making
+        # What engines for whole batches have begun on cannot be taken back.
+        engines = any(images.whole for images in making.images.values())
+        return None if not making.straight or making.on_bad == "raise" or engines else partial(self._by_host, rows)
+
+    def _by_host(self, rows: slice) -> Delivery:
+        """A batch that is read here, where bad samples are replaced or masked."""
+        canvas = self.canvas
+        read = {name: canvas.making.fields[name] for name in canvas.making.straight}
+        count = len(canvas.indices[rows])
+        arrays = {name: array[rows] for name, array in canvas.arrays.items()}
+        arrays |= {name: np.empty((count, *field.row_shape), field.row_dtype) for name, field in read.items()}
+        making = replace(canvas.making, straight=frozenset())
+        job = BatchJob(making, canvas.plan, self._part[rows], self._pad, canvas.clock, arrays)
+        for task in job.tasks:
+            task()
+        return job._again()
 
     def run(self, number: int, rows: slice) -> None:
         """Makes the rows of task `number`; the last task also has the user's function work on whole batches."""
@@ -191,13 +219,21 @@ class BatchJob:
         """Those of some rows that a bad sample left blank, counted from the first."""
         return np.flatnonzero(self._part.valid[rows] & ~self.canvas.valid[rows]).tolist()
 
-    def _later(self, tensor: torch.Tensor, finish: Finishing, rows: slice) -> Later:
+    def _later(self, tensor: torch.Tensor, finish: Finishing | None, rows: slice) -> Later:
         """A field that the device finishes, with zeros where a sample is masked."""
         return Later(tensor, partial(_blanked, finish=finish, masked=self._masked(rows)))
 
-    def _stored(self, name: str, rows: slice, finish: Finishing | None) -> Stored:
-        """Where the rows of a field stand that the device reads itself."""
-        indices, dataset = self.canvas.indices[rows], self.canvas.making.dataset
+    def _stored(self, name: str, rows: slice, finish: Finishing | None) -> Stored | Later:
+        """Where the rows of a field stand that the device reads itself; nothing is read if all are masked."""
+        indices, dataset, masked = self.canvas.indices[rows], self.canvas.making.dataset, self._masked(rows)
+        if masked:  # their shards may not open; others are read in their places, and blanked
+            whole = np.delete(np.arange(len(indices)), masked)
+            if not len(whole):
+                field = self.canvas.making.fields[name]
+                empty = np.zeros((len(indices), *field.row_shape), field.row_dtype)
+                return self._later(torch.from_numpy(empty), finish, rows)
+            indices = indices.copy()
+            indices[masked] = indices[whole[0]]
         selection = dataset.select(indices)
         found = None if isinstance(selection, MixedSelection) else selection.spans(name)
         field = self.canvas.making.fields[name]
@@ -212,7 +248,7 @@ class BatchJob:
         def where(row: int) -> str:
             return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
 
-        blanked = partial(_blanked, finish=finish, masked=self._masked(rows))
+        blanked = partial(_blanked, finish=finish, masked=masked)
         return Stored(paths, found[1], found[2], shape, field.row_dtype, blanked, where)
 
     def _remade(self, name: str, first: int, row: int) -> torch.Tensor:

@@ -179,7 +179,9 @@ class Loader:
             if how.whole is not None
         }
         direct = GpuDirect(self._device) if gpu_direct else None
-        self._transfer = Transfer(lane_to(self._device), engines, direct, channels_last=channels_last)
+        self._transfer = Transfer(
+            lane_to(self._device), engines, direct, channels_last=channels_last, threads=self._workers.threads
+        )
         self._position = 0
         self._midway = False
         self._running: weakref.ref[Epoch] | None = None

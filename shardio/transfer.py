@@ -22,6 +22,7 @@ from .gpudirect import GpuDirect, Stored
 from .job import Batch, Delivery, Made
 from .lanes import HostLane, Lane
 from .slots import each
+from .threads import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Transfer:
         engines: for whole batches, by image field.
         direct: reads from files to the device.
         channels_last: floats of images by pixel, not by channel.
+        threads: that make what an engine refuses.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Transfer:
         direct: GpuDirect | None = None,
         *,
         channels_last: bool = False,
+        threads: int = 1,
     ) -> None:
         self._lane, self._engines, self._direct = lane, engines, direct
-        self._channels_last = channels_last
+        self._channels_last, self._threads = channels_last, threads
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
         self._sent: deque[_Sent | Made] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
@@ -130,7 +133,8 @@ class Transfer:
         try:
             batch |= self._read(sent.reads)
         except Exception as error:  # noqa: BLE001  # of a file, in its batch's turn
-            return error
+            self._drop(sent.reads)
+            return self._from_host(sent.delivery, error)
         return _finished(sent.delivery, batch)
 
     def clear(self) -> None:
@@ -203,13 +207,31 @@ class Transfer:
         by_pixel = self._channels_last and whole.is_floating_point()
         return whole.contiguous(memory_format=torch.channels_last) if by_pixel else whole
 
+    def _from_host(self, delivery: Delivery, error: Exception) -> Made:
+        """A batch of which the device could not read a file, as the host finds it."""
+        if delivery.by_host is None:
+            return error
+        try:
+            made = delivery.by_host()
+        except Exception as found:  # noqa: BLE001  # in its batch's turn
+            return found
+        return _finished(made, self._copied_now(made))
+
+    def _copied_now(self, delivery: Delivery) -> Batch:
+        """What is copied of a batch, when it is there."""
+        with self._lane:
+            batch = self._copied(delivery.batch)
+            mark = self._lane.mark()
+        self._lane.wait(mark, batch)
+        self._lane.done(mark, block=True)
+        return batch
+
     def _remade(self, sent: _Sent, ended: Mapping[str, Any], refused: Mapping[str, Sequence[int]]) -> Made:
         """A batch some of whose images the host has to make. Other fields may have changed with them."""
         self._drop(sent.reads)
         try:
             for name, rows in refused.items():
-                for row in rows:
-                    sent.delivery.batch[name].remake(row)
+                deque(in_order(sent.delivery.batch[name].remake, rows, self._threads), maxlen=0)
         except Exception as error:  # noqa: BLE001  # a bad sample, in its batch's turn
             return error
         delivery = sent.delivery if sent.delivery.again is None else sent.delivery.again()
@@ -221,17 +243,13 @@ class Transfer:
                     EngineWarning,
                     stacklevel=5,
                 )
-        with self._lane:
-            batch = self._copied(delivery.batch)
-            mark = self._lane.mark()
+        batch = self._copied_now(delivery)
         batch |= self._read(self._reads(delivery.batch))
         for name, rows in sent.begun.items():
             pictures, end = delivery.batch[name], ended[name]
             kept = [place for place, row in enumerate(rows) if not isinstance(pictures.rows[row], Tensor)]
             left = None if end is None or not kept else (end[0][torch.tensor(kept, device=end[0].device)], ())
             batch[name] = self._whole(pictures, left, [rows[place] for place in kept])
-        self._lane.wait(mark, batch)
-        self._lane.done(mark, block=True)
         return _finished(delivery, batch)
 
 

@@ -36,6 +36,9 @@ class Future:
         return len(data)
 
 
+_read = Future.get
+
+
 class CuFile:
     """As kvikio.CuFile."""
 
@@ -113,6 +116,65 @@ def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile], m
         file.truncate(100_000)
     with pytest.raises(ShardCorrupt, match=r"shard-\d+\.h5.*field 'field': \d+ of \d+ bytes could be read"):
         list(batches)
+
+
+def same(loaded: shardio.Loader, wanted: shardio.Loader) -> None:
+    """Checks that both give the same batches, and meet the same bad samples."""
+    for ours, theirs in zip(loaded, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    numbers = [[bad.location.index for bad in one.quarantine()] for one in (loaded, wanted)]
+    assert numbers[0] == numbers[1] != []
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+@pytest.mark.parametrize("fields", [None, ["field"]])
+def test_bad_samples_of_a_shard_that_is_cut_short(
+    tmp_path: Path, kvikio: type[CuFile], fields: Any, on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are replaced or masked as without gpu_direct, also where a whole batch is bad."""
+    data = dataset(tmp_path / "d", "tar")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    given: dict[str, Any] = {"shuffle": None, "on_bad_sample": on_bad, "max_bad": 12, "fields": fields}
+    (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
+    with open(last, "r+b") as file:
+        file.truncate(last.stat().st_size - 2 * 4 * 64 * 80 * 4)
+    same(load(tmp_path / "d", **given, gpu_direct=True), load(data, **given))
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(
+    tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever meets them, the device or the host: the epoch goes on to its end."""
+    data = dataset(tmp_path / "d", "tar")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    loader = load(data, shuffle=None, on_bad_sample=on_bad, max_bad=12, gpu_direct=True)
+    batches = iter(loader)
+    found = [next(batches)]
+    (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
+    with open(last, "r+b") as file:
+        file.truncate(100_000)
+    found += batches
+    assert len(found) == 4
+    assert loader.quarantine()
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+def test_reads_that_fail_on_the_device_only(
+    tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host reads such a batch, and finds nothing wrong with it."""
+    data = dataset(tmp_path / "d", "hdf5")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    short = iter(range(100))
+    monkeypatch.setattr(Future, "get", lambda self: _read(self) if next(short) % 3 else 0)
+    loader = load(data, on_bad_sample=on_bad, gpu_direct=True)
+    for ours, theirs in zip(loader, load(data, on_bad_sample=on_bad), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not loader.quarantine()
+    assert next(short) > 3
 
 
 def test_rows_that_are_compressed_are_refused(
