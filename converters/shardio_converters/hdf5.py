@@ -25,6 +25,8 @@ from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
+_ROWS_PER_BYTE = 2048  # gzip makes a byte of a thousand zeros
+_FEW_ROWS = 1 << 24  # so many may be there without a byte of their own: chunks that nobody wrote
 
 
 def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_links: bool = False) -> "Hdf5":
@@ -51,7 +53,8 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
 
     Raises:
         SourceError: a file is missing, damaged, needs a filter that is not installed or keeps data in other files;
-            files do not agree, datasets differ in their number of rows, or no field holds what they are made of.
+            files do not agree, datasets differ in their number of rows or claim more than there is room for, or no
+            field holds what they are made of.
         ConfigError: `fields` names what is not there.
     """
     paths = find(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
@@ -68,7 +71,7 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
             raise SourceError(f"files must agree: {shown(path)} has {min(extra)!r}, {shown(paths[0])} has not")
         columns = columns or found
         _check_same(columns, found, path, paths[0])
-        counts.append(next(iter(found.values())).shape[0])
+        counts.append(_count(found, path, external_links))
         Reader(path, found.values()).close()  # filters that are missing show now
     return Hdf5(tuple(paths), columns, np.cumsum([0, *counts], dtype=np.int64)).measured()
 
@@ -214,6 +217,14 @@ def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path)
         listed = _listed({name: available[name] for name in names.values()})
         raise SourceError(f"{shown(path)}: what is chosen must have the same number of rows: {listed}")
     return found
+
+
+def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:
+    """The rows of a file; SourceError for more than it can hold: their sizes alone would take all memory."""
+    rows, size = next(iter(columns.values())).shape[0], path.stat().st_size
+    if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
+        raise SourceError(f"{shown(path)} claims {rows} rows, in {size} bytes there is no room for them")
+    return rows
 
 
 def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:

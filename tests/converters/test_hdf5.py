@@ -424,6 +424,21 @@ class TestDamage:
             hdf5(write(tmp_path / "a.h5"))
         assert len(hdf5(write(tmp_path / "a.h5", x=np.empty((0, 3)))).sizes()) == 0
 
+    @pytest.mark.parametrize("shape", [(1 << 31,), (1 << 40, 1000)])
+    def test_more_rows_than_there_is_room_for(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
+        """A kilobyte that claims thousands of millions of rows is refused, before they take memory."""
+        path = tmp_path / "a.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", shape, "u1", chunks=True)
+        with pytest.raises(SourceError, match=rf"a.h5 claims {shape[0]} rows, in {path.stat().st_size} bytes there is"):
+            hdf5(path)
+
+    def test_rows_that_nobody_wrote(self, tmp_path: Path) -> None:
+        """A few million may be there without taking room: they hold the fill value."""
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", (5_000_000,), "i2", chunks=True, fillvalue=7)
+        assert hdf5(tmp_path / "a.h5")[4_999_999] == {"x": 7}
+
     def test_a_vanished_file(self, tmp_path: Path) -> None:
         """A file that went away before a worker opened it."""
         source = hdf5(write(tmp_path / "a.h5", x=numbers("u1")))
