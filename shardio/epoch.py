@@ -66,7 +66,9 @@ class Epoch(Iterator[Batch]):
         begun = time.monotonic()
         try:
             self._send()
+            received = time.monotonic()
             made = self._transfer.receive()
+            self.meter.on_device += time.monotonic() - received
             if isinstance(made, Exception):
                 raise made
             self._quarantine.add(made.bad)  # TooManyBad, or OSError: the report can't be written
@@ -98,7 +100,9 @@ class Epoch(Iterator[Batch]):
             # Taken here, where the batch is on the host.
             mixed = bool(self._dataset.sources)
             self._sources.append(made.batch["source"].numpy() if mixed and isinstance(made, Delivery) else None)
+            sent = time.monotonic()
             self._transfer.send(made)
+            self.meter.on_device += time.monotonic() - sent
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""

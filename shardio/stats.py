@@ -20,6 +20,7 @@ class LoaderStats:
         bytes: stored bytes read for them.
         seconds: wall time since the epoch was begun.
         wait_seconds: of that, how long the consumer waited for batches.
+        device_seconds: of that, how long for the device: for engines that make whole batches, and for copies.
         sources: of a mixture, samples delivered of each source.
         stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
     """
@@ -28,6 +29,7 @@ class LoaderStats:
     bytes: int = 0
     seconds: float = 0.0
     wait_seconds: float = 0.0
+    device_seconds: float = 0.0
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
 
@@ -49,7 +51,7 @@ class Meter:
     def __init__(self, sources: Sequence[str] = ()) -> None:
         self._sources = dict.fromkeys(sources, 0)
         self.clock = StageClock()
-        self.waited = 0.0
+        self.waited = self.on_device = 0.0
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._samples = self._bytes = 0
@@ -71,5 +73,11 @@ class Meter:
         """The figures so far."""
         end = time.monotonic() if self._ended is None else self._ended
         return LoaderStats(
-            self._samples, self._bytes, end - self._begun, self.waited, self.clock.seconds(), dict(self._sources)
+            samples=self._samples,
+            bytes=self._bytes,
+            seconds=end - self._begun,
+            wait_seconds=self.waited,
+            device_seconds=self.on_device,
+            stage_seconds=self.clock.seconds(),
+            sources=dict(self._sources),
         )

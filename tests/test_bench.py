@@ -42,6 +42,16 @@ def test_a_consumer_that_computes_is_not_starved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_engine_that_is_the_limit_is_named(tmp_path: Path) -> None:
+    """Its work is none of the workers' stages."""
+    path = photos(tmp_path / "d", 64)
+    result = measure(BenchConfig(str(path), batch_size=16, epochs=2, image_size=200, engine="nvimgcodec"))
+    assert result.limit.startswith("engine and copies: ")
+    by_cpu = measure(BenchConfig(str(path), batch_size=16, epochs=2, image_size=200, engine="cpu"))
+    assert not by_cpu.limit.startswith("engine")
+
+
+@pytest.mark.slow
 def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
     """What a rank raises is raised here, with its place, though the other rank is fine."""
     path = photos(tmp_path / "d")

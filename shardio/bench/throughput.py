@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Barrier
 from statistics import median
@@ -156,10 +156,12 @@ def _loader(config: BenchConfig, world: World) -> Loader:
     )
 
 
-def _there(batch: Batch) -> None:
-    """Waits until a batch is on its GPU, as a model's kernels would."""
+def _there(batch: Batch) -> float:
+    """Waits until a batch is on its GPU, as a model's kernels would; the seconds that it took."""
+    begun = time.monotonic()
     if batch["index"].is_cuda:
         torch.cuda.current_stream(batch["index"].device).synchronize()
+    return time.monotonic() - begun
 
 
 def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[Any, Any]") -> None:
@@ -171,14 +173,17 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
         done = 0
         for _ in range(config.epochs):
             barrier.wait(START_LIMIT)
+            late = 0.0
             for batch in loader:
-                _there(batch)
+                late += _there(batch)
                 if config.step_time:
                     time.sleep(config.step_time)
                 done += 1
                 if rank == 0:
                     sender.send(done)
-            epochs.append(loader.stats())
+            stats = loader.stats()
+            waited, device = stats.wait_seconds + late, stats.device_seconds + late
+            epochs.append(replace(stats, wait_seconds=waited, device_seconds=device))
         sender.send(epochs)
     except BaseException as error:
         sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
@@ -220,6 +225,7 @@ def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]
     shares = {name: seconds / spent for name, seconds in sorted(stage_seconds.items(), key=lambda item: -item[1])}
     busy = spent / (loader.threads * sum(stats.seconds for stats in flat))
     starved = sum(stats.starved for stats in flat) / len(flat)
+    device = sum(stats.device_seconds for stats in flat) / max(sum(stats.wait_seconds for stats in flat), 1e-9)
     return BenchResult(
         config=config,
         samples_per_second=median(min(stats.samples_per_second for stats in epoch) for epoch in epochs),
@@ -227,14 +233,16 @@ def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]
         starved=starved,
         busy=busy,
         stages=shares,
-        limit=_verdict(shares, busy, starved),
+        limit=_verdict(shares, busy, starved, device),
         epochs=epochs,
     )
 
 
-def _verdict(stages: dict[str, float], busy: float, starved: float) -> str:
+def _verdict(stages: dict[str, float], busy: float, starved: float, device: float) -> str:
     if starved < 0.05:
         return "the consumer: input keeps up with it"
+    if device > 0.5:
+        return f"engine and copies: {device:.0%} of the time waited is for them, the workers are {busy:.0%} busy"
     stage, share = next(iter(stages.items()))
     if busy > 0.8:
         return f"{stage}: {share:.0%} of the workers' time, and the workers are {busy:.0%} busy"
