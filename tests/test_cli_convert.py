@@ -110,6 +110,23 @@ def test_dtype_and_compression(tmp_path: Path) -> None:
     )
 
 
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    """It tells what there would be: the samples that are chosen, shards, fields as they would be stored."""
+    np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))
+    options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--pixels", "x", "--where", "label < 50"]
+    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
+    lines = told.splitlines()
+    assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")
+    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shards, about ")
+    assert lines[2:] == ["  x      image, grey, 8 x 8", "  label  scalar, int64"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
+    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options)
+    shards = len(shardio.open(tmp_path / "out" / "train").manifest.shards)
+    assert f"45 samples in {shards} tar" in lines[0]
+    refused = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "no", "--where", "x < 1", "--dry-run", code=2)
+    assert "a condition is on scalar fields" in refused
+
+
 def _labels(folder: Path) -> Path:
     np.savez(folder / "labels.npz", label=np.arange(0, 400, 100))
     return folder / "labels.npz"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
-from ..convert import Conversion, Skipped
+from ..convert import Conversion, Skipped, outlook
 from ..convert import convert as run
 from ..convert.choice import parse_split, shuffled, split
 from ..convert.matching import matching
@@ -26,6 +26,7 @@ from ..types import Indices
 from ..units import format_size
 from ..world import World
 from ..writer import DEFAULT_SHARD_SIZE
+from ._output import describe
 from ._progress import progress
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
@@ -49,6 +50,10 @@ class Packing:
     ] = False
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")
+    ] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Write nothing; tell how many samples, shards and bytes there would be, about."),
     ] = False
     on_error: Annotated[
         str, typer.Option(help="raise: end at the first bad sample; skip: leave bad samples out and say which.")
@@ -104,7 +109,7 @@ class Packing:
         self._check()
         world = World.detect()
         workers = max(1, len(os.sched_getaffinity(0)) // world.local_size) if self.workers is None else self.workers
-        if self.report is not None and not world.rank:
+        if self.report is not None and not world.rank and not self.dry_run:
             self.report.open("a").close()  # a path that cannot be written to shows now, and not after the work
         if isinstance(source, HasRemarks) and not world.rank:
             for remark in source.remarks:
@@ -138,8 +143,13 @@ class Packing:
     def _carry_out(self, source: Source, out: Path, workers: int, world: World) -> None:
         skipped: list[tuple[str, Skipped]] = []
         with progress("samples", quiet=world.rank > 0) as show:
+            chosen = self._chosen(source, workers, show)
+            if self.dry_run:
+                if not world.rank:
+                    self._tell_outlook(source, out, chosen)
+                return
             made = {}
-            for name, numbers in self._chosen(source, workers, show).items():
+            for name, numbers in chosen.items():
                 made[name] = self._convert(source, out / name, numbers, workers, world, _named(show, name))
                 skipped += [(name, bad) for bad in made[name].skipped]
         if not world.rank:
@@ -150,7 +160,6 @@ class Packing:
     def _convert(
         self, source: Source, out: Path, numbers: Indices | None, workers: int, world: World, show: Any
     ) -> Conversion:
-        compress = {} if self.compress is None else {"compression": None if self.compress == "none" else self.compress}
         return run(
             source,
             out,
@@ -165,8 +174,22 @@ class Packing:
             resume=self.resume,
             overwrite=self.overwrite,
             progress=show,
-            **compress,
+            **self._options,
         )
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The container's own."""
+        return {} if self.compress is None else {"compression": None if self.compress == "none" else self.compress}
+
+    def _tell_outlook(self, source: Source, out: Path, chosen: Mapping[str, Indices | None]) -> None:
+        for name, numbers in chosen.items():
+            found = outlook(source, container=self.to, shard_size=self.shard_size, numbers=numbers, **self._options)
+            size = format_size(found.bytes)
+            print(f"{out / name}: would have {found.samples} samples in {found.shards} {self.to} shards, about {size}")
+        width = max(map(len, source.fields))
+        for name, field in source.fields.items():
+            print(f"  {name:{width}}  {describe(field)}")
 
     def _reworked(self, source: Source) -> Source:
         images = Rework(

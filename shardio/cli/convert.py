@@ -20,6 +20,7 @@ SHARED = (
     '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
     "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
     "--on-error skip --max-bad 0.001 --report skipped.jsonl",
+    "--dry-run",
     "--workers 8 --resume",
     "--dask tcp://scheduler:8786 --overwrite",
 )

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import manifest
-from ..fields import Field
 from ..units import format_size
+from ._output import describe
 
 
 def info(
@@ -36,7 +36,7 @@ def info(
         "shards": f"{len(shards):,}" + (f" ({shards.names[0]} to {shards.names[-1]})" if len(shards) else ""),
         "size": f"{format_size(size)} ({format_size(size / max(1, described.samples))} per sample)",
         "digest": described.digest,
-        **{f"field {name}": _describe(field) for name, field in described.fields.items()},
+        **{f"field {name}": describe(field) for name, field in described.fields.items()},
         **{f"metadata {key}": str(value) for key, value in described.metadata.items()},
     }
     width = max(map(len, rows))
@@ -48,15 +48,3 @@ def _summary(path: Path, described: manifest.Manifest, size: int) -> dict[str, A
     whole: dict[str, Any] = json.loads(described.to_json())
     del whole["shards"]
     return {"path": str(path), **whole, "shards": len(described.shards), "bytes": size}
-
-
-def _describe(field: Field) -> str:
-    match field.kind:
-        case "image":
-            color = "RGB" if field.channels == 3 else "grey"
-            return f"image, {color}, " + (" x ".join(map(str, field.shape)) if field.shape else "sizes differ")
-        case "array":
-            return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
-        case "scalar":
-            return f"scalar, {field.dtype}"
-    return field.kind

@@ -6,6 +6,7 @@ on where it stopped.
 """
 
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,39 @@ def convert(
     return pack(settings, todo, plan, how) if made is None else Conversion(made, ())
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a conversion would come to, by estimates.
+
+    Attributes:
+        samples: that it would have, bad ones included.
+        shards: files.
+        bytes: of the samples, as the source tells them.
+    """
+
+    samples: int
+    shards: int
+    bytes: int
+
+
+def outlook(
+    source: Source,
+    *,
+    container: str = "tar",
+    shard_size: int | str = DEFAULT_SHARD_SIZE,
+    numbers: NDArray[np.int64] | None = None,
+    **options: Any,
+) -> Outlook:
+    """What `convert` would make of the same arguments. Nothing is written, and few samples are read, if any.
+
+    Raises what `convert` raises before its work begins.
+    """
+    on_disk(container)
+    _check_options(Settings(source, Path(), container, options))
+    sizes = _sizes(source, numbers)
+    return Outlook(len(sizes), len(cut(sizes, parse_size(shard_size, "shard_size"))), int(sizes.sum()))
+
+
 def _check_options(settings: Settings) -> None:
     """ConfigError for what no shard can be written with, before anything is there."""
     with tempfile.TemporaryDirectory() as folder:
@@ -92,13 +126,7 @@ def _planned(
     settings: Settings, numbers: NDArray[np.int64] | None, shard_size: int
 ) -> tuple[list[Samples], dict[str, Any]]:
     """The shards to be written, and what tells this conversion from another."""
-    sizes = settings.source.sizes()
-    if numbers is not None:
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(sizes)):
-            raise ConfigError(f"numbers must be in [0, {len(sizes)}), they are {numbers.min()} to {numbers.max()}")
-        sizes = sizes[numbers]
-    if not len(sizes):
-        raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
+    sizes = _sizes(settings.source, numbers)
     chosen = range(len(sizes)) if numbers is None else numbers
     todo = tasks(chosen, cut(sizes, shard_size))
     content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
@@ -116,3 +144,15 @@ def _planned(
         **getattr(settings.source, "changes", {}),  # of a Reworked source: named, should the samples above not differ
     }
     return todo, plan
+
+
+def _sizes(source: Source, numbers: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """About how many bytes each sample takes that is converted; ConfigError or SourceError for wrong ones, or none."""
+    sizes = source.sizes()
+    if numbers is not None:
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(sizes)):
+            raise ConfigError(f"numbers must be in [0, {len(sizes)}), they are {numbers.min()} to {numbers.max()}")
+        sizes = sizes[numbers]
+    if not len(sizes):
+        raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
+    return sizes
