@@ -48,6 +48,8 @@ def main() -> None:
             total += loss.item()
         accelerator.print(f"epoch {epoch}: loss {total / len(loader):.3f}", flush=True)
         accelerator.save_state(args.output)
+    accelerator.free_memory(model, optimizer)  # before the process group, which must be the last to go
+    del model, optimizer
     accelerator.end_training()
 
 

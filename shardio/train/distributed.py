@@ -2,6 +2,7 @@
 
 import gc
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,15 +80,26 @@ def join(device: str | None) -> Iterator[Job]:
     try:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
         yield job
+    except BaseException as error:
+        _forget(error)
+        raise
     finally:
         torch.set_num_threads(threads)
         if owner:
             # The process group's threads must end here, while the interpreter is whole: at its exit they can bring the
-            # process down. So nothing may hold the group, neither cycles with DistributedDataParallel in them, nor
-            # torch.distributed.nn.functional, which keeps as a default the group that is there when it is imported:
-            # DistributedDataParallel imports it by and by, this module before there is one.
+            # process down. So nothing may hold the group, neither DistributedDataParallel, which also would end it with
+            # the interpreter's lock held, that the group's threads may wait for; nor torch.distributed.nn.functional,
+            # which keeps as a default the group that is there when it is imported: DistributedDataParallel imports it
+            # by and by, this module before there is one.
             gc.collect()
             dist.destroy_process_group()
+
+
+def _forget(error: BaseException | None) -> None:
+    """Lets go of the variables of the functions that failed: a model among them would outlive the process group."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def choose_device(device: str | None, world: World) -> torch.device:

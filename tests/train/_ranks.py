@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _ends import fail_if_threads_stay
+from _ends import fail_if_threads_stay, watch
 
 from shardio.train import TrainConfig, run
 
@@ -28,5 +28,6 @@ def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> su
 
 
 if __name__ == "__main__":
+    watch()
     run(TrainConfig(**json.loads(Path(sys.argv[1]).read_text())))
     fail_if_threads_stay()

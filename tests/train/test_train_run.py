@@ -165,6 +165,7 @@ def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
     done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))
     assert done.returncode != 0
     assert "rank 1 has had enough" in done.stderr
+    assert "destroyed before the model" not in done.stderr
 
 
 def test_bad_samples_are_replaced_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
