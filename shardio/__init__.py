@@ -30,9 +30,11 @@ from .dataset import open as open
 from .errors import BadSample as BadSample
 from .errors import ConfigError as ConfigError
 from .errors import MapError as MapError
+from .errors import PipelineStalled as PipelineStalled
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import StateMismatch as StateMismatch
+from .errors import TooManyBad as TooManyBad
 from .fields import Field as Field
 from .manifest import Manifest as Manifest
 from .mixture import Mixture as Mixture
@@ -65,6 +67,7 @@ __all__ = [
     "MixUp",
     "Mixture",
     "Normalize",
+    "PipelineStalled",
     "Plan",
     "RandomApply",
     "RandomAxisFlip",
@@ -82,6 +85,7 @@ __all__ = [
     "ShardioError",
     "StateMismatch",
     "ToFloat",
+    "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",
     "World",

@@ -222,6 +222,8 @@ def _transforms_by_field(
         return {}
     pictures = [name for name, field in fields.items() if field.kind == "image"]
     arrays = [name for name, field in fields.items() if field.kind == "array" and field.fixed]
+    if not isinstance(transforms, Mapping | Sequence):
+        raise ConfigError(f"transforms must be a list, or a dict of lists by field, got {transforms!r}")
     if isinstance(transforms, Mapping):
         for name in transforms:
             if name not in pictures + arrays:

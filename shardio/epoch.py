@@ -13,6 +13,7 @@ from .errors import PipelineClosed
 from .interleave import AnyPlan
 from .job import Batch, Delivery, Made
 from .mixture import Readable
+from .pipeline import close_at_exit
 from .plan import Schedule
 from .quarantine import Quarantine
 from .stats import Meter
@@ -52,6 +53,7 @@ class Epoch(Iterator[Batch]):
         self._closed, self._process = False, os.getpid()
         self._steps = workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(workers, self._steps)
+        close_at_exit(self)  # with its engines
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
@@ -68,7 +70,7 @@ class Epoch(Iterator[Batch]):
             self._send()
             received = time.monotonic()
             made = self._transfer.receive()
-            self.meter.on_device += time.monotonic() - received
+            self.meter.on_device += (time.monotonic() - received) * bool(self._transfer.ahead)
             if isinstance(made, Exception):
                 raise made
             self._quarantine.add(made.bad)  # TooManyBad, or OSError: the report can't be written
@@ -102,7 +104,7 @@ class Epoch(Iterator[Batch]):
             self._sources.append(made.batch["source"].numpy() if mixed and isinstance(made, Delivery) else None)
             sent = time.monotonic()
             self._transfer.send(made)
-            self.meter.on_device += time.monotonic() - sent
+            self.meter.on_device += (time.monotonic() - sent) * bool(self._transfer.ahead)
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""

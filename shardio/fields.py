@@ -263,3 +263,21 @@ def _dtype_name(dtype: str | None) -> str:
     if found is None or found.kind not in "biufc" or found.char in "gG":
         raise ConfigError(f"a dtype must be one of NumPy's bool, int, uint, float or complex types, got {dtype!r}")
     return found.name
+
+
+def describe(field: Field) -> str:
+    """A field in words."""
+    match field.kind:
+        case "image":
+            color = "RGB" if field.channels == 3 else "grey"
+            return f"image, {color}, " + (" x ".join(map(str, field.shape)) if field.shape else "sizes differ")
+        case "array":
+            return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
+        case "scalar":
+            return f"scalar, {field.dtype}"
+    return field.kind
+
+
+def listed(fields: Mapping[str, Field]) -> str:
+    """Fields in words, for messages."""
+    return ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())

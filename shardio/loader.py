@@ -73,11 +73,11 @@ class Loader:
         mixing: `MixUp`, `CutMix`, or several of which each batch gets one: images are mixed with one another, and the
             field `label` becomes float32 [B, num_classes].
         gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage), by kvikio.
-            A file that ends early then ends the loop, whatever `on_bad_sample` says.
+            What cannot be read that way is read by the host, unless `on_bad_sample` is `"raise"`.
         fields: the fields to deliver; None is all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
-            Draw random numbers from a generator seeded with `index` and the epoch, and no worker changes them.
+            Draw random numbers from a generator seeded with `index`, and no worker changes them.
         on_bad_sample: what becomes of a sample that can't be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
             own `index`; `"mask"` delivers zeros, marked False in `valid`, which every batch then has. The number of

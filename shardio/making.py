@@ -17,7 +17,7 @@ from .containers import direct
 from .engines.cpu import BadImage, CpuEngine
 from .engines.headers import plain
 from .engines.volumes import move
-from .errors import BadSample
+from .errors import BadSample, ConfigError
 from .fields import Field, shape_column
 from .interleave import AnyPlan
 from .mapping import Mapped
@@ -242,11 +242,13 @@ class Canvas:
             move(arrays, moves, self.arrays[name][rows])
 
     def _check_labels(self, mixing: Mixing, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
-        """BadSample for a label that is no class."""
+        """BadSample for a label below 0, ConfigError for one above the classes."""
         if (wrong := mixing.check(labels)) is not None:
             where = self.making.dataset.path / self.making.dataset.where(int(indices[wrong]))
             most = mixing.mixers[0].num_classes - 1
-            raise BadSample(f"{where}, field {LABEL!r}: mixing is for labels from 0 to {most}, it is {labels[wrong]}")
+            told = f"{where}, field {LABEL!r}: mixing is for labels from 0 to {most}, it is {labels[wrong]}"
+            # A number that is too large is more likely one of a class that was not counted.
+            raise ConfigError(f"{told}: give a larger num_classes") if labels[wrong] > most else BadSample(told)
 
     def _keep(self) -> direct.Memory:
         """Memory for stored values that is this batch's until it is gone."""

@@ -13,7 +13,7 @@ from .augment import Draws, MixUp
 from .augment.mixing import Mix, Mixer, mixed_labels, mixers_of, no_class
 from .engines.tensors import mix as mix_images
 from .errors import ConfigError
-from .fields import Field
+from .fields import Field, listed
 from .recipe import Recipe
 
 _PLACE = 1 << 20  # behind the places of all transforms in their list
@@ -51,7 +51,7 @@ class Mixing:
             return None
         label = fields.get(LABEL)
         if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-            raise ConfigError(f"mixing needs a whole-number field {LABEL!r}; there are {', '.join(fields)}")
+            raise ConfigError(f"mixing needs a field {LABEL!r} of one whole number each; there are {listed(fields)}")
         if len(recipes) != 1:
             raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
         ((image, recipe),) = recipes.items()

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Generic, Protocol, TypeVar, final
 
 from .errors import PipelineClosed, PipelineStalled
 
@@ -24,20 +24,27 @@ T = TypeVar("T")
 JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
 
 
-_running: "weakref.WeakSet[Pipeline[Any]]" = weakref.WeakSet()
+class _Closes(Protocol):
+    def close(self) -> None: ...
 
 
-def _close_at_exit(pipeline: "Pipeline[Any]") -> None:
-    # Daemon threads that are inside native code when the interpreter ends bring it down with an abort.
-    if not _running:
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-    _running.add(pipeline)
+_running: "weakref.WeakSet[_Closes]" = weakref.WeakSet()
+
+
+def close_at_exit(one: _Closes) -> None:
+    """Has it closed before the interpreter ends.
+
+    Daemon threads that are inside native code then bring the process down with an abort; and what closes later finds
+    the modules that it needs gone.
+    """
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # before what was imported meanwhile ends
+    _running.add(one)
 
 
 def _close_all() -> None:
-    for pipeline in list(_running):
-        pipeline.close()
+    for one in list(_running):
+        one.close()
 
 
 class Job(Protocol[T_co]):
@@ -97,7 +104,7 @@ class Pipeline(Generic[T]):
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
-        _close_at_exit(self)
+        close_at_exit(self)
         for thread in self._threads:
             thread.start()
 

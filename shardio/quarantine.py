@@ -38,7 +38,8 @@ class Bad:
     replaced_by: int | None
 
     def __str__(self) -> str:
-        return f"{self.location}: {self.reason}"
+        place = str(self.location)
+        return self.reason if place in self.reason else f"{place}: {self.reason}"
 
 
 def is_of_sample(error: BaseException) -> bool:

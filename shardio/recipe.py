@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .augment import Draws, KeepingSize, Normalize, RandomErasing, Resizing, ToFloat, Transform
+from .augment import CutMix, Draws, KeepingSize, MixUp, Normalize, RandomErasing, Resizing, ToFloat, Transform
 from .augment.steps import Crop, Erase, Scale, Sizes, Step
 from .errors import ConfigError
 from .types import Indices
@@ -42,6 +42,11 @@ class Recipe:
                     raise ConfigError(
                         f"transform {place}: RandomErasing's value must have 1 or {channels} numbers, got {one.value}"
                     )
+                if isinstance(one, RandomErasing) and affine is None and not _are_bytes(one.value):
+                    raise ConfigError(
+                        f"transform {place}: RandomErasing's value must be whole numbers from 0 to 255 before ToFloat "
+                        f"and Normalize, got {one.value}"
+                    )
             match transform:
                 case ToFloat():
                     if affine is not None:
@@ -65,6 +70,10 @@ class Recipe:
                         )
                     stepped.append(transform)
                     size = transform.out_size(size) if isinstance(transform, Resizing) else size
+                case MixUp() | CutMix():
+                    raise ConfigError(
+                        f"transform {place}: {type(transform).__name__} goes to mixing=, not to transforms"
+                    )
                 case _:
                     raise ConfigError(f"transform {place} must be one of shardio's for images, got {transform!r}")
         return cls(tuple(stepped), affine, dtype, size, erasings)
@@ -98,6 +107,10 @@ class Recipe:
         """What of it gives bytes."""
         kept = self.transforms[: len(self.transforms) - self.erasings]
         return replace(self, transforms=kept, affine=None, dtype="uint8", erasings=0)
+
+
+def _are_bytes(value: float | tuple[float, ...]) -> bool:
+    return all(one in range(256) for one in np.atleast_1d(value).tolist())
 
 
 def _affine(mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int) -> NDArray[np.float32]:

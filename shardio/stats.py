@@ -20,7 +20,7 @@ class LoaderStats:
         bytes: stored bytes read for them.
         seconds: wall time since the epoch was begun.
         wait_seconds: of that, how long the consumer waited for batches.
-        device_seconds: of that, how long for the device: for engines that make whole batches, and for copies.
+        device_seconds: of that, how long for engines of whole batches and copies to a device; 0 without.
         sources: of a mixture, samples delivered of each source.
         stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
     """

@@ -38,6 +38,7 @@ import cv2
 import numpy as np
 import torch
 import torch.distributed as dist
+from _leftovers import left_behind, names
 
 import shardio
 from shardio import durable
@@ -318,7 +319,7 @@ def check(soak: Soak) -> dict[str, Any]:
 def left_over(before: set[str]) -> list[str]:
     """Names in /dev/shm that were not there, and children that are."""
     children = [str(process) for process in multiprocessing.active_children()]
-    return [*sorted({*os.listdir("/dev/shm")} - before), *children]
+    return [*sorted(left_behind(before)), *children]
 
 
 def main() -> None:
@@ -330,7 +331,7 @@ def main() -> None:
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     folder.mkdir(exist_ok=True)
-    before = {*os.listdir("/dev/shm")}
+    before = names()
     torch.set_num_threads(1)  # before the forks: threads do not survive them
     prepare(folder)
     soak = Soak(folder, args.seed)

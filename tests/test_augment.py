@@ -12,6 +12,7 @@ from shardio.augment import (
     ColorJitter,
     Draws,
     GaussianBlur,
+    MixUp,
     Normalize,
     RandomApply,
     RandomChoice,
@@ -178,6 +179,8 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
         (lambda: RandomHorizontalFlip(1.5), r"p must be in \[0, 1\], got 1.5"),
         (lambda: Normalize(0.5, 0.0), "std must be above 0"),
+        (lambda: Normalize((123.7, 116.3, 103.5), 58.0), "mean is on the scale of 0 to 1, got .123.7"),
+        (lambda: Normalize(0.0, 255), r"std is on the scale of 0 to 1, got \(255.0,\): divide it by 255"),
         (lambda: Normalize(math.nan, math.nan), "std must be above 0"),  # nan is not above anything
         (lambda: Recipe.of([Normalize((0.5, 0.5), 1)], channels=3, size=None), "1 or 3 numbers, got 2"),
         (lambda: Recipe.of([ToFloat(), CenterCrop(8)], channels=3, size=None), "CenterCrop must come before"),
@@ -185,8 +188,18 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: Recipe.of([RandomErasing(value=(1, 2))], channels=3, size=None), "must have 1 or 3 numbers"),
         (lambda: Recipe.of([RandomApply([RandomErasing(value=(1, 2))])], channels=3, size=None), "1 or 3 numbers"),
         (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
+        (lambda: RandomErasing(value="random"), "value must be a number, or one for each channel, got 'random'"),  # type: ignore[arg-type]
+        (lambda: Recipe.of([RandomErasing(value=300)], channels=3, size=None), "whole numbers from 0 to 255 before"),
+        (
+            lambda: Recipe.of([RandomErasing(value=0.5), ToFloat()], channels=3, size=None),
+            r"before ToFloat .* got \(0.5,",
+        ),
+        (lambda: Recipe.of([RandomApply([RandomErasing(value=-1)])], channels=3, size=None), "from 0 to 255 before"),
+        (lambda: Recipe.of([MixUp(5)], channels=3, size=None), "transform 0: MixUp goes to mixing="),  # type: ignore[list-item]
+        (lambda: RandomApply(ColorJitter(0.5)), "RandomApply takes a list of transforms, got ColorJitter"),  # type: ignore[arg-type]
         (lambda: RandomChoice([]), "RandomChoice needs at least one transform"),
         (lambda: ColorJitter(brightness=-1), "brightness must be a number of at least 0"),
+        (lambda: ColorJitter(brightness=None), "brightness must be a number of at least 0 or"),  # type: ignore[arg-type]
         (lambda: ColorJitter(hue=0.7), "hue must be"),
         (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
         (lambda: RandomRotation((30, 10)), "degrees must be"),

@@ -46,7 +46,7 @@ def test_an_engine_that_is_the_limit_is_named(tmp_path: Path) -> None:
     """Its work is none of the workers' stages."""
     path = photos(tmp_path / "d", 64)
     result = measure(BenchConfig(str(path), batch_size=16, epochs=2, image_size=200, engine="nvimgcodec"))
-    assert result.limit.startswith("engine and copies: ")
+    assert result.limit.startswith("engine nvimgcodec: ")
     by_cpu = measure(BenchConfig(str(path), batch_size=16, epochs=2, image_size=200, engine="cpu"))
     assert not by_cpu.limit.startswith("engine")
 
@@ -60,6 +60,8 @@ def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes().replace(stored, bytes(len(stored))))
     with pytest.raises(BadSample, match=r"row 23 \(sample 23\)"):
         measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8))
+    went_on = measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8, on_bad_sample="replace"))
+    assert went_on.bad == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert config.epochs == 1
         tried.append(config.hw_decoder_load)
         rate = 1000 - abs(config.hw_decoder_load - 0.8)
-        return BenchResult(config, rate, 0.0, 0.0, 0.0, {}, "", [])
+        return BenchResult(config, rate, 0.0, 0.0, 1, 0.0, 0, {}, "", [])
 
     monkeypatch.setattr(decoder, "measure", fake)
     told: list[float] = []

@@ -110,6 +110,32 @@ def test_dtype_and_compression(tmp_path: Path) -> None:
     )
 
 
+def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
+    """Arrays of bytes that may be pixels, and labels with a shape; not where it was said, nor of others."""
+    arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}
+    others = {"label": np.zeros((4, 1), np.uint8), "small": np.zeros((4, 15, 15), np.uint8), "f": np.zeros((4, 32, 32))}
+    np.savez(tmp_path / "in.npz", **arrays, **others)
+    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "planes")
+    notes = [line for line in told.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: field 'image' is array, uint8, [32, 32, 3]; if these are pixels, --pixels image makes images of them",
+        "note: field 'label' is array, uint8, [1]; training takes one whole number each: [n], not [n, 1]",
+    ]
+    dataset = shardio.open(tmp_path / "out")
+    with pytest.raises(
+        shardio.ConfigError, match=r"field 'label' of one whole number each; .* label \(array, uint8, \[1\]\)"
+    ):
+        shardio.Loader(dataset, 2, transforms={"planes": [shardio.ToFloat()]}, mixing=shardio.MixUp(5))
+    with pytest.raises(
+        shardio.ConfigError, match="arrays of pixels become images when they are converted with --pixels"
+    ):
+        shardio.Loader(dataset, 2, transforms={"image": [shardio.RandomCrop(8)]})
+    with pytest.raises(
+        shardio.ConfigError, match="transforms must be a list, or a dict of lists by field, got RandomCrop"
+    ):
+        shardio.Loader(dataset, 2, transforms=shardio.RandomCrop(8))  # type: ignore[arg-type]
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     """It tells what there would be: the samples that are chosen, shards, fields as they would be stored."""
     np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))

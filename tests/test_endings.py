@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _leftovers import left_behind, names
 
 import shardio
 from shardio import World
@@ -62,7 +63,7 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
     """A loop left early, an exception, sys.exit, Ctrl-C, SIGTERM and SIGKILL: the code of each, and nothing stays."""
     (tmp_path / "main.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()
-    before = set(os.listdir("/dev/shm"))
+    before = names()
     job = subprocess.Popen(
         [sys.executable, tmp_path / "main.py", how, str(isolate)],
         stdout=subprocess.PIPE,
@@ -87,7 +88,7 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
     while any(running(pid) for pid in producers) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(running(pid) for pid in producers)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not left_behind(before)
     assert os.listdir(tmp_path / "tmp") == []
 
 

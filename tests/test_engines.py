@@ -446,6 +446,42 @@ def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+HELD = """
+import sys
+from test_engines import CROP, dataset, load, photo
+
+def batches():
+    return iter(load(dataset([photo(number) for number in range(40)]), sys.argv[1]))
+
+if sys.argv[2] == "module":
+    held = batches()
+    next(held)
+else:
+    def ends():
+        held = batches()
+        next(held)
+        raise RuntimeError("enough")
+    ends()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["module", "function"])
+@pytest.mark.parametrize("engine", WHOLE)
+def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
+    """The process ends without a word of it, also where its own error keeps the iterator."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELD, engine, where],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )
+    assert done.returncode == (where == "function"), done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.stderr.count("Traceback") == (where == "function")
+
+
 class Refusing:
     """An engine that makes nothing."""
 

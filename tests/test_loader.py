@@ -367,7 +367,7 @@ def test_stats_add_up() -> None:
     assert stats.samples == len(delivered) == 56
     assert stats.bytes == sum(len(ds[index]["image"]) for index in delivered)
     assert 0 < stats.wait_seconds <= stats.seconds
-    assert 0 < stats.device_seconds < stats.wait_seconds
+    assert stats.device_seconds == 0
     assert 0 < stats.starved <= 1
     assert stats.stage_seconds.keys() == {"read", "decode"}
     assert stats.samples_per_second == pytest.approx(56 / stats.seconds)

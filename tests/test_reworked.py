@@ -105,7 +105,9 @@ def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
 @pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
 def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
     """One that is not there, one without arrays, one that is cast as well."""
-    with pytest.raises(ConfigError, match=rf"pixels: must be fields of arrays \(a\) that are not cast, got '{name}'"):
+    with pytest.raises(
+        ConfigError, match=rf"pixels are fields of arrays that are not cast \(arrays here: a\), got '{name}'"
+    ):
         Reworked(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
 
 

@@ -216,11 +216,11 @@ def test_the_device_makes_what_the_host_makes(device: str, bad: tuple[int, ...],
 
 def test_a_label_that_is_no_class_is_a_bad_sample(device: str) -> None:
     """It is named, and passed over where that is asked for, on the host and for a device."""
-    rows = [{"image": jpeg(20, 24, seed=n), "label": 99 if n == 13 else n % 5} for n in range(24)]
+    rows = [{"image": jpeg(20, 24, seed=n), "label": -1 if n == 13 else n % 5} for n in range(24)]
     data = shardio.from_samples(rows)
     options = {"transforms": NUMBERS, "mixing": shardio.MixUp(5), "engine": "cpu"}
     for where in (None, device):
-        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing is for labels from 0 to 4, it is 99"):
+        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing is for labels from 0 to 4, it is -1"):
             list(load(data, device=where, **options))
         loader = load(data, device=where, on_bad_sample="replace", max_bad=2, **options)
         assert len(list(loader)) == 4

@@ -24,7 +24,8 @@ from ._common import check_index, read_image, read_images
 from ._texts import Texts
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
-_SHOWN = 5  # kinds of files that a remark names
+_SHOWN = 5  # kinds of files that a remark names, or folders
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 _Id: TypeAlias = tuple[int, int]
 
@@ -70,19 +71,21 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     paths = Texts()
     sizes = array("q")
     counts: list[int] = []
-    left = Counter[str]()
+    left, empty = Counter[str](), list[str]()
     for name in classes:
         below = sorted(_walk(root, name, suffixes, above, left))
-        if not below:
-            wanted = ", ".join(suffixes)
-            raise SourceError(f"a class folder needs an image, {shown(root / name)} holds none; suffixes: {wanted}")
+        empty += [] if below else [shown(root / name)]
         for path, size in below:
             paths.append(path)
             sizes.append(size)
         counts.append(len(below))
     starts = tuple(accumulate(counts, initial=0))[:-1]
-    beside = sum(_takes(entry, suffixes) for entry in tops)
-    remarks = _remarks(suffixes, left, beside)
+    if empty:
+        told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
+        raise SourceError(f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}")
+    remarks = _remarks(suffixes, left, sum(_takes(entry, suffixes) for entry in tops))
+    if all(name.lower() in _PARTS for name in classes):
+        remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
     return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts, remarks)
 
 

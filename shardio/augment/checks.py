@@ -22,7 +22,9 @@ def range_of(value: Sequence[float], name: str) -> tuple[float, float]:
 
 def span_of(value: float | Sequence[float], name: str, middle: float, low: float, high: float) -> tuple[float, float]:
     """(least, most) within [low, high]; one number is how far both are from `middle`, at most down to `low`."""
-    if isinstance(value, (int, float)):
+    if not isinstance(value, (int, float, Sequence)):
+        pair = (1.0, 0.0)
+    elif isinstance(value, (int, float)):
         pair = (max(middle - value, low), middle + value) if value >= 0 else (1.0, 0.0)
     else:
         pair = (value[0], value[1]) if len(value) == 2 else (1.0, 0.0)

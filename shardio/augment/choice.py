@@ -19,6 +19,8 @@ Simple: TypeAlias = RandomHorizontalFlip | RandomRotation | ColorJitter | Random
 
 
 def _simple(transforms: Sequence[Simple], what: str) -> tuple[Simple, ...]:
+    if not isinstance(transforms, Sequence):
+        raise ConfigError(f"{what} takes a list of transforms, got {transforms!r}")
     for place, transform in enumerate(transforms):
         if not isinstance(transform, Simple):
             names = ", ".join(kind.__name__ for kind in Simple.__args__)
@@ -30,7 +32,7 @@ def _simple(transforms: Sequence[Simple], what: str) -> tuple[Simple, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RandomApply:
-    """Apply some transforms, all or none, with probability `p`. They are such as keep an image's size."""
+    """Apply some transforms, all or none, with probability `p`. Of which kinds: see `Simple`."""
 
     transforms: Sequence[Simple]
     p: float = 0.5
@@ -51,7 +53,7 @@ class RandomApply:
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice:
-    """Apply one of some transforms to each image, all as likely. They are such as keep an image's size."""
+    """Apply one of some transforms to each image, all as likely. Of which kinds: see `Simple`."""
 
     transforms: Sequence[Simple]
 

@@ -117,7 +117,7 @@ class GaussianBlur:
 class RandomErasing:
     """Set a box of random area, shape and place to `value` with probability `p`.
 
-    Before ToFloat and Normalize `value` is on the scale 0 to 255, behind them on theirs.
+    Before ToFloat and Normalize `value` is a whole number from 0 to 255, behind them on their scale.
 
     Args:
         p: probability.
@@ -135,8 +135,11 @@ class RandomErasing:
         probability_of(self.p)
         range_of(self.scale, "scale")
         range_of(self.ratio, "ratio")
-        value = (self.value,) if isinstance(self.value, (int, float)) else tuple(self.value)
-        object.__setattr__(self, "value", tuple(map(float, value)))
+        try:
+            value = (self.value,) if isinstance(self.value, (int, float)) else tuple(self.value)
+            object.__setattr__(self, "value", tuple(map(float, value)))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"value must be a number, or one for each channel, got {self.value!r}") from error
 
     def steps(self, sizes: Sizes, draws: Draws) -> tuple[Erase, ...]:
         """The first of ten boxes that fits; none where none does."""

@@ -5,6 +5,7 @@ Sources: He et al. 2015 / Szegedy et al. 2014 for RandomResizedCrop as torchvisi
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,7 +207,7 @@ class RandomRotation:
     """
 
     degrees: float | tuple[float, float]
-    interpolation: Interpolation = "nearest"
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
 
     def __post_init__(self) -> None:
         degrees = self.degrees

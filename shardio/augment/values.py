@@ -47,6 +47,9 @@ class Normalize:
             object.__setattr__(
                 self, name, (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
             )
+        for name, most in (("mean", 1.0), ("std", 10.0)):
+            if any(abs(value) > most for value in getattr(self, name)):
+                raise ConfigError(f"{name} is on the scale of 0 to 1, got {getattr(self, name)}: divide it by 255")
         if not self.std or any(not s > 0 for s in self.std):  # type: ignore[union-attr]  # a tuple by now
             raise ConfigError(f"std must be above 0, got {self.std!r}")
         _precision(self.dtype)

@@ -179,7 +179,10 @@ class ArrayRecipe:
         out = shape
         for place, transform in enumerate(transforms):
             if not isinstance(transform, ArrayTransform):
-                raise ConfigError(f"transform {place} must be one of shardio's for arrays, got {transform!r}")
+                raise ConfigError(
+                    f"transform {place} must be one of shardio's for arrays, got {transform!r}; arrays of pixels "
+                    "become images when they are converted with --pixels"
+                )
             out = transform.out_shape(out)
             kept.append(transform)
         return cls(tuple(kept), shape, out)

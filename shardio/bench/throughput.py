@@ -18,6 +18,7 @@ from ..engines.choice import Engine
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..job import Batch
 from ..loader import Loader
+from ..quarantine import OnBad
 from ..stats import LoaderStats
 from ..world import World
 from .machine import describe
@@ -42,6 +43,7 @@ class BenchConfig:
         engine: what makes images.
         device: where batches are to be; each step then waits until they are there.
         hw_decoder_load: share of the images for a GPU's JPEG decoder; None is the engine's own choice.
+        on_bad_sample: what is done with bad samples, any number of them: see Loader.
     """
 
     dataset: str
@@ -56,6 +58,7 @@ class BenchConfig:
     engine: Engine = "auto"
     device: str | None = None
     hw_decoder_load: float | None = None
+    on_bad_sample: OnBad = "raise"
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "ranks"):
@@ -73,7 +76,9 @@ class BenchResult:
         samples_per_second: per rank, the median over epochs of the slowest rank, as allreduce would wait for it.
         bytes_per_second: stored bytes read per rank, likewise.
         starved: share of wall time waited for input, mean over ranks and epochs.
-        busy: share of the workers' time spent in stages; near 1 the workers are the limit.
+        threads: workers of a rank that were at work in the end; `"auto"` may take fewer than there are cores.
+        busy: share of their time spent in stages; near 1 the workers are the limit.
+        bad: bad samples met.
         stages: share of the stages' time by stage.
         limit: the verdict in words.
         epochs: per epoch and rank, what the loader's stats said.
@@ -83,7 +88,9 @@ class BenchResult:
     samples_per_second: float
     bytes_per_second: float
     starved: float
+    threads: int
     busy: float
+    bad: int
     stages: dict[str, float]
     limit: str
     epochs: list[list[LoaderStats]]
@@ -138,7 +145,7 @@ def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = N
     finally:
         for process in ranks:
             process.join(START_LIMIT)
-    return _summary(config, loader, [list(epoch) for epoch in zip(*results, strict=True)])
+    return _summary(config, results)
 
 
 def _loader(config: BenchConfig, world: World) -> Loader:
@@ -153,7 +160,18 @@ def _loader(config: BenchConfig, world: World) -> Loader:
         engine=config.engine,
         device=config.device,
         engine_options={} if config.hw_decoder_load is None else {"hw_decoder_load": config.hw_decoder_load},
+        on_bad_sample=config.on_bad_sample,
+        max_bad=len(dataset),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """What a rank has measured in an epoch; threads at work in its end, and bad samples met until then."""
+
+    stats: LoaderStats
+    threads: int
+    bad: int
 
 
 def _there(batch: Batch) -> float:
@@ -169,7 +187,7 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
     processes.die_with_parent()
     try:
         loader = _loader(config, World(rank, config.ranks, rank, config.ranks))
-        epochs = []
+        epochs: list[_Epoch] = []
         done = 0
         for _ in range(config.epochs):
             barrier.wait(START_LIMIT)
@@ -183,7 +201,8 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
                     sender.send(done)
             stats = loader.stats()
             waited, device = stats.wait_seconds + late, stats.device_seconds + late
-            epochs.append(replace(stats, wait_seconds=waited, device_seconds=device))
+            stats = replace(stats, wait_seconds=waited, device_seconds=device)
+            epochs.append(_Epoch(stats, loader.setting.threads, len(loader.quarantine())))
         sender.send(epochs)
     except BaseException as error:
         sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
@@ -192,9 +211,9 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
 
 def _receive(
     receivers: "list[Connection[Any, Any]]", total: int, progress: Callable[[int, int], None] | None
-) -> list[list[LoaderStats]]:
+) -> list[list[_Epoch]]:
     """Each rank's epochs, in rank order; raises the first error that any rank sends."""
-    results: dict[int, list[LoaderStats]] = {}
+    results: dict[int, list[_Epoch]] = {}
     while len(results) < len(receivers):
         open_ranks = {receivers[rank]: rank for rank in range(len(receivers)) if rank not in results}
         ready = wait(list(open_ranks), START_LIMIT)
@@ -215,7 +234,9 @@ def _receive(
     return [results[rank] for rank in range(len(receivers))]
 
 
-def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]]) -> BenchResult:
+def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
+    epochs = [[one.stats for one in epoch] for epoch in zip(*ranks, strict=True)]
+    threads = round(median(rank[-1].threads for rank in ranks))
     flat = [stats for epoch in epochs for stats in epoch]
     stage_seconds: dict[str, float] = {}
     for stats in flat:
@@ -223,7 +244,8 @@ def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]
             stage_seconds[name] = stage_seconds.get(name, 0.0) + seconds
     spent = sum(stage_seconds.values())
     shares = {name: seconds / spent for name, seconds in sorted(stage_seconds.items(), key=lambda item: -item[1])}
-    busy = spent / (loader.threads * sum(stats.seconds for stats in flat))
+    # The first epoch may have had more of them.
+    busy = min(1.0, spent / (threads * sum(stats.seconds for stats in flat)))
     starved = sum(stats.starved for stats in flat) / len(flat)
     device = sum(stats.device_seconds for stats in flat) / max(sum(stats.wait_seconds for stats in flat), 1e-9)
     return BenchResult(
@@ -231,18 +253,25 @@ def _summary(config: BenchConfig, loader: Loader, epochs: list[list[LoaderStats]
         samples_per_second=median(min(stats.samples_per_second for stats in epoch) for epoch in epochs),
         bytes_per_second=median(min(stats.bytes / stats.seconds for stats in epoch) for epoch in epochs),
         starved=starved,
+        threads=threads,
         busy=busy,
+        bad=sum(rank[-1].bad for rank in ranks),
         stages=shares,
-        limit=_verdict(shares, busy, starved, device),
+        limit=_verdict(shares, busy, starved, device, _on_device(config)),
         epochs=epochs,
     )
 
 
-def _verdict(stages: dict[str, float], busy: float, starved: float, device: float) -> str:
+def _on_device(config: BenchConfig) -> str:
+    """What batches wait for behind the workers."""
+    return f"engine {config.engine}" if config.device in (None, "cpu") else f"engine {config.engine} and copies"
+
+
+def _verdict(stages: dict[str, float], busy: float, starved: float, device: float, what: str) -> str:
     if starved < 0.05:
         return "the consumer: input keeps up with it"
     if device > 0.5:
-        return f"engine and copies: {device:.0%} of the time waited is for them, the workers are {busy:.0%} busy"
+        return f"{what}: {device:.0%} of the time waited is for that, the workers are {busy:.0%} busy"
     stage, share = next(iter(stages.items()))
     if busy > 0.8:
         return f"{stage}: {share:.0%} of the workers' time, and the workers are {busy:.0%} busy"

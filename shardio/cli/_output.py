@@ -1,11 +1,9 @@
-"""Results as JSON, fields in words."""
+"""Results written as JSON."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from ..fields import Field
 
 
 def write_json(file: str | None, result: Mapping[str, Any]) -> bool:
@@ -18,16 +16,3 @@ def write_json(file: str | None, result: Mapping[str, Any]) -> bool:
         return True
     Path(file).write_text(f"{text}\n")
     return False
-
-
-def describe(field: Field) -> str:
-    """A field in words."""
-    match field.kind:
-        case "image":
-            color = "RGB" if field.channels == 3 else "grey"
-            return f"image, {color}, " + (" x ".join(map(str, field.shape)) if field.shape else "sizes differ")
-        case "array":
-            return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
-        case "scalar":
-            return f"scalar, {field.dtype}"
-    return field.kind

@@ -4,7 +4,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -20,13 +20,13 @@ from ..convert.pack import OnError, Progress
 from ..convert.reworked import Reworked
 from ..convert.runners import in_processes
 from ..errors import BadSample, ConfigError, TooManyBad
+from ..fields import Field, describe
 from ..rework import Recompress, Rework
 from ..source import HasRemarks, Source
 from ..types import Indices
 from ..units import format_size
 from ..world import World
 from ..writer import DEFAULT_SHARD_SIZE
-from ._output import describe
 from ._progress import progress
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
@@ -95,7 +95,7 @@ class Packing:
     ] = None
     pixels: Annotated[
         str | None,
-        typer.Option(help="Fields of uint8 arrays, [h, w], [h, w, 3] or [3, h, w], to become PNG images: image,mask."),
+        typer.Option(help="Fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to become PNG images."),
     ] = None
     compress: Annotated[
         str | None,
@@ -111,8 +111,8 @@ class Packing:
         workers = max(1, len(os.sched_getaffinity(0)) // world.local_size) if self.workers is None else self.workers
         if self.report is not None and not world.rank and not self.dry_run:
             self.report.open("a").close()  # a path that cannot be written to shows now, and not after the work
-        if isinstance(source, HasRemarks) and not world.rank:
-            for remark in source.remarks:
+        if not world.rank:
+            for remark in (*(source.remarks if isinstance(source, HasRemarks) else ()), *self._remarks(source)):
                 print(f"note: {remark}", file=sys.stderr)
         source = self._reworked(source)
         try:
@@ -191,6 +191,18 @@ class Packing:
         for name, field in source.fields.items():
             print(f"  {name:{width}}  {describe(field)}")
 
+    def _remarks(self, source: Source) -> Iterator[str]:
+        """Of fields that look like something else than they are stored as."""
+        for name, field in source.fields.items():
+            if name == "label" and field.kind == "array" and field.shape in ((1,), (1, 1), (1, 1, 1)):
+                yield f"field 'label' is {describe(field)}; training takes one whole number each: [n], not [n, 1]"
+            if name not in self._pixel_fields and _looks_like_pixels(field):
+                yield f"field {name!r} is {describe(field)}; if these are pixels, --pixels {name} makes images of them"
+
+    @property
+    def _pixel_fields(self) -> list[str]:
+        return [name.strip() for name in (self.pixels or "").split(",") if name.strip()]
+
     def _reworked(self, source: Source) -> Source:
         images = Rework(
             self.resize_shorter,
@@ -199,7 +211,7 @@ class Packing:
             cast(Recompress, self.recompress),
         )
         dtypes = _pairs(self.dtype)
-        pixels = [name.strip() for name in (self.pixels or "").split(",") if name.strip()]
+        pixels = self._pixel_fields
         return source if images.idle and not dtypes and not pixels else Reworked(source, images, dtypes, pixels)
 
     def _chosen(self, source: Source, workers: int, show: Any) -> Mapping[str, Indices | None]:
@@ -241,6 +253,14 @@ def with_packing(command: Callable[..., None]) -> Callable[..., None]:
     described.__annotations__ = {p.name: p.annotation for p in parameters}
     described.__doc__, described.__name__ = command.__doc__, command.__name__
     return packed
+
+
+def _looks_like_pixels(field: Field) -> bool:
+    """Whether image transforms would be looked for: bytes [h, w], [h, w, 3] or [3, h, w], 16 pixels a side or more."""
+    shape = field.shape or ()
+    sides = shape[1:] if len(shape) == 3 and shape[0] in (1, 3) else shape[:2]
+    channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
+    return field.kind == "array" and field.dtype == "uint8" and channels and min(sides) >= 16
 
 
 def _named(show: Progress, name: str) -> Progress:

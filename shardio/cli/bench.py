@@ -14,6 +14,7 @@ from ._progress import progress
 if TYPE_CHECKING:
     from ..bench import BenchResult
     from ..engines.choice import Engine
+    from ..quarantine import OnBad
 
 
 def bench(
@@ -36,6 +37,9 @@ def bench(
     tune: Annotated[
         bool, typer.Option("--tune", help="Try several --hw-decoder-load, an epoch each, and keep the best.")
     ] = False,
+    on_bad_sample: Annotated[
+        str, typer.Option(help="raise: end at a bad sample; replace or mask: go on, and tell how many there were.")
+    ] = "raise",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure input throughput per rank, and name what limits it.
@@ -47,12 +51,14 @@ def bench(
       shardio bench data/photos --batch-size 256 --image-size 224 --ranks 4 --step-time 0.1 --json bench.json
 
       shardio bench data/photos --image-size 224 --device cuda --engine dali --tune
+
+      shardio bench data/photos --image-size 224 --on-bad-sample replace
     """
     from ..bench import BenchConfig, measure, tune_decoder  # here and not above, as it loads torch
 
     config = BenchConfig(
         *(str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed),
-        *(cast("Engine", engine), device, hw_decoder_load),  # checked there
+        *(cast("Engine", engine), device, hw_decoder_load, cast("OnBad", on_bad_sample)),  # checked there
     )
     if tune:
         best = tune_decoder(
@@ -80,8 +86,9 @@ def summary(result: "BenchResult") -> str:
         f"samples/s per rank  {result.samples_per_second:,.0f} (median of {result.config.epochs} epochs, slowest rank)",
         f"read per rank       {format_size(result.bytes_per_second)}/s",
         f"starved             {result.starved:.0%} of the time",
-        f"workers' time       {stages}",
+        f"workers' time       {stages}; {result.threads} threads at work in the end",
         f"limited by          {result.limit}",
+        *([f"bad samples         {result.bad}"] if result.bad else []),
         f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "
         f"{'with' if machine['compiled'] else 'without'} the compiled part",
     )

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import manifest
+from ..fields import describe
 from ..units import format_size
-from ._output import describe
 
 
 def info(

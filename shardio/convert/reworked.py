@@ -39,7 +39,9 @@ class Reworked:
         for name in sorted(self._pixels):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
                 arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
-                raise ConfigError(f"pixels: must be fields of arrays ({arrays}) that are not cast, got {name!r}")
+                raise ConfigError(
+                    f"pixels are fields of arrays that are not cast (arrays here: {arrays}), got {name!r}"
+                )
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
                 raise ConfigError(f"dtype: {name!r} is no field of numbers; there are {', '.join(source.fields)}")

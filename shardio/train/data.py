@@ -9,6 +9,7 @@ from ..augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResized
 from ..dataset import Dataset
 from ..dataset import open as open_dataset
 from ..errors import ConfigError
+from ..fields import listed
 from ..loader import Loader
 from .config import TrainConfig
 from .distributed import Job
@@ -150,11 +151,9 @@ def _open(path: str) -> Dataset:
     dataset = open_dataset(path)
     label, image = dataset.fields.get("label"), dataset.fields.get("image")
     if image is None or image.kind != "image":
-        raise ConfigError(f"{path}: training needs an image field called 'image'; there are {_listed(dataset)}")
+        raise ConfigError(f"{path}: training needs an image field called 'image'; there are {listed(dataset.fields)}")
     if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-        raise ConfigError(f"{path}: training needs a whole-number field called 'label'; there are {_listed(dataset)}")
+        raise ConfigError(
+            f"{path}: training needs one whole number each called 'label'; there are {listed(dataset.fields)}"
+        )
     return dataset
-
-
-def _listed(dataset: Dataset) -> str:
-    return ", ".join(f"{name} ({field.dtype or field.kind})" for name, field in dataset.fields.items())

@@ -234,9 +234,17 @@ class TestRefusals:
     def test_a_class_folder_without_images(self, tmp_path: Path) -> None:
         """A class that nobody has a picture of is a mistake, and the message names it."""
         class_folders(tmp_path)
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(SourceError, match=r"a class folder needs an image, .*/empty holds none"):
+        for name in "abcdefg":
+            (tmp_path / name).mkdir()
+        named = ", ".join(f".*/{name}" for name in "abcde")
+        with pytest.raises(SourceError, match=rf"class folders need images, there are none in {named} and 2 more; suf"):
             imagefolder(tmp_path)
+
+    def test_folders_that_are_parts_and_not_classes(self, tmp_path: Path) -> None:
+        """They are taken as torchvision takes them, and a note asks whether they are meant."""
+        class_folders(tmp_path, {"train": ["a.jpg"], "Val": ["b.jpg"]})
+        (remark,) = imagefolder(tmp_path).remarks
+        assert remark == "the classes are Val, train; if these are parts of a data set, convert them one by one"
 
     def test_a_folder_without_images(self, tmp_path: Path) -> None:
         """The message names the suffixes that were looked for."""
