@@ -2,8 +2,9 @@
 
     python benchmarks/parity.py /tmp/photos --json parity.json
 
-For each list of transforms: the mean, of the image that is furthest apart too, and the largest absolute difference to the CPU engine's bytes, and for crops and
-resizes the mean difference of each engine to what Pillow makes of the very same boxes. Crops and indices must be equal.
+For each list of transforms: the mean, of the image that is furthest apart too, and the largest absolute difference to
+the CPU engine's bytes, and for crops and resizes the mean difference of each engine to what Pillow makes of the very
+same boxes. Crops and indices must be equal.
 """
 
 import argparse
