@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .canvas import Canvas
 from .engines.base import Later, Pictures
 from .engines.tensors import delivered
 from .engines.volumes import move_tensors
 from .errors import ConfigError
 from .gpudirect import Stored
 from .interleave import AnyPlan
-from .making import Canvas, Making
+from .making import Making
 from .mapping import Mapped, collate
 from .mixing import LABEL
 from .mixture import MixedSelection

@@ -11,10 +11,10 @@ import torch.utils.data
 from .arguments import whole_of
 from .augment import Transform
 from .batches import Collator
+from .canvas import Canvas
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .errors import ConfigError
-from .making import Canvas
 from .mixture import Mixture
 from .plan import Part, Plan
 from .quarantine import OnBad

@@ -65,6 +65,7 @@ LAYERS = [
         "mixing",
         "quarantine",
         "making",
+        "canvas",
         "job",
         "batches",
         "producing",
