@@ -281,3 +281,10 @@ def describe(field: Field) -> str:
 def listed(fields: Mapping[str, Field]) -> str:
     """Fields in words, for messages."""
     return ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())
+
+
+def labelled(name: str, field: Field) -> Field:
+    """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
+    if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
+        return field
+    return Field("scalar", dtype="int64")

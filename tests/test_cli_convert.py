@@ -119,7 +119,7 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     notes = [line for line in told.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: field 'image' is array, uint8, [32, 32, 3]; if these are pixels, --pixels image makes images of them",
-        "note: field 'label' is array, uint8, [1]; training takes one whole number each: [n], not [n, 1]",
+        "note: field 'label' is array, uint8, [1]; --squeeze label makes numbers of it, which training takes",
     ]
     dataset = shardio.open(tmp_path / "out")
     with pytest.raises(

@@ -130,6 +130,27 @@ def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
     assert np.array_equal(batch["image"].numpy(), images[:, 2:10, 4:12])
 
 
+def test_arrays_of_one_element_become_numbers() -> None:
+    """Labels int64 as all labels; others of their own type, or of the one that is asked for."""
+    sample = {"label": np.full((1, 1), 7, np.uint8), "x": np.ones(1, np.float32), "y": np.ones((1,), np.float64)}
+    source = Reworked(Samples([sample]), NONE, {"y": "float32"}, squeeze=["label", "x", "y"])
+    assert source.fields == {
+        "label": Field("scalar", "int64"),
+        "x": Field("scalar", "float32"),
+        "y": Field("scalar", "float32"),
+    }
+    made = source[0]
+    assert [(name, np.shape(value), np.asarray(value).dtype) for name, value in made.items()] == [
+        ("label", (), np.int64),
+        ("x", (), np.float32),
+        ("y", (), np.float32),
+    ]
+    assert made["label"] == 7
+    for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
+        with pytest.raises(ConfigError, match="squeeze: fields of arrays of one element, got 'a'; there are"):
+            Reworked(Samples([{name: value}]), NONE, {}, squeeze=["a"])
+
+
 def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
     """Going on with a conversion that made no images of them is refused."""
     source = Samples([{"a": noise(4, 5, 3)}])

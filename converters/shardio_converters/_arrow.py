@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field
+from shardio.fields import Field, labelled
 
 from . import _arrow_values as values
 from ._arrow_values import arrow
-from ._common import labelled
 
 Features: TypeAlias = Mapping[str, Any]
 """Features by column as their JSON has them: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""

@@ -112,13 +112,6 @@ def check_index(index: int, count: int) -> None:
         raise IndexError(f"index must be in [0, {count}), got {index}")
 
 
-def labelled(name: str, field: Field) -> Field:
-    """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
-    if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
-        return field
-    return Field("scalar", dtype="int64")
-
-
 def sniffed(values: Iterable[bytes]) -> Field:
     """A field of images if the first of `values` that isn't empty begins like one, otherwise of bytes."""
     first = next((value for value in values if len(value)), b"")

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.fields import Field, labelled
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
 from shardio.types import Sample
 
 from ._arrays import listed, measure
-from ._common import OneOpen, check_index, choose, labelled
+from ._common import OneOpen, check_index, choose
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 

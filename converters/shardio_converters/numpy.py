@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field
+from shardio.fields import Field, labelled
 from shardio.foreign.files import find
 from shardio.foreign.names import shown
 from shardio.types import Sample
 
 from ._arrays import array_field, sample_value
-from ._common import check_index, choose, labelled
+from ._common import check_index, choose
 from ._npy_files import Stored, is_npz, of_npy, of_npz
 
 

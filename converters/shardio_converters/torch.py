@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from shardio import images
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field, infer_fields
+from shardio.fields import Field, infer_fields, labelled
 from shardio.types import Sample
 
-from ._common import check_index, labelled
+from ._common import check_index
 from ._torch_values import default_names, is_made_here, parts, plain
 from ._user_code import Named, made, run
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field
+from shardio.fields import Field, labelled
 from shardio.foreign.names import shown
 from shardio.types import Sample
 
 from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
-from ._common import OneOpen, check_index, choose, labelled
+from ._common import OneOpen, check_index, choose
 from ._zarr_store import DAMAGE, Column, Store, columns
 
 _MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -96,6 +97,10 @@ class Packing:
     pixels: Annotated[
         str | None,
         typer.Option(help="Fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to become PNG images."),
+    ] = None
+    squeeze: Annotated[
+        str | None,
+        typer.Option(help="Fields of arrays of one element, [n, 1], to become numbers without a shape: label."),
     ] = None
     compress: Annotated[
         str | None,
@@ -194,14 +199,11 @@ class Packing:
     def _remarks(self, source: Source) -> Iterator[str]:
         """Of fields that look like something else than they are stored as."""
         for name, field in source.fields.items():
-            if name == "label" and field.kind == "array" and field.shape in ((1,), (1, 1), (1, 1, 1)):
-                yield f"field 'label' is {describe(field)}; training takes one whole number each: [n], not [n, 1]"
-            if name not in self._pixel_fields and _looks_like_pixels(field):
+            single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
+            if name == "label" and single and name not in _names(self.squeeze):
+                yield f"field 'label' is {describe(field)}; --squeeze label makes numbers of it, which training takes"
+            if name not in _names(self.pixels) and _looks_like_pixels(field):
                 yield f"field {name!r} is {describe(field)}; if these are pixels, --pixels {name} makes images of them"
-
-    @property
-    def _pixel_fields(self) -> list[str]:
-        return [name.strip() for name in (self.pixels or "").split(",") if name.strip()]
 
     def _reworked(self, source: Source) -> Source:
         images = Rework(
@@ -211,8 +213,9 @@ class Packing:
             cast(Recompress, self.recompress),
         )
         dtypes = _pairs(self.dtype)
-        pixels = self._pixel_fields
-        return source if images.idle and not dtypes and not pixels else Reworked(source, images, dtypes, pixels)
+        pixels, squeeze = _names(self.pixels), _names(self.squeeze)
+        idle = images.idle and not (dtypes or pixels or squeeze)
+        return source if idle else Reworked(source, images, dtypes, pixels, squeeze)
 
     def _chosen(self, source: Source, workers: int, show: Any) -> Mapping[str, Indices | None]:
         """By the name of each split ("" if there are none) its samples' numbers; None for all."""
@@ -266,6 +269,10 @@ def _looks_like_pixels(field: Field) -> bool:
 def _named(show: Progress, name: str) -> Progress:
     """Progress of one of several datasets."""
     return (lambda what, done, total: show(f"{what} {name}", done, total)) if name else show
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _pairs(text: str | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ._packing import Packing, with_packing
 
 SHARED = (
     "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
-    "--pixels image",
+    "--pixels image --squeeze label",
     '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
     "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
     "--on-error skip --max-bad 0.001 --report skipped.jsonl",

@@ -1,5 +1,6 @@
 """A source whose samples are changed on their way: pixels made images, images smaller or baseline, numbers cast."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
-from ..fields import Field
+from ..fields import Field, labelled, listed
 from ..rework import Rework, as_pixels, png
 from ..shard import encode
 from ..source import HasColumns, Source
@@ -27,15 +28,30 @@ class Reworked:
         source: what is to be changed.
         images: what becomes of images.
         dtypes: by field the dtype that its numbers are cast to; `""` stands for all arrays that are not named.
+        squeeze: the fields of arrays of one element that become scalars.
         pixels: the fields of uint8 arrays that become PNGs, see `rework.as_pixels`. Where shapes differ, the first
             sample tells whether they are grey.
 
-    Raises ConfigError for a field that holds no numbers, or no pixels, or a cast to another kind of number (float to
-    int); BadSample if the first sample has to be looked at and is bad.
+    Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, or a cast to another kind
+    of number (float to int); BadSample if the first sample has to be looked at and is bad.
     """
 
-    def __init__(self, source: Source, images: Rework, dtypes: Mapping[str, str], pixels: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        source: Source,
+        images: Rework,
+        dtypes: Mapping[str, str],
+        pixels: Collection[str] = (),
+        squeeze: Collection[str] = (),
+    ) -> None:
         self._source, self._images, self._dtypes, self._pixels = source, images, dict(dtypes), frozenset(pixels)
+        self._squeeze = frozenset(squeeze)
+        for name in sorted(self._squeeze):
+            field = source.fields.get(name)
+            if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
+                raise ConfigError(
+                    f"squeeze: fields of arrays of one element, got {name!r}; there are {listed(source.fields)}"
+                )
         for name in sorted(self._pixels):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
                 arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
@@ -52,6 +68,8 @@ class Reworked:
     def _field(self, name: str, field: Field) -> Field:
         if name in self._pixels:
             return self._image(name, field)
+        if name in self._squeeze:
+            field = labelled(name, Field("scalar", field.dtype))
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             made = replace(field, dtype=wanted)
@@ -78,7 +96,8 @@ class Reworked:
         """What tells this from another rework of the same source."""
         images = {} if self._images.idle else {"images": asdict(self._images)}
         pixels = {"pixels": sorted(self._pixels)} if self._pixels else {}
-        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **pixels}
+        squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
+        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **pixels, **squeeze}
 
     @property
     def threads(self) -> bool:
@@ -129,6 +148,7 @@ class Reworked:
                 if field.kind == "image":
                     value = self._images(bytes(value))
                 elif field != self._source.fields[name]:
+                    value = np.reshape(value, ()) if name in self._squeeze else value
                     value = _cast(np.asarray(value), field.row_dtype)
             except BadSample as error:
                 key = sample.get("key")
