@@ -40,6 +40,7 @@ class Canvas:
         lists: of the other fields.
         mapped: what the user's function made of each sample.
         bad: the bad samples met, by row.
+        blank: whether a bad sample left a row blank.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Canvas:
         self.draws = part.draws.copy() if changes else part.draws
         self.valid = part.valid.copy() if changes else part.valid
         self._counts = part.valid
+        self.blank = np.zeros(len(part.indices), np.bool_)
         self.lists: dict[str, list[Any]] = {n: [None] * len(part.indices) for n in making.fields if n not in arrays}
         # Of images that an engine for whole batches makes.
         self.sizes = {name: np.ones((len(part.indices), 2), np.int32) for name, i in making.images.items() if i.whole}
@@ -120,11 +122,11 @@ class Canvas:
                     else:  # what a whole batch is made of must outlive this task
                         memory = self._keep() if how.whole else lent.enter_context(making.memory())
                     stored[name] = found.stored(name, out, memory)
-            if making.mixing is not None:
-                self._check_labels(making.mixing, stored[LABEL], indices)
             if making.verify:
                 with self.clock.stage("verify"):
                     making.dataset.check(indices, stored)
+            if making.mixing is not None:
+                self._check_labels(making.mixing, stored[LABEL], indices)
             with self.clock.stage("decode"):
                 for name, field in making.fields.items():
                     if field.kind == "image":
@@ -219,7 +221,7 @@ class Canvas:
             self.bad[row] = Bad(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
 
     def _blank(self, row: int) -> None:
-        self.valid[row] = False
+        self.valid[row], self.blank[row] = False, True
         for array in self.arrays.values():
             array[row] = 0
         for name, column in self.lists.items():

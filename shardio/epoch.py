@@ -1,6 +1,7 @@
 """One epoch under way: batches made, sent to their device, and handed over one after the other."""
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from .errors import PipelineClosed
 from .interleave import AnyPlan
 from .job import Batch, Delivery, Made
 from .mixture import Readable
-from .pipeline import close_at_exit
+from .pipeline import end_at_exit
 from .plan import Schedule
 from .quarantine import Quarantine
 from .stats import Meter
@@ -51,9 +52,10 @@ class Epoch(Iterator[Batch]):
         self._made: deque[Made] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
         self._closed, self._process = False, os.getpid()
+        self._taker: int | None = None  # the thread that is in `__next__`
         self._steps = workers.begin(plan, schedule, self.meter.clock)
         self._watch = Watch(workers, self._steps)
-        close_at_exit(self)  # with its engines
+        end_at_exit(self)  # with its engines
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
@@ -66,6 +68,7 @@ class Epoch(Iterator[Batch]):
                 else "closed, or a newer loop over the same loader has begun"
             )
         begun = time.monotonic()
+        self._taker = threading.get_ident()
         try:
             self._send()
             received = time.monotonic()
@@ -78,6 +81,7 @@ class Epoch(Iterator[Batch]):
             self.close()
             raise
         finally:
+            self._taker = None
             self.meter.waited += time.monotonic() - begun
         self.meter.count(len(made.batch["index"]), made.size, self._sources.popleft())
         self._delivered(self, self._schedule, self._step)
@@ -108,12 +112,25 @@ class Epoch(Iterator[Batch]):
 
     def close(self) -> None:
         """Ends the epoch's threads; may be called twice."""
+        if self._closed:  # what is on the way later is another epoch's; and at the interpreter's own end `os` is gone
+            return
+        self._closed = True
         self.meter.end()
+        if self._process != os.getpid():  # forked: they are the parent's, and so is what is on its way
+            return
         self._made.clear()
-        if not self._closed:  # what is on the way later is another epoch's
-            self._closed = True
+        try:
             self._transfer.clear()
-        self._steps.close()
+        finally:
+            self._steps.close()
+
+    def at_exit(self) -> None:
+        """Closes it. A thread that is taking a batch at that moment keeps what is on its way."""
+        if self._taker in (None, threading.get_ident()):
+            self.close()
+        else:
+            self._closed = True
+            self._steps.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_steps"):  # not where __init__ failed

@@ -98,13 +98,17 @@ class GpuDirect:
         size = flat.shape[1]
         apart = (np.diff(stored.offsets) != size) | (np.diff(stored.which) != 0)
         breaks = (np.flatnonzero(apart) + 1).tolist()
-        runs = []
-        for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
-            file = self._open(stored.paths[int(stored.which[start])])
-            target = flat[start:stop].reshape(-1)
-            future = file.pread(target, target.numel(), int(stored.offsets[start]))
-            runs.append((start, _Kept(future, file), target.numel()))
-        return _Read(stored, tensor, runs)
+        read = _Read(stored, tensor, [])
+        try:
+            for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
+                file = self._open(stored.paths[int(stored.which[start])])
+                target = flat[start:stop].reshape(-1)
+                future = file.pread(target, target.numel(), int(stored.offsets[start]))
+                read.runs.append((start, _Kept(future, file), target.numel()))
+        except BaseException:
+            self.drop(read)
+            raise
+        return read
 
     def end(self, read: _Read) -> torch.Tensor:
         """What was read, once it is there. ShardCorrupt where a file ends before."""

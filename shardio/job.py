@@ -218,7 +218,7 @@ class BatchJob:
 
     def _masked(self, rows: slice) -> list[int]:
         """Those of some rows that a bad sample left blank, counted from the first."""
-        return np.flatnonzero(self._part.valid[rows] & ~self.canvas.valid[rows]).tolist()
+        return np.flatnonzero(self.canvas.blank[rows]).tolist()
 
     def _later(self, tensor: torch.Tensor, finish: Finishing | None, rows: slice) -> Later:
         """A field that the device finishes, with zeros where a sample is masked."""

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar, final
 
 from .errors import PipelineClosed, PipelineStalled
@@ -24,27 +25,28 @@ T = TypeVar("T")
 JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
 
 
-class _Closes(Protocol):
-    def close(self) -> None: ...
+class _Ends(Protocol):
+    def at_exit(self) -> None: ...
 
 
-_running: "weakref.WeakSet[_Closes]" = weakref.WeakSet()
+_running: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
-def close_at_exit(one: _Closes) -> None:
-    """Has it closed before the interpreter ends.
+def end_at_exit(one: _Ends) -> None:
+    """Has it ended before the interpreter ends.
 
     Daemon threads that are inside native code then bring the process down with an abort; and what closes later finds
     the modules that it needs gone.
     """
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)  # before what was imported meanwhile ends
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)  # before what was imported meanwhile ends
     _running.add(one)
 
 
-def _close_all() -> None:
-    for one in list(_running):
-        one.close()
+def _end_all() -> None:
+    with ExitStack() as every:  # also after one that fails
+        for one in list(_running):
+            every.callback(one.at_exit)
 
 
 class Job(Protocol[T_co]):
@@ -104,7 +106,7 @@ class Pipeline(Generic[T]):
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
-        close_at_exit(self)
+        end_at_exit(self)
         for thread in self._threads:
             thread.start()
 
@@ -174,6 +176,10 @@ class Pipeline(Generic[T]):
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def at_exit(self) -> None:
+        """Closes it."""
+        self.close()
 
     def _settled(self) -> bool:
         if self._closed:

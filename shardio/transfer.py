@@ -34,6 +34,7 @@ class _Sent:
         batch: on the device, but for images that engines make.
         begun: by image field the rows that its engine has begun on.
         reads: by field what is read from files to the device.
+        failed: why that could not begin.
         mark: behind the copies.
     """
 
@@ -41,6 +42,7 @@ class _Sent:
     batch: Batch
     begun: Mapping[str, Sequence[int]]
     reads: Mapping[str, Any]
+    failed: Exception | None
     mark: Any
 
 
@@ -108,14 +110,17 @@ class Transfer:
 
     def _on_its_way(self, made: Delivery) -> _Sent:
         begun = {name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, Pictures)}
-        reads = self._reads(made.batch)
+        try:
+            reads, failed = self._reads(made.batch), None
+        except Exception as error:  # noqa: BLE001  # of a file, in its batch's turn
+            reads, failed = {}, error
         with self._lane:
             batch = self._copied(made.batch)
             mark = self._lane.mark()
         self._held.append((mark, made.batch))
         while self._held and self._lane.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        return _Sent(made, batch, begun, reads, mark)
+        return _Sent(made, batch, begun, reads, failed, mark)
 
     def _arrived(self, sent: _Sent) -> Made:
         ended = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
@@ -124,6 +129,8 @@ class Transfer:
         }
         if self._engines:
             self._ended.append(sent.delivery)
+        if sent.failed is not None:
+            return self._from_host(sent.delivery, sent.failed)
         if any(refused.values()):
             return self._remade(sent, ended, refused)
         batch = sent.batch
@@ -165,9 +172,15 @@ class Transfer:
 
     def _reads(self, batch: Batch) -> Mapping[str, Any]:
         """Begins to read what the device reads itself."""
-        if self._direct is None:
-            return {}
-        return {name: self._direct.begin(value) for name, value in batch.items() if isinstance(value, Stored)}
+        begun: dict[str, Any] = {}
+        try:
+            for name, value in batch.items():
+                if self._direct is not None and isinstance(value, Stored):
+                    begun[name] = self._direct.begin(value)
+        except BaseException:
+            self._drop(begun)
+            raise
+        return begun
 
     def _read(self, reads: Mapping[str, Any]) -> Batch:
         """What has been read."""

@@ -188,6 +188,7 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: Recipe.of([RandomErasing(value=(1, 2))], channels=3, size=None), "must have 1 or 3 numbers"),
         (lambda: Recipe.of([RandomApply([RandomErasing(value=(1, 2))])], channels=3, size=None), "1 or 3 numbers"),
         (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
+        (lambda: RandomErasing(value="12"), "value must be a number, or one for each channel, got '12'"),  # type: ignore[arg-type]
         (lambda: RandomErasing(value="random"), "value must be a number, or one for each channel, got 'random'"),  # type: ignore[arg-type]
         (lambda: Recipe.of([RandomErasing(value=300)], channels=3, size=None), "whole numbers from 0 to 255 before"),
         (
@@ -212,6 +213,12 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
     """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Alone and in arrays."""
+    assert RandomErasing(value=np.int64(5)).value == (5.0,)  # type: ignore[arg-type]
+    assert ColorJitter(np.array([0.8, 1.2])) == ColorJitter((0.8, 1.2))  # type: ignore[arg-type]
 
 
 @given(

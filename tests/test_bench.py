@@ -60,7 +60,7 @@ def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes().replace(stored, bytes(len(stored))))
     with pytest.raises(BadSample, match=r"row 23 \(sample 23\)"):
         measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8))
-    went_on = measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8, on_bad_sample="replace"))
+    went_on = measure(BenchConfig(str(path), batch_size=2, epochs=2, ranks=2, image_size=8, on_bad_sample="replace"))
     assert went_on.bad == 1
 
 

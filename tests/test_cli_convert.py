@@ -143,7 +143,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
     lines = told.splitlines()
     assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")
-    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shards, about ")
+    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shards, of about ")
     assert lines[2:] == ["  x      image, grey, 8 x 8", "  label  scalar, int64"]
     assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
     run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options)

@@ -160,6 +160,46 @@ def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(
     assert loader.quarantine()
 
 
+@pytest.mark.parametrize("on_bad", ["replace", "mask", "raise"])
+@pytest.mark.parametrize("where", ["open", "pread"])
+def test_reads_that_cannot_begin(
+    tmp_path: Path, kvikio: type[CuFile], where: str, on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host reads such a batch; where damage is to be raised, it is raised in that batch's turn."""
+    data = dataset(tmp_path / "d", "hdf5")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    _, second, _ = sorted(str(path) for path in (tmp_path / "d").glob("*.h5"))
+
+    def fails(self: CuFile, *given: Any) -> Any:
+        if (given[0] if where == "open" else self.path) == second:
+            raise OSError("no direct way")
+        return original(self, *given)
+
+    original = CuFile.__init__ if where == "open" else CuFile.pread
+    monkeypatch.setattr(CuFile, "__init__" if where == "open" else "pread", fails)
+    loader = load(data, shuffle=None, on_bad_sample=on_bad, gpu_direct=True)
+    wanted = list(load(data, shuffle=None))
+    if on_bad == "raise":
+        batches = iter(loader)
+        assert torch.equal(next(batches)["field"], wanted[0]["field"])
+        with pytest.raises(OSError, match="no direct way"):
+            list(batches)
+        return
+    for ours, theirs in zip(loader, wanted, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch's first samples come again as padding, and their shard is gone."""
+    dataset(tmp_path / "d", "tar")
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
+    (first, *_) = sorted((tmp_path / "d").glob("*.tar"))
+    first.unlink()
+    given: dict[str, Any] = {"shuffle": None, "on_bad_sample": "mask", "max_bad": 12, "tail": "pad", "world": World()}
+    pair = [shardio.Loader(tmp_path / "d", 5, threads=2, gpu_direct=direct, **given) for direct in (True, False)]
+    same(*pair)
+
+
 @pytest.mark.parametrize("on_bad", ["replace", "mask"])
 def test_reads_that_fail_on_the_device_only(
     tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch

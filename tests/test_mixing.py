@@ -1,7 +1,9 @@
 """MixUp and CutMix: shares from the seed, labels in the same shares as pixels, whatever makes the batch."""
 
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -163,3 +165,19 @@ def test_a_label_that_is_no_class() -> None:
         mixed_labels(np.array([1, 7]), mix, 3)
     with pytest.raises(ConfigError, match="labels from 0 to 2, it is 3: give a larger num_classes"):
         list(load(photos(), mixing=MixUp(3), shuffle=None, on_bad_sample="replace"))
+
+
+def test_a_label_that_rotted_is_a_bad_sample(tmp_path: Path) -> None:
+    """Where checksums are compared, a class that cannot be is no mistake in the arguments."""
+    fields = {"image": "image", "label": "int64"}
+    with shardio.create(tmp_path / "d", container="hdf5", fields=fields) as writer:
+        for number in range(16):
+            writer.append({"image": jpeg(20, 24, seed=number), "label": 3})
+    with h5py.File(next((tmp_path / "d").glob("*.h5")), "r+") as file:
+        file["label"][5] = 1 << 40
+    options: dict[str, Any] = {"mixing": MixUp(5), "on_bad_sample": "replace", "max_bad": 3}
+    loader = load(shardio.open(tmp_path / "d"), verify=True, **options)
+    list(loader)
+    assert [bad.location.index for bad in loader.quarantine()] == [5]
+    with pytest.raises(ConfigError, match="give a larger num_classes"):
+        list(load(shardio.open(tmp_path / "d"), **options))

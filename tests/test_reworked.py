@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.convert import convert
 from shardio.convert.reworked import Reworked
-from shardio.errors import BadSample, ConfigError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.fields import Field, infer_fields
 from shardio.rework import Rework
 from shardio.types import Sample
@@ -149,6 +149,35 @@ def test_arrays_of_one_element_become_numbers() -> None:
     for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
         with pytest.raises(ConfigError, match="squeeze: fields of arrays of one element, got 'a'; there are"):
             Reworked(Samples([{name: value}]), NONE, {}, squeeze=["a"])
+
+
+def test_arrays_of_more_elements_are_bad_samples() -> None:
+    """Which a conversion may skip."""
+    fields = {"label": Field("array", "int64", (1,))}
+    samples: list[Sample] = [{"label": value} for value in (np.ones(1, np.int64), np.ones(2, np.int64), None)]
+    source = Reworked(Samples(samples, fields), NONE, {}, squeeze=["label"])
+    assert source[0]["label"] == 1
+    for number, told in ((1, "expected one number, got [2] of int64"), (2, "expected one number, got [] of object")):
+        with pytest.raises(BadSample, match=re.escape(f"sample {number} of the source, field 'label': {told}")):
+            source[number]
+
+
+def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
+    """The next one does; none at all is an error of the source."""
+
+    class Damaged(Samples):
+        def __getitem__(self, index: int) -> Sample:
+            if not index:
+                raise BadSample("the first")
+            return super().__getitem__(index)
+
+    fields = {"a": Field("array", "uint8")}
+    source = Reworked(Damaged([{}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
+    assert source.fields["a"].channels == 1
+    with pytest.raises(BadSample, match="the first"):
+        Reworked(Damaged([{}], fields), NONE, {}, ["a"])
+    with pytest.raises(SourceError, match="holds no samples"):
+        Reworked(Samples([], fields), NONE, {}, ["a"])
 
 
 def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
-_ROWS_PER_BYTE = 2048  # gzip makes a byte of a thousand zeros
+_ROWS_PER_BYTE = 1 << 17  # gzip makes a byte of a thousand zeros, zstd of many more
 _FEW_ROWS = 1 << 24  # so many may be there without a byte of their own: chunks that nobody wrote
 
 

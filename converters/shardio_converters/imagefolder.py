@@ -83,6 +83,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     if empty:
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}")
+    left.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
     remarks = _remarks(suffixes, left, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
         remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)

@@ -22,12 +22,10 @@ def range_of(value: Sequence[float], name: str) -> tuple[float, float]:
 
 def span_of(value: float | Sequence[float], name: str, middle: float, low: float, high: float) -> tuple[float, float]:
     """(least, most) within [low, high]; one number is how far both are from `middle`, at most down to `low`."""
-    if not isinstance(value, (int, float, Sequence)):
-        pair = (1.0, 0.0)
-    elif isinstance(value, (int, float)):
+    if isinstance(value, (int, float)):
         pair = (max(middle - value, low), middle + value) if value >= 0 else (1.0, 0.0)
     else:
-        pair = (value[0], value[1]) if len(value) == 2 else (1.0, 0.0)
+        pair = (value[0], value[1]) if hasattr(value, "__len__") and len(value) == 2 else (1.0, 0.0)
     if not low <= pair[0] <= pair[1] <= high:
         raise ConfigError(
             f"{name} must be a number of at least 0 or (least, most), all in [{low:g}, {high:g}], got {value!r}"

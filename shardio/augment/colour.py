@@ -136,10 +136,13 @@ class RandomErasing:
         range_of(self.scale, "scale")
         range_of(self.ratio, "ratio")
         try:
-            value = (self.value,) if isinstance(self.value, (int, float)) else tuple(self.value)
-            object.__setattr__(self, "value", tuple(map(float, value)))
+            value = [self.value] if np.ndim(self.value) == 0 else self.value
+            numbers = tuple(float(one) for one in value)  # type: ignore[union-attr, arg-type]  # a sequence by now
+            if isinstance(self.value, str):
+                raise ValueError("text")
         except (TypeError, ValueError) as error:
             raise ConfigError(f"value must be a number, or one for each channel, got {self.value!r}") from error
+        object.__setattr__(self, "value", numbers)
 
     def steps(self, sizes: Sizes, draws: Draws) -> tuple[Erase, ...]:
         """The first of ten boxes that fits; none where none does."""

@@ -76,7 +76,7 @@ class BenchResult:
         samples_per_second: per rank, the median over epochs of the slowest rank, as allreduce would wait for it.
         bytes_per_second: stored bytes read per rank, likewise.
         starved: share of wall time waited for input, mean over ranks and epochs.
-        threads: workers of a rank that were at work in the end; `"auto"` may take fewer than there are cores.
+        threads: workers of a rank that were at work at the epochs' ends; `"auto"` may take fewer than there are cores.
         busy: share of their time spent in stages; near 1 the workers are the limit.
         bad: bad samples met.
         stages: share of the stages' time by stage.
@@ -167,11 +167,11 @@ def _loader(config: BenchConfig, world: World) -> Loader:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """What a rank has measured in an epoch; threads at work in its end, and bad samples met until then."""
+    """What a rank has measured in an epoch; threads at work in its end, and the bad samples met until then."""
 
     stats: LoaderStats
     threads: int
-    bad: int
+    bad: frozenset[int]
 
 
 def _there(batch: Batch) -> float:
@@ -202,7 +202,8 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
             stats = loader.stats()
             waited, device = stats.wait_seconds + late, stats.device_seconds + late
             stats = replace(stats, wait_seconds=waited, device_seconds=device)
-            epochs.append(_Epoch(stats, loader.setting.threads, len(loader.quarantine())))
+            bad = frozenset(one.location.index for one in loader.quarantine())
+            epochs.append(_Epoch(stats, loader.setting.threads, bad))
         sender.send(epochs)
     except BaseException as error:
         sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
@@ -236,7 +237,8 @@ def _receive(
 
 def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
     epochs = [[one.stats for one in epoch] for epoch in zip(*ranks, strict=True)]
-    threads = round(median(rank[-1].threads for rank in ranks))
+    # Of all epochs: the last moment may be one in which other settings are tried.
+    threads = round(median(epoch.threads for rank in ranks for epoch in rank))
     flat = [stats for epoch in epochs for stats in epoch]
     stage_seconds: dict[str, float] = {}
     for stats in flat:
@@ -255,7 +257,7 @@ def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
         starved=starved,
         threads=threads,
         busy=busy,
-        bad=sum(rank[-1].bad for rank in ranks),
+        bad=len(frozenset().union(*(rank[-1].bad for rank in ranks))),
         stages=shares,
         limit=_verdict(shares, busy, starved, device, _on_device(config)),
         epochs=epochs,
@@ -264,7 +266,10 @@ def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
 
 def _on_device(config: BenchConfig) -> str:
     """What batches wait for behind the workers."""
-    return f"engine {config.engine}" if config.device in (None, "cpu") else f"engine {config.engine} and copies"
+    named = "engine" if config.engine == "auto" else f"engine {config.engine}"
+    if config.device in (None, "cpu"):
+        return named
+    return "copies" if config.engine == "cpu" else f"{named} and copies"
 
 
 def _verdict(stages: dict[str, float], busy: float, starved: float, device: float, what: str) -> str:

@@ -149,15 +149,13 @@ class Packing:
         skipped: list[tuple[str, Skipped]] = []
         with progress("samples", quiet=world.rank > 0) as show:
             chosen = self._chosen(source, workers, show)
-            if self.dry_run:
-                if not world.rank:
-                    self._tell_outlook(source, out, chosen)
-                return
             made = {}
-            for name, numbers in chosen.items():
+            for name, numbers in chosen.items() if not self.dry_run else ():
                 made[name] = self._convert(source, out / name, numbers, workers, world, _named(show, name))
                 skipped += [(name, bad) for bad in made[name].skipped]
-        if not world.rank:
+        if self.dry_run and not world.rank:
+            self._tell_outlook(source, out, chosen)
+        elif not world.rank:
             tell_skipped(skipped, self.report)
             for name, conversion in made.items():
                 tell(out / name, conversion)
@@ -190,8 +188,8 @@ class Packing:
     def _tell_outlook(self, source: Source, out: Path, chosen: Mapping[str, Indices | None]) -> None:
         for name, numbers in chosen.items():
             found = outlook(source, container=self.to, shard_size=self.shard_size, numbers=numbers, **self._options)
-            size = format_size(found.bytes)
-            print(f"{out / name}: would have {found.samples} samples in {found.shards} {self.to} shards, about {size}")
+            told = f"{found.samples} samples in {found.shards} {self.to} shards, of about {format_size(found.bytes)}"
+            print(f"{out / name}: would have {told}, and what the container adds")
         width = max(map(len, source.fields))
         for name, field in source.fields.items():
             print(f"  {name:{width}}  {describe(field)}")

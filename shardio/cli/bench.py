@@ -86,7 +86,7 @@ def summary(result: "BenchResult") -> str:
         f"samples/s per rank  {result.samples_per_second:,.0f} (median of {result.config.epochs} epochs, slowest rank)",
         f"read per rank       {format_size(result.bytes_per_second)}/s",
         f"starved             {result.starved:.0%} of the time",
-        f"workers' time       {stages}; {result.threads} threads at work in the end",
+        f"workers' time       {stages}; {result.threads} threads at work",
         f"limited by          {result.limit}",
         *([f"bad samples         {result.bad}"] if result.bad else []),
         f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "

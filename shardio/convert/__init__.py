@@ -90,7 +90,7 @@ class Outlook:
     Attributes:
         samples: that it would have, bad ones included.
         shards: files.
-        bytes: of the samples, as the source tells them.
+        bytes: of the samples, as the source tells them, without what a container adds to each.
     """
 
     samples: int
@@ -108,7 +108,8 @@ def outlook(
 ) -> Outlook:
     """What `convert` would make of the same arguments. Nothing is written, and few samples are read, if any.
 
-    Raises what `convert` raises before its work begins.
+    Raises ConfigError for options that do not fit, SourceError for a source without samples. Where it would be written
+    is not looked at.
     """
     on_disk(container)
     _check_options(Settings(source, Path(), container, options))

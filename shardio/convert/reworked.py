@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, SourceError
 from ..fields import Field, labelled, listed
 from ..rework import Rework, as_pixels, png
 from ..shard import encode
@@ -81,15 +81,23 @@ class Reworked:
         return field
 
     def _image(self, name: str, field: Field) -> Field:
-        shape = field.shape
-        if shape is None:
-            shape = np.shape(self._source[0][name])
+        shape = self._first_shape(name) if field.shape is None else field.shape
         try:
             pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape))
         except BadSample as error:
             raise ConfigError(f"pixels: field {name!r}: {error}") from error
         shared = pixels.shape[:2] if field.shape is not None and self._images.idle else None
         return Field("image", shape=shared, channels=1 if pixels.ndim == 2 else 3)
+
+    def _first_shape(self, name: str) -> tuple[int, ...]:
+        """That of the first sample that is not bad."""
+        error: BadSample | None = None
+        for number in range(min(_PROBED, len(self._source.sizes()))):
+            try:
+                return np.shape(self._source[number][name])
+            except BadSample as met:
+                error = error or met
+        raise error or SourceError("the source holds no samples")
 
     @property
     def changes(self) -> Mapping[str, Any]:
@@ -148,7 +156,7 @@ class Reworked:
                 if field.kind == "image":
                     value = self._images(bytes(value))
                 elif field != self._source.fields[name]:
-                    value = np.reshape(value, ()) if name in self._squeeze else value
+                    value = _single(value) if name in self._squeeze else value
                     value = _cast(np.asarray(value), field.row_dtype)
             except BadSample as error:
                 key = sample.get("key")
@@ -162,6 +170,13 @@ class Reworked:
         if pixels.ndim == 3 and field.channels == 1:
             raise BadSample("expected grey pixels, as those of the first sample are")
         return png(pixels, "pixels")
+
+
+def _single(value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biufc":
+        raise BadSample(f"expected one number, got {list(array.shape)} of {array.dtype}")
+    return array.reshape(())
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -81,7 +81,8 @@ def join(device: str | None) -> Iterator[Job]:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
         yield job
     except BaseException as error:
-        _forget(error)
+        if owner:
+            _forget(error)
         raise
     finally:
         torch.set_num_threads(threads)
@@ -97,7 +98,9 @@ def join(device: str | None) -> Iterator[Job]:
 
 def _forget(error: BaseException | None) -> None:
     """Lets go of the variables of the functions that failed: a model among them would outlive the process group."""
-    while error is not None:
+    seen: set[int] = set()  # errors may be one another's causes
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 

@@ -91,7 +91,7 @@ class TestLayouts:
         source = imagefolder(tmp_path)
         assert listing(source) == [("cat/a.jpg", 0)]
         (others, beside) = source.remarks
-        assert set(others.rpartition(": ")[2].split(", ")) == {".txt 1", "without a suffix 1", ".jpg 1"}
+        assert set(others.rpartition(": ")[2].split(", ")) == {".txt 1", "without a suffix 1", ".jpg 1", ".md 1"}
         assert beside == "left out 1 images beside the class folders, which belong to no class"
 
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
