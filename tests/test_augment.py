@@ -172,6 +172,7 @@ def test_affine_is_torchvisions_normalize() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        # Where types are ignored, the wrong type is what is tested.
         (lambda: RandomResizedCrop(0), "size must be one or two whole numbers of at least 1, got 0"),
         (lambda: RandomResizedCrop((1, 2, 3)), "size must be"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
@@ -216,7 +217,7 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    """Alone and in arrays."""
+    """Alone and in arrays, which the annotations do not promise."""
     assert RandomErasing(value=np.int64(5)).value == (5.0,)  # type: ignore[arg-type]
     assert ColorJitter(np.array([0.8, 1.2])) == ColorJitter((0.8, 1.2))  # type: ignore[arg-type]
 

@@ -133,7 +133,7 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         shardio.ConfigError, match="transforms must be a list, or a dict of lists by field, got RandomCrop"
     ):
-        shardio.Loader(dataset, 2, transforms=shardio.RandomCrop(8))  # type: ignore[arg-type]
+        shardio.Loader(dataset, 2, transforms=shardio.RandomCrop(8))  # type: ignore[arg-type]  # what is wrong
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
     monkeypatch.setattr("shardio.loader.check_direct", lambda device, others: None)
+    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     return CuFile
 
 
@@ -88,11 +89,10 @@ def load(data: Any, **options: Any) -> shardio.Loader:
 @pytest.mark.parametrize("shuffle", ["global", None])
 @pytest.mark.parametrize("container", ["hdf5", "tar", "lmdb"])
 def test_the_device_reads_what_the_host_reads(
-    tmp_path: Path, kvikio: type[CuFile], container: str, shuffle: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kvikio: type[CuFile], container: str, shuffle: Any
 ) -> None:
     """Every array of an epoch, each file opened once; neighbours in a file are read at once."""
     data = dataset(tmp_path / "d", container)
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     plain = load(data, shuffle=shuffle)
     for ours, theirs in zip(plain, load(data, shuffle=shuffle, gpu_direct=True), strict=True):
         assert theirs.keys() == ours.keys()
@@ -104,10 +104,9 @@ def test_the_device_reads_what_the_host_reads(
         assert (max(rows) > 1) == (container == "hdf5")
 
 
-def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile]) -> None:
     """With the sample and the field, and how much of it there was."""
     data = dataset(tmp_path / "d", "hdf5")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     loader = load(data, shuffle=None, gpu_direct=True)
     batches = iter(loader)
     next(batches)
@@ -130,11 +129,10 @@ def same(loaded: shardio.Loader, wanted: shardio.Loader) -> None:
 @pytest.mark.parametrize("on_bad", ["replace", "mask"])
 @pytest.mark.parametrize("fields", [None, ["field"]])
 def test_bad_samples_of_a_shard_that_is_cut_short(
-    tmp_path: Path, kvikio: type[CuFile], fields: Any, on_bad: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kvikio: type[CuFile], fields: Any, on_bad: Any
 ) -> None:
     """They are replaced or masked as without gpu_direct, also where a whole batch is bad."""
     data = dataset(tmp_path / "d", "tar")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     given: dict[str, Any] = {"shuffle": None, "on_bad_sample": on_bad, "max_bad": 12, "fields": fields}
     (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
     with open(last, "r+b") as file:
@@ -143,12 +141,9 @@ def test_bad_samples_of_a_shard_that_is_cut_short(
 
 
 @pytest.mark.parametrize("on_bad", ["replace", "mask"])
-def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(
-    tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, kvikio: type[CuFile], on_bad: Any) -> None:
     """Whoever meets them, the device or the host: the epoch goes on to its end."""
     data = dataset(tmp_path / "d", "tar")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     loader = load(data, shuffle=None, on_bad_sample=on_bad, max_bad=12, gpu_direct=True)
     batches = iter(loader)
     found = [next(batches)]
@@ -167,7 +162,6 @@ def test_reads_that_cannot_begin(
 ) -> None:
     """The host reads such a batch; where damage is to be raised, it is raised in that batch's turn."""
     data = dataset(tmp_path / "d", "hdf5")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     _, second, _ = sorted(str(path) for path in (tmp_path / "d").glob("*.h5"))
 
     def fails(self: CuFile, *given: Any) -> Any:
@@ -189,10 +183,9 @@ def test_reads_that_cannot_begin(
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile]) -> None:
     """The epoch's first samples come again as padding, and their shard is gone."""
     dataset(tmp_path / "d", "tar")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     (first, *_) = sorted((tmp_path / "d").glob("*.tar"))
     first.unlink()
     given: dict[str, Any] = {"shuffle": None, "on_bad_sample": "mask", "max_bad": 12, "tail": "pad", "world": World()}
@@ -206,7 +199,6 @@ def test_reads_that_fail_on_the_device_only(
 ) -> None:
     """The host reads such a batch, and finds nothing wrong with it."""
     data = dataset(tmp_path / "d", "hdf5")
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     short = iter(range(100))
     monkeypatch.setattr(Future, "get", lambda self: _read(self) if next(short) % 3 else 0)
     loader = load(data, on_bad_sample=on_bad, gpu_direct=True)
@@ -217,11 +209,8 @@ def test_reads_that_fail_on_the_device_only(
     assert next(short) > 3
 
 
-def test_rows_that_are_compressed_are_refused(
-    tmp_path: Path, kvikio: type[CuFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_are_compressed_are_refused(tmp_path: Path, kvikio: type[CuFile]) -> None:
     """What stands in the file is not what is delivered."""
-    monkeypatch.setattr("shardio.loader.lane_to", DeviceLane)
     data = dataset(tmp_path / "d", "hdf5", compression="gzip")
     with pytest.raises(ConfigError, match="field 'field': gpu_direct needs rows that stand in files"):
         list(load(data, gpu_direct=True))

@@ -150,7 +150,7 @@ class Packing:
         with progress("samples", quiet=world.rank > 0) as show:
             chosen = self._chosen(source, workers, show)
             made = {}
-            for name, numbers in chosen.items() if not self.dry_run else ():
+            for name, numbers in ({} if self.dry_run else chosen).items():
                 made[name] = self._convert(source, out / name, numbers, workers, world, _named(show, name))
                 skipped += [(name, bad) for bad in made[name].skipped]
         if self.dry_run and not world.rank:

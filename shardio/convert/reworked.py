@@ -33,7 +33,8 @@ class Reworked:
             sample tells whether they are grey.
 
     Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, or a cast to another kind
-    of number (float to int); BadSample if the first sample has to be looked at and is bad.
+    of number (float to int). To learn a shape it looks at samples: BadSample if the first of them are all bad,
+    SourceError if there are none.
     """
 
     def __init__(
