@@ -11,7 +11,7 @@ import torch
 
 import shardio
 from benchmarks._resnet50 import resnet50
-from shardio.augment import Precision, Transform
+from shardio.transforms import Precision, Transform
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

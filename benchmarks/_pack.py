@@ -30,9 +30,9 @@ WORKERS = 2
 
 def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
     """`convert`, of a folder of images or a `.npy` file."""
-    from shardio.convert import convert
-    from shardio.convert.reworked import Reworked
-    from shardio.rework import Rework
+    from shardio.conversion import convert
+    from shardio.conversion.reencode import Rework
+    from shardio.conversion.transformed_source import Reworked
     from shardio_converters import imagefolder, numpy
 
     made: Any = numpy.numpy(source) if task == "tensors" else imagefolder.imagefolder(source)

@@ -9,7 +9,7 @@ from benchmarks._workloads import IMAGE_SIZE, Batch, Workload, arrays, encoded
 
 if TYPE_CHECKING:
     from shardio import Loader
-    from shardio.augment import Transform
+    from shardio.transforms import Transform
 
 WORKLOADS = {
     "photos": ("tar", "hdf5", "lmdb", "float"),

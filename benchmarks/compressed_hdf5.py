@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shardio import containers
 from shardio.bench.machine import describe
-from shardio.fields import Field
+from shardio.format.fields import Field
 
 SHAPE = (64, 128, 128)
 COUNT = 128

@@ -20,9 +20,9 @@ from PIL import Image
 
 import shardio
 from benchmarks._results import finish
-from shardio.augment import Transform
-from shardio.augment.steps import Crop, Flip, Scale
-from shardio.recipe import Recipe
+from shardio.transforms import Transform
+from shardio.transforms.recipe import Recipe
+from shardio.transforms.steps import Crop, Flip, Scale
 
 COUNT, BATCH, SEED = 256, 64, 7
 CROP: list[Transform] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]

@@ -22,10 +22,10 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, options
-from shardio import manifest
-from shardio.augment import Transform
-from shardio.plan import Schedule
-from shardio.shards import Shards, TextColumn
+from shardio.format import manifest
+from shardio.format.shard_table import Shards, TextColumn
+from shardio.order.plan import Schedule
+from shardio.transforms import Transform
 
 MB = 1e6
 SHARDS, SAMPLES, PHOTOS = 10**6, 10**7, 8192

@@ -18,9 +18,9 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, in_turns, options
-from shardio import cpus, source
-from shardio.augment import Transform
-from shardio.convert import convert
+from shardio.conversion import convert, source
+from shardio.system import cpus
+from shardio.transforms import Transform
 
 SETTLE, TURN = 4.0, 1.5  # seconds
 

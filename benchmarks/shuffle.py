@@ -20,7 +20,7 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, in_turns, options
-from shardio.plan import Shuffle
+from shardio.order.plan import Shuffle
 
 SAMPLES, CLASSES, BATCH = 1_000_000, 1000, 256
 RECORDS = 100_000

@@ -1,52 +1,67 @@
 """shardio: an input pipeline for data-parallel deep learning, on standard containers."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import plan as plan
-from .augment import CenterCrop as CenterCrop
-from .augment import CenterSpatialCrop as CenterSpatialCrop
-from .augment import ColorJitter as ColorJitter
-from .augment import CutMix as CutMix
-from .augment import GaussianBlur as GaussianBlur
-from .augment import MixUp as MixUp
-from .augment import Normalize as Normalize
-from .augment import RandomApply as RandomApply
-from .augment import RandomAxisFlip as RandomAxisFlip
-from .augment import RandomChoice as RandomChoice
-from .augment import RandomCrop as RandomCrop
-from .augment import RandomErasing as RandomErasing
-from .augment import RandomGrayscale as RandomGrayscale
-from .augment import RandomHorizontalFlip as RandomHorizontalFlip
-from .augment import RandomResizedCrop as RandomResizedCrop
-from .augment import RandomRotate90 as RandomRotate90
-from .augment import RandomRotation as RandomRotation
-from .augment import RandomSpatialCrop as RandomSpatialCrop
-from .augment import Resize as Resize
-from .augment import ToFloat as ToFloat
-from .augment import TrivialAugmentWide as TrivialAugmentWide
-from .dataset import Dataset as Dataset
-from .dataset import from_samples as from_samples
-from .dataset import open as open
+from . import source as source
+from .dataset.dataset import Dataset as Dataset
+from .dataset.dataset import from_samples as from_samples
+from .dataset.dataset import open as open
+from .dataset.mixture import Mixture as Mixture
+from .dataset.mixture import mix as mix
+from .dataset.writer import create as create
 from .errors import BadSample as BadSample
 from .errors import ConfigError as ConfigError
+from .errors import DatasetError as DatasetError
+from .errors import EngineWarning as EngineWarning
+from .errors import ManifestError as ManifestError
 from .errors import MapError as MapError
+from .errors import MissingDependency as MissingDependency
+from .errors import NotADataset as NotADataset
+from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
+from .errors import ProducerDied as ProducerDied
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
+from .errors import SourceError as SourceError
 from .errors import StateMismatch as StateMismatch
+from .errors import StateWarning as StateWarning
 from .errors import TooManyBad as TooManyBad
-from .fields import Field as Field
-from .manifest import Manifest as Manifest
-from .mixture import Mixture as Mixture
-from .mixture import mix as mix
-from .plan import Plan as Plan
-from .stats import LoaderStats as LoaderStats
-from .world import World as World
-from .writer import create as create
+from .format.fields import Field as Field
+from .format.manifest import Manifest as Manifest
+from .loader.stats import LoaderStats as LoaderStats
+from .order.plan import Plan as Plan
+from .order.world import World as World
+from .transforms import CenterCrop as CenterCrop
+from .transforms import CenterSpatialCrop as CenterSpatialCrop
+from .transforms import ColorJitter as ColorJitter
+from .transforms import CutMix as CutMix
+from .transforms import GaussianBlur as GaussianBlur
+from .transforms import MixUp as MixUp
+from .transforms import Normalize as Normalize
+from .transforms import RandomApply as RandomApply
+from .transforms import RandomAxisFlip as RandomAxisFlip
+from .transforms import RandomChoice as RandomChoice
+from .transforms import RandomCrop as RandomCrop
+from .transforms import RandomErasing as RandomErasing
+from .transforms import RandomGrayscale as RandomGrayscale
+from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
+from .transforms import RandomResizedCrop as RandomResizedCrop
+from .transforms import RandomRotate90 as RandomRotate90
+from .transforms import RandomRotation as RandomRotation
+from .transforms import RandomSpatialCrop as RandomSpatialCrop
+from .transforms import Resize as Resize
+from .transforms import ToFloat as ToFloat
+from .transforms import TrivialAugmentWide as TrivialAugmentWide
 
 if TYPE_CHECKING:
-    from .loader import Loader as Loader
-    from .torch_dataset import TorchDataset as TorchDataset
+    from .care.repair import repair as repair
+    from .care.stats import stats as stats
+    from .care.verify import verify as verify
+    from .conversion import convert as convert
+    from .loader.loader import Loader as Loader
+    from .loader.torch_dataset import TorchDataset as TorchDataset
 
 __version__ = "0.1.0"
 
@@ -58,17 +73,24 @@ __all__ = [
     "ConfigError",
     "CutMix",
     "Dataset",
+    "DatasetError",
+    "EngineWarning",
     "Field",
     "GaussianBlur",
     "Loader",
     "LoaderStats",
     "Manifest",
+    "ManifestError",
     "MapError",
+    "MissingDependency",
     "MixUp",
     "Mixture",
     "Normalize",
+    "NotADataset",
+    "PipelineClosed",
     "PipelineStalled",
     "Plan",
+    "ProducerDied",
     "RandomApply",
     "RandomAxisFlip",
     "RandomChoice",
@@ -83,31 +105,41 @@ __all__ = [
     "Resize",
     "ShardCorrupt",
     "ShardioError",
+    "SourceError",
     "StateMismatch",
+    "StateWarning",
     "ToFloat",
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",
     "World",
+    "convert",
     "create",
     "from_samples",
     "mix",
     "open",
     "plan",
+    "repair",
+    "source",
+    "stats",
+    "verify",
 ]
+
+_LAZY = {
+    "Loader": "loader.loader",
+    "TorchDataset": "loader.torch_dataset",
+    "convert": "conversion",
+    "repair": "care.repair",
+    "stats": "care.stats",
+    "verify": "care.verify",
+}
+"""Names whose modules load torch, h5py or OpenCV, by module: they load when they are first used."""
 
 
 def __getattr__(name: str) -> Any:
-    # These import torch, which takes a second or two; converting, looking and verifying need none of it.
-    if name == "Loader":
-        from .loader import Loader
-
-        return Loader
-    if name == "TorchDataset":
-        from .torch_dataset import TorchDataset
-
-        return TorchDataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -41,7 +41,7 @@ import torch.distributed as dist
 from _leftovers import left_behind, names
 
 import shardio
-from shardio import durable
+from shardio.system import durable
 
 SAMPLES = 2400
 CONTAINERS = ("tar", "hdf5", "lmdb")

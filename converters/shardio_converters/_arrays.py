@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
 from shardio.errors import BadSample
-from shardio.fields import Field
+from shardio.format import images
+from shardio.format.fields import Field
 
 from ._common import sniffed, spread, utf8
 

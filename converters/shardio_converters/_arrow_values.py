@@ -11,10 +11,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
-from shardio._optional import load
 from shardio.errors import BadSample
-from shardio.fields import Field
+from shardio.format import images
+from shardio.format.fields import Field
+from shardio.system.optional import load
 
 from ._arrays import array_field
 

@@ -9,10 +9,10 @@ from typing import Generic, Protocol, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
 from shardio.errors import BadSample, ConfigError
-from shardio.fields import Field
 from shardio.foreign.names import field_name, shown
+from shardio.format import images
+from shardio.format.fields import Field
 from shardio.native import library
 from shardio.native.files import read_files
 

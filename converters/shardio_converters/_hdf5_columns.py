@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardio.fields import CHECKSUM, Field, shape_column
+from shardio.format.fields import CHECKSUM, Field, shape_column
 
 from ._arrays import array_field
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
+from shardio.format.fields import Field
 
 from ._texts import Texts
 

@@ -21,9 +21,9 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import npy
 from shardio.errors import SourceError
 from shardio.foreign.names import shown
+from shardio.system import npy
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow

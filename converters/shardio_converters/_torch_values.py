@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
 from shardio.errors import BadSample
 from shardio.foreign.names import field_name
+from shardio.format import images
 
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from shardio._optional import load
 from shardio.errors import SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
+from shardio.format.fields import Field
+from shardio.system.optional import load
 
 from ._arrays import array_field
 

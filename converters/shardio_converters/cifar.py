@@ -17,11 +17,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
-from shardio.rework import png
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index
 

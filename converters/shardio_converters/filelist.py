@@ -13,11 +13,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
-from shardio.types import Sample
+from shardio.format import images
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_image_size, check_index, choose, sniffed
 from ._lists import Column, Listing

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field, labelled
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
-from shardio.types import Sample
+from shardio.format.fields import Field, labelled
+from shardio.system.types import Sample
 
 from ._arrays import listed, measure
 from ._common import OneOpen, check_index, choose

@@ -13,11 +13,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio._optional import load
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.optional import load
+from shardio.system.types import Sample
 
 from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once

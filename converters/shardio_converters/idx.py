@@ -17,10 +17,10 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
-from shardio.fields import Field
-from shardio.rework import png
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index
 

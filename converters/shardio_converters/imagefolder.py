@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign.names import shown
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index, read_image, read_images
 from ._texts import Texts

@@ -8,14 +8,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
+from shardio.conversion.reencode import png
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign import lmdb as foreign
 from shardio.foreign.files import File
 from shardio.foreign.names import naming, shown
-from shardio.rework import png
-from shardio.types import Sample
+from shardio.format import images
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index
 

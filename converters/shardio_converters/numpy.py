@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field, labelled
 from shardio.foreign.files import find
 from shardio.foreign.names import shown
-from shardio.types import Sample
+from shardio.format.fields import Field, labelled
+from shardio.system.types import Sample
 
 from ._arrays import array_field, sample_value
 from ._common import check_index, choose

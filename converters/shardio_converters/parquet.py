@@ -18,12 +18,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio._optional import load
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.optional import load
+from shardio.system.types import Sample
 
 from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once

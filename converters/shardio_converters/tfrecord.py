@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from shardio import images
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field
 from shardio.foreign.files import check_plain, find
 from shardio.foreign.names import Paths, naming, shown
 from shardio.foreign.places import OfPlaces, Places, Spans, scan
 from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
 from shardio.foreign.tfrecord import scan as scan_file
-from shardio.types import Sample
+from shardio.format import images
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index, choose
 

@@ -14,10 +14,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio import images
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field, infer_fields, labelled
-from shardio.types import Sample
+from shardio.format import images
+from shardio.format.fields import Field, infer_fields, labelled
+from shardio.system.types import Sample
 
 from ._common import check_index
 from ._torch_values import default_names, is_made_here, parts, plain

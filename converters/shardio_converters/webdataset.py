@@ -13,13 +13,13 @@ from typing import Any, final
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
 from shardio.foreign import members, tar
 from shardio.foreign.files import File, check_plain, find
 from shardio.foreign.members import Part
 from shardio.foreign.names import Paths, naming, shown
 from shardio.foreign.places import OfPlaces, Places, Spans, scan
-from shardio.types import Sample
+from shardio.format.fields import Field
+from shardio.system.types import Sample
 
 from ._common import check_index, choose
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.fields import Field, labelled
 from shardio.foreign.names import shown
-from shardio.types import Sample
+from shardio.format.fields import Field, labelled
+from shardio.system.types import Sample
 
 from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
 from ._common import OneOpen, check_index, choose

@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import torch
 
-from .. import processes
-from ..augment import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transform
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..engines.choice import Engine
 from ..errors import ConfigError, PipelineStalled, ShardioError
-from ..job import Batch
-from ..loader import Loader
-from ..quarantine import OnBad
-from ..stats import LoaderStats
-from ..world import World
+from ..loader.batch.bad_samples import OnBad
+from ..loader.batch.host_batch import Batch
+from ..loader.loader import Loader
+from ..loader.stats import LoaderStats
+from ..order.world import World
+from ..system import processes
+from ..transforms import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transform
 from .machine import describe
 
 START_LIMIT = 300.0  # seconds that ranks wait for one another

@@ -9,7 +9,20 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError, ShardioError
-from . import bench, convert, demo, index, info, merge, repair, reshard, show, stats, train, verify
+from . import (
+    bench,
+    convert,
+    demo,
+    index,
+    info,
+    merge,
+    repair,
+    reshard,
+    show,
+    stats,
+    train,
+    verify,
+)
 
 INTERRUPTED = 130  # the exit code that shells give a process which SIGINT ended
 

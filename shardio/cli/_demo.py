@@ -13,17 +13,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from .. import source as sources
 from ..bench import BenchConfig, BenchResult, measure
-from ..convert import convert
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
+from ..care.contact_sheet import contact_sheet
+from ..care.verify import verify
+from ..conversion import convert
+from ..conversion import source as sources
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..errors import ShardioError
-from ..loader import Loader
-from ..sheet import contact_sheet
-from ..units import format_size
-from ..verify import verify
-from ..world import World
+from ..loader.loader import Loader
+from ..order.world import World
+from ..system.units import format_size
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
 SHARD_SIZE = "512KB"  # small, so that the demo has several

@@ -13,21 +13,21 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
-from ..convert import Conversion, Skipped, outlook
-from ..convert import convert as run
-from ..convert.choice import parse_split, shuffled, split
-from ..convert.matching import matching
-from ..convert.pack import OnError, Progress
-from ..convert.reworked import Reworked
-from ..convert.runners import in_processes
+from ..conversion import Conversion, Skipped, outlook
+from ..conversion import convert as run
+from ..conversion.choice import parse_split, shuffled, split
+from ..conversion.matching import matching
+from ..conversion.pack import OnError, Progress
+from ..conversion.reencode import Recompress, Rework
+from ..conversion.runners import in_processes
+from ..conversion.source import HasRemarks, Source
+from ..conversion.transformed_source import Reworked
+from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad
-from ..fields import Field, describe
-from ..rework import Recompress, Rework
-from ..source import HasRemarks, Source
-from ..types import Indices
-from ..units import format_size
-from ..world import World
-from ..writer import DEFAULT_SHARD_SIZE
+from ..format.fields import Field, describe
+from ..order.world import World
+from ..system.types import Indices
+from ..system.units import format_size
 from ._progress import progress
 
 CONTAINERS = ("tar", "hdf5", "lmdb")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..units import format_size
+from ..system.units import format_size
 from ._options import threads_option
 from ._progress import progress
 
 if TYPE_CHECKING:
     from ..bench import BenchResult
     from ..engines.choice import Engine
-    from ..quarantine import OnBad
+    from ..loader.batch.bad_samples import OnBad
 
 
 def bench(

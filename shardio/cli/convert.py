@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import source as sources
+from ..conversion import source as sources
 from ..errors import ConfigError
 from ._docstrings import read
 from ._packing import Packing, with_packing

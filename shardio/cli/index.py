@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from .. import source as sources
-from ..convert.adopt import adopt
-from ..convert.pack import OnError
+from ..conversion import source as sources
+from ..conversion.adopt import adopt
+from ..conversion.pack import OnError
 from ..errors import ConfigError
 from ..foreign.formats import format_of
-from ..world import World
+from ..order.world import World
 from ._packing import tell, tell_skipped
 from ._progress import progress
 

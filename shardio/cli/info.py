@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import manifest
-from ..fields import describe
-from ..units import format_size
+from ..format import manifest
+from ..format.fields import describe
+from ..system.units import format_size
 
 
 def info(

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .. import manifest
-from ..repair import repair as run
+from ..care.repair import repair as run
+from ..format import manifest
 from ._progress import progress
 
 

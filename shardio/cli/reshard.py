@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..convert.datasets import Datasets
+from ..conversion.datasets import Datasets
 from ._packing import Packing, with_packing
 
 

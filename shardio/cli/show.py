@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..dataset import open as open_dataset
+from ..dataset.dataset import open as open_dataset
 
 
 def show(
@@ -24,7 +24,7 @@ def show(
 
       shardio show data/photos -o augmented.png --augment --samples 64
     """
-    from ..sheet import contact_sheet  # here and not above, as it loads torch
+    from ..care.contact_sheet import contact_sheet  # here and not above, as it loads torch
 
     count = contact_sheet(open_dataset(dataset), output, samples=samples, columns=columns, augment=augment, seed=seed)
     print(f"{output}: {count} samples of {dataset}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..dataset import open as open_dataset
+from ..dataset.dataset import open as open_dataset
 from ._output import write_json
 from ._progress import progress
 
@@ -34,12 +34,13 @@ def stats(
 
       shardio stats data/photos --json - | jq .fields.image.images.channels
     """
-    from ..contents import contents, picture, report  # here and not above, as it loads a decoder
+    from ..care.stats import picture, report
+    from ..care.stats import stats as dataset_stats  # here and not above, as it loads a decoder
 
     if output is not None:
         picture.check(output)
     with progress("samples") as show:
-        found = contents(open_dataset(dataset), sample=sample, seed=seed, workers=workers, progress=show)
+        found = dataset_stats(open_dataset(dataset), sample=sample, seed=seed, workers=workers, progress=show)
     if not write_json(json_file, found.to_dict()):
         print(report.text(found))
     if output is not None:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..dataset import open as open_dataset
+from ..care.verify import verify as run
+from ..dataset.dataset import open as open_dataset
 from ..errors import ShardCorrupt
-from ..verify import verify as run
 from ._output import write_json
 from ._progress import progress
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..fields import Field
-from ..types import Rows
+from ..format.fields import Field
+from ..system.types import Rows
 from .base import check_rows
 
 T = TypeVar("T")

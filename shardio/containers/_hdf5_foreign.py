@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .. import durable
 from ..errors import ShardCorrupt
+from ..system import durable
 
 _MOST_LINKS = 16
 

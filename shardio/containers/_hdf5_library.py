@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MissingDependency, ShardCorrupt
-from ..fields import Field
-from ..types import Rows
+from ..format.fields import Field
+from ..system.types import Rows
 
 
 @final

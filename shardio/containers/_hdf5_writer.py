@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from ..errors import ConfigError, MissingDependency
-from ..fields import Field
-from ..types import Stored
+from ..format.fields import Field
+from ..system.types import Stored
 from ._writing import OutputFiles, Stream, check_sample, describe, fixed_sizes, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import images
 from ..errors import ConfigError
-from ..fields import Field
-from ..types import Buffer
+from ..format import images
+from ..format.fields import Field
+from ..system.types import Buffer
 from . import indexed
 
 BLOCK = 512

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..fields import Field, as_fields, described
-from ..types import Stored
+from ..format.fields import Field, as_fields, described
+from ..system.types import Stored
 
 BUFFER = 1 << 20
 _LARGE = 64 << 10  # bytes from which on a buffer is written at once, and not copied

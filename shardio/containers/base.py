@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..fields import Field
-from ..types import Column, Rows, Stored
+from ..format.fields import Field
+from ..system.types import Column, Rows, Stored
 from .direct import Direct
 
 

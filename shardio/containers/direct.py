@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..native import rows as native
-from ..types import Rows
+from ..system.types import Rows
 
 MAPPED_ROW = 4096
 """Rows up to this size are copied from a memory map; for larger ones a system call costs less than the page faults."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..fields import Field
-from ..types import Column, Rows
+from ..format.fields import Field
+from ..system.types import Column, Rows
 from ._files import Handle, RawFile, as_rows, check_request
 from ._hdf5_foreign import found, index_names, index_path
 from ._hdf5_library import LibraryFile, library_rows, library_values

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..fields import Field
-from ..types import Rows
+from ..format.fields import Field
+from ..system.types import Rows
 from ._files import RawFile, as_rows
 from ._hdf5_filters import Bytes, Damaged
 from ._hdf5_library import block_parts

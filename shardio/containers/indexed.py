@@ -11,10 +11,10 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import npy
 from ..errors import ConfigError, ShardCorrupt
-from ..fields import Field
-from ..types import Column, Rows
+from ..format.fields import Field
+from ..system import npy
+from ..system.types import Column, Rows
 from ._files import Handle, RawFile, as_rows, check_request
 from .base import check_out
 from .direct import Direct, rows_of

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..fields import Field
+from ..format.fields import Field
 from ..native import rows as compiled
-from ..types import Column, Rows, Stored
+from ..system.types import Column, Rows, Stored
 from . import direct
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease

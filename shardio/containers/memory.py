@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..fields import Field
-from ..types import Column, Rows, Stored
+from ..format.fields import Field
+from ..system.types import Column, Rows, Stored
 from ._files import check_request
 from ._writing import check_options, check_sample, fixed_sizes
 from .base import check_out

@@ -11,8 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from ..errors import BadSample
-from ..fields import Field
-from ..types import Buffer, Stored
+from ..format.fields import Field
+from ..system.types import Buffer, Stored
 from . import _tar_layout as layout
 from . import indexed
 from ._writing import OutputFiles, Stream, check_options, check_sample, fixed_sizes, size_of

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.direct import Packed
-from ..types import Buffer
+from ..system.types import Buffer
 
 
 def addresses_of(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:

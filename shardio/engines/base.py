@@ -1,50 +1,20 @@
 """What engines have in common that take whole batches and leave them on a device."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..augment.steps import Sizes, Step
 from ..errors import ConfigError, PipelineClosed
-from ..types import Buffer
+from ..system.types import Buffer
+from ..transforms.steps import Sizes, Step
 
 Pixels: TypeAlias = Buffer | torch.Tensor
 S = TypeVar("S", bound=Step)
-
-
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """The images of a batch on their way to an engine for whole batches.
-
-    Attributes:
-        rows: of each its file, or a tensor where it has been made on the host already.
-        sizes: heights and widths in pixels, int32 [B, 2].
-        steps: with a row for each.
-        remake: makes the image in a row on the host, or another in its place.
-    """
-
-    rows: Sequence[Pixels]
-    sizes: Sizes
-    steps: tuple[Step, ...]
-    remake: Callable[[int], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A field of a batch of which the rest is made on the device.
-
-    Attributes:
-        tensor: what is copied there.
-        finish: makes of it, there, what is delivered.
-    """
-
-    tensor: torch.Tensor
-    finish: Callable[[torch.Tensor], torch.Tensor]
 
 
 class BatchEngine(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 
 from ..errors import ConfigError
-from ..recipe import Recipe
+from ..transforms.recipe import Recipe
 from .base import BatchEngine
 
 Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]

@@ -17,13 +17,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import images, native
-from .._optional import load
-from ..augment.steps import Crop, Erase, Flip, Scale, Sizes, Step
+from .. import native
 from ..errors import BadSample, ConfigError, MissingDependency
-from ..fuse import fuse
-from ..recipe import Recipe
-from ..types import Buffer
+from ..format import images
+from ..system.optional import load
+from ..system.types import Buffer
+from ..transforms.fuse import fuse
+from ..transforms.recipe import Recipe
+from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes, Step
 from .numbers import Lookup, Numbers
 from .opencv import Action, Pixels, actions, crop
 from .turbo import Turbo

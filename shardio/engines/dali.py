@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._optional import load
-from ..augment.steps import Sizes, Step
-from ..recipe import Recipe
-from ..types import Buffer
+from ..system.optional import load
+from ..system.types import Buffer
+from ..transforms.recipe import Recipe
+from ..transforms.steps import Sizes, Step
 from . import tensors
 from .base import Home, decoder_share, rows_of
 

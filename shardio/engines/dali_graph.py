@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, math, pipeline_def, types
 from nvidia.dali.pipeline import do_not_convert
 
-from ..augment.steps import (
+from ..transforms.recipe import Recipe
+from ..transforms.steps import (
     LUMA,
     SMOOTH,
     AutoContrast,
@@ -32,7 +33,6 @@ from ..augment.steps import (
     Step,
     Warp,
 )
-from ..recipe import Recipe
 from .base import inside
 
 Node: TypeAlias = Any

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import images, native
-from ..augment.steps import Sizes
+from .. import native
 from ..errors import BadSample
-from ..types import Buffer
+from ..format import images
+from ..system.types import Buffer
+from ..transforms.steps import Sizes
 from .addresses import addresses_of
 
 

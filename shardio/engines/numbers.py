@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BadSample
-from ..recipe import Recipe
+from ..transforms.recipe import Recipe
 from .opencv import Pixels
 
 # NumPy has no bfloat16: its bits are kept.

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from .._optional import load
-from ..augment.steps import Crop, Scale, Sizes, Step
 from ..errors import ConfigError
-from ..fuse import fuse
-from ..recipe import Recipe
-from ..types import Buffer
+from ..system.optional import load
+from ..system.types import Buffer
+from ..transforms.fuse import fuse
+from ..transforms.recipe import Recipe
+from ..transforms.steps import Crop, Scale, Sizes, Step
 from . import tensors
 from .base import Home, decoder_share, inside, rows_of
 

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from .. import native
-from ..augment.steps import (
+from ..native import hue
+from ..transforms.steps import (
     LUMA,
     SMOOTH,
     AutoContrast,
@@ -30,7 +31,6 @@ from ..augment.steps import (
     Step,
     Warp,
 )
-from ..native import hue
 
 Pixels: TypeAlias = NDArray[np.uint8]
 

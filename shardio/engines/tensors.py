@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ..augment.mixing import Mix
-from ..augment.steps import (
+from ..transforms.fuse import Fused
+from ..transforms.mixing import Mix
+from ..transforms.recipe import Recipe
+from ..transforms.steps import (
     LUMA,
     SMOOTH,
     AutoContrast,
@@ -31,8 +33,6 @@ from ..augment.steps import (
     Step,
     Warp,
 )
-from ..fuse import Fused
-from ..recipe import Recipe
 
 
 def change(images: Tensor, step: InPlace) -> Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..fuse import Fused
-from ..types import Buffer
+from ..system.types import Buffer
+from ..transforms.fuse import Fused
 from .addresses import addresses_of
 
 

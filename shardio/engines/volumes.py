@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..augment.volumes import Cut, Mirror, Move, Turn
+from ..transforms.volumes import Cut, Mirror, Move, Turn
 
 
 def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None:

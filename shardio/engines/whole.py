@@ -6,9 +6,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import images, native
+from .. import native
 from ..errors import BadSample
-from ..fuse import Fused
+from ..format import images
+from ..transforms.fuse import Fused
 from .turbo import Turbo
 
 _LONGEST_SIDE = 65535  # pixels: what a JPEG's header has room for

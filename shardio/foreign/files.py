@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import IO, Any, final
 
-from .. import _optional
 from ..errors import SourceError
+from ..system import optional as _optional
 from .names import Paths, shown
 
 INDEXES = (".idx.npy", ".idx.h5")

@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import images, npy
 from ..errors import BadSample, ConfigError, SourceError
-from ..fields import Field
+from ..format import images
+from ..format.fields import Field
+from ..system import npy
 from .names import field_name
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")

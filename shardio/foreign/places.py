@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Indices
+from ..system.types import Indices
 from .files import File
 
 _THREADS = 16  # scans wait for the disk more than they work

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _optional
 from ..errors import BadSample, SourceError
+from ..system import optional as _optional
 from . import protobuf
 from .files import File, open_file, unreadable
 from .names import shown

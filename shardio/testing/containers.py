@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ..containers.base import Container, Reader
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..fields import CHECKSUM, Field, shape_column, with_hidden
-from ..types import Stored
+from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..system.types import Stored
 from .samples import COUNT, FIELDS, FIRST, raw_of, sample, stored, values_of, write
 
 

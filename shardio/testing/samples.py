@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..containers.base import Container, Reader
-from ..fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
-from ..types import Buffer
+from ..format.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
+from ..system.types import Buffer
 
 FIELDS: Mapping[str, Field] = as_fields(
     {

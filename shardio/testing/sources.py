@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .. import dataset
-from ..convert import convert
-from ..fields import as_fields
-from ..source import HasColumns, Source
-from ..types import Sample
-from ..verify import verify
+from ..care.verify import verify
+from ..conversion import convert
+from ..conversion.source import HasColumns, Source
+from ..dataset import dataset
+from ..format.fields import as_fields
+from ..system.types import Sample
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
 

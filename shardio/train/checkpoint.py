@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .. import durable
 from ..errors import ConfigError, StateMismatch
+from ..system import durable
 
 VERSION = 1
 LAST = "last.pt"

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ..augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
-from ..dataset import Dataset
-from ..dataset import open as open_dataset
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
-from ..fields import listed
-from ..loader import Loader
+from ..format.fields import listed
+from ..loader.loader import Loader
+from ..transforms import (
+    CenterCrop,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
 from .config import TrainConfig
 from .distributed import Job
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # see `join`
 
 from ..errors import ConfigError
-from ..world import World
+from ..order.world import World
 
 TIMEOUT = timedelta(minutes=10)
 """How long a rank waits for the others before it fails, so that no job hangs for ever."""

@@ -11,8 +11,8 @@ from typing import Any, final
 
 import torch
 
-from .. import durable
 from ..errors import ConfigError, ShardioError, StateMismatch
+from ..system import durable
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, Place
 from .config import TrainConfig, TrainResult

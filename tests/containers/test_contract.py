@@ -10,7 +10,7 @@ import pytest
 from shardio import containers
 from shardio.containers import Container, Reader, Writer
 from shardio.errors import ConfigError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing import ContainerContract
 
 

@@ -16,7 +16,7 @@ import pytest
 from shardio import containers
 from shardio.containers import Container
 from shardio.errors import ShardCorrupt
-from shardio.fields import as_fields
+from shardio.format.fields import as_fields
 
 ON_DISK = [container for container in containers.CONTAINERS.values() if container.name not in ("memory", "indexed")]
 FIELDS = as_fields({"blob": "bytes", "row": ("uint8", (1000,))})

@@ -13,7 +13,7 @@ import pytest
 
 from shardio import containers
 from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
-from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
+from shardio.format.fields import CHECKSUM, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, values_of, write
 
 HDF5 = containers.get("hdf5")

@@ -23,7 +23,7 @@ from shardio.containers._hdf5_filters import Damaged, Deflate, Shuffle, fletcher
 from shardio.containers._hdf5_library import LibraryRows
 from shardio.containers.hdf5_chunks import ChunkedRows
 from shardio.errors import ShardCorrupt
-from shardio.fields import Field
+from shardio.format.fields import Field
 
 from .test_hdf5_foreign import adopt, read_under_lock
 
@@ -292,7 +292,7 @@ sys.modules["hdf5plugin"] = None
 from pathlib import Path
 from shardio import containers
 from shardio.errors import MissingDependency
-from shardio.fields import Field
+from shardio.format.fields import Field
 try:
     containers.get("hdf5").reader(Path(sys.argv[1]), {"x": Field("array", dtype="uint16", shape=(17, 9))})
 except MissingDependency as error:

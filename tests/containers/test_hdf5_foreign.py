@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardio import containers
 from shardio.containers._hdf5_filters import fletcher32
 from shardio.errors import MissingDependency, ShardCorrupt
-from shardio.fields import Field, as_fields
+from shardio.format.fields import Field, as_fields
 
 from .test_hdf5 import library_locked
 

@@ -17,7 +17,7 @@ from shardio import containers
 from shardio.containers import _lmdb_shared
 from shardio.containers import lmdb as container
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
-from shardio.fields import CHECKSUM, as_fields, shape_column, with_hidden
+from shardio.format.fields import CHECKSUM, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
 LMDB = containers.get("lmdb")

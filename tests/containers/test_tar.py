@@ -16,7 +16,7 @@ from _builders import jpeg, png
 from shardio import containers
 from shardio.containers import _tar_layout as layout
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
-from shardio.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
+from shardio.format.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
 
 TAR = containers.get("tar")

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.fields import Field
-from shardio.images import ImageInfo, probe
+from shardio.format.fields import Field
+from shardio.format.images import ImageInfo, probe
 from shardio.testing import check_source
 from shardio_converters.cifar import Cifar, cifar
 

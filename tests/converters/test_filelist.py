@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 
+from shardio.conversion.source import HasColumns
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
-from shardio.source import HasColumns
+from shardio.format.fields import Field
 from shardio.testing import check_source
 from shardio_converters.filelist import FileList, filelist
 

@@ -18,9 +18,9 @@ from _builders import jpeg, png
 from numpy.typing import NDArray
 
 from shardio.containers import get as container
+from shardio.dataset.shard_writer import ShardBuilder
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
-from shardio.shard import ShardBuilder
+from shardio.format.fields import Field
 from shardio.testing.sources import check_source
 from shardio_converters._arrays import rows_at_once
 from shardio_converters.hdf5 import hdf5

@@ -32,7 +32,7 @@ from datasets import (
 )
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters.huggingface import huggingface
 from shardio_converters.parquet import parquet

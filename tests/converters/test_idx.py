@@ -14,8 +14,8 @@ from _builders import idx_bytes, idx_pair, pixels, write_idx
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.fields import Field
-from shardio.images import ImageInfo, probe
+from shardio.format.fields import Field
+from shardio.format.images import ImageInfo, probe
 from shardio_converters.idx import Idx, idx
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing import check_source
 from shardio_converters.numpy import numpy
 

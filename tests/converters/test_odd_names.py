@@ -16,8 +16,8 @@ from _builders import class_folders, jpeg
 from _foreign import FORMATS, write_tar
 
 import shardio
+from shardio.conversion.source import find
 from shardio.errors import BadSample
-from shardio.source import find
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
 HUGE = 5 << 30

@@ -19,7 +19,7 @@ import pytest
 from _builders import jpeg, png
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet

@@ -14,10 +14,10 @@ import torch as pytorch
 from _builders import encode, jpeg, pixels
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from shardio import dataset
-from shardio.convert import convert
+from shardio.conversion import convert
+from shardio.dataset import dataset
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing import check_source
 from shardio_converters.torch import torch
 

@@ -20,7 +20,7 @@ from _builders import jpeg, png
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.fields import Field
+from shardio.format.fields import Field
 from shardio.testing.sources import check_source
 from shardio_converters.zarr import zarr
 

@@ -10,7 +10,7 @@ from _tiny import config, dataset
 
 import shardio
 from shardio.errors import ConfigError, StateMismatch
-from shardio.plan import Plan
+from shardio.order.plan import Plan
 from shardio.train import TrainResult, checkpoint, run
 from shardio.train.checkpoint import Checkpoint, Place
 from shardio.train.learner import Learner

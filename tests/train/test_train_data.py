@@ -10,10 +10,10 @@ from _tiny import config, dataset
 
 import shardio
 from shardio.errors import ConfigError
-from shardio.recipe import Recipe
+from shardio.order.world import World
 from shardio.train.data import count_classes, open_data, transforms
 from shardio.train.distributed import Job, choose_device
-from shardio.world import World
+from shardio.transforms.recipe import Recipe
 
 JOB = Job(World(), torch.device("cpu"))
 

@@ -14,13 +14,13 @@ from rich.console import Console
 
 import shardio
 from shardio.errors import BadSample, ShardioError
+from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.data import open_data
 from shardio.train.distributed import Job
 from shardio.train.learner import Evaluation, Learner, evaluate
 from shardio.train.model import load_model
 from shardio.train.progress import Status, display
-from shardio.world import World
 
 CPU = torch.device("cpu")
 

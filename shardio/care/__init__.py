@@ -1,0 +1,1 @@
+"""Datasets looked after: verified, repaired, summed up, shown."""

@@ -1,0 +1,278 @@
+"""Adoption: files that others wrote become a dataset as they lie. An index is written, and nothing copied."""
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..containers import _hdf5_foreign, hdf5, indexed
+from ..dataset.shard_writer import WrittenShard
+from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
+from ..format import checksums, images, manifest
+from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..order.world import World
+from ..system import durable
+from .journal import Journal, Record, Skipped
+from .pack import Conversion, How, OnError, Progress, pack, silent, standing
+from .source import Adoptable, HasNames, HasPlaces
+from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings, fingerprint
+
+_BLOCK_BYTES = 32 << 20
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to be adopted: its number, its samples' numbers in the source, and the name that it has in the dataset."""
+
+    number: int
+    samples: range
+    path: Path
+    name: str
+
+    @property
+    def count(self) -> int:
+        """Its samples."""
+        return len(self.samples)
+
+
+def adopt(
+    source: Any,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    dask: str | None = None,
+    world: World | None = None,
+    on_error: OnError = "raise",
+    max_bad: float = 0.01,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Makes a dataset at `out` of the files of `source`, which stay where and as they are.
+
+    All samples are read once, for their checksums. Where `out` is the files' own directory the index is written beside
+    them; elsewhere there are symbolic links to them. The files must not be changed afterwards.
+
+    Args:
+        source: an `Adoptable` one: `webdataset`, `tfrecord`, `lmdb` and `hdf5` are, on uncompressed files.
+        out: the dataset's directory.
+        workers, dask, world, on_error, max_bad, resume, overwrite, progress: as `convert` has them.
+
+    Raises SourceError for files that cannot be read as they lie, BadSample, TooManyBad, ConfigError, OSError.
+    """
+    how = How(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    if not isinstance(source, (HasPlaces, HasNames)):
+        raise SourceError(f"{type(source).__name__} has no files that can be read as they lie: convert it")
+    manifest.check_metadata(source.metadata)
+    final = Path(out).absolute()
+    beside = _is_beside(source.files, final)
+    make = _placed if isinstance(source, HasPlaces) else _named
+    settings = Settings(source, final, source.container, {}, on_error == "skip", make, "indexing", True, True, beside)
+    files = [
+        _File(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
+        for number, (path, start, stop) in enumerate(
+            zip(source.files, source.starts[:-1].tolist(), source.starts[1:].tolist(), strict=True)
+        )
+        if stop > start
+    ]
+    if not files:
+        raise SourceError("the files hold no samples")
+    plan = _plan(source, files)
+    made = standing(settings, plan, how)
+    return pack(settings, files, plan, how) if made is None else Conversion(made, ())
+
+
+def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
+    # Of the files' own state, so that a job does not go on with files that have changed.
+    states = [[file.name, *_state(file.path), file.count] for file in files]
+    return {
+        "adopted": True,
+        "container": source.container,
+        "names": dict(source.names) if isinstance(source, HasNames) else {},
+        "some samples": fingerprint(source, range(int(source.starts[-1]))),
+        "fields": checksums.Digest(source.fields).text(),
+        "files": len(files),
+        "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+    }
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _is_beside(files: Sequence[Path], out: Path) -> bool:
+    """Whether the files are in the dataset's own directory; ConfigError if only some are, or names cannot stay."""
+    inside = [path for path in files if path.parent.resolve() == out.resolve()]
+    if not inside:
+        return False
+    if len(inside) < len(files):
+        raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: take all of its files, or another OUT")
+    for path in files:
+        if not _PLAIN.fullmatch(path.name):
+            rule = "a shard's name is letters, digits, '_', '-' and '.'"
+            raise ConfigError(f"{out}: {rule}, got {path.name!r}: take another OUT")
+    return True
+
+
+def _suffix(path: Path) -> str:
+    """The file's own suffix, if it is a plain one."""
+    return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
+
+
+def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
+    """The index of a file whose values stand in one piece: see `containers.indexed`."""
+    source: Any = settings.source
+    fields = with_hidden(source.fields)
+    index = np.zeros(len(file.samples), indexed.index_dtype(fields))
+    skipped: list[Skipped] = []
+    row = 0
+    with open(file.path, "rb", buffering=0) as data:
+        for number in file.samples:
+            try:
+                _describe(source, number, data.fileno(), index[row : row + 1])
+                row += 1
+            except BadSample as error:
+                if not settings.skip:
+                    raise
+                skipped.append(Skipped(number, str(error)))
+            advance(1)
+    if not row:
+        return Record(NOTHING, tuple(skipped))
+    _link(settings, file, journal)
+    index = index[:row]
+    stream = io.BytesIO()
+    np.save(stream, index, allow_pickle=False)
+    durable.write(indexed.index_path(journal.shards / file.name), stream.getvalue())
+    shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
+    return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped))
+
+
+def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> None:
+    """Fills one row of the index; BadSample if a value is not in the file as it would be stored."""
+    sample, places = source[number], source.places(number)
+    stored: dict[str, Any] = {}
+    for name, field in source.fields.items():
+        if field.kind == "scalar":
+            stored[name] = field.encode(sample[name])
+            row[name] = np.frombuffer(stored[name], field.row_dtype)[0]
+            continue
+        offset, size = places[name]
+        stored[name] = os.pread(descriptor, size, offset)
+        _check(field, name, number, stored[name], sample[name])
+        row[f"{name}.offset"], row[f"{name}.size"] = offset, size
+        if field.kind == "image":
+            info = images.probe(stored[name])
+            row[shape_column(name)] = info.height, info.width
+    row[CHECKSUM] = checksums.of_sample(stored, sorted(stored))
+
+
+def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
+    """Raises BadSample unless shardio would read `value` where it stands."""
+    if not _same(field, raw, value):
+        raise BadSample(f"sample {number}, field {name!r}: it does not stand in the file as it is stored: convert it")
+
+
+def _same(field: Field, raw: Any, value: Any) -> bool:
+    """Whether the stored bytes `raw` are `value`."""
+    if field.encode(value) == raw:
+        return True
+    try:
+        found = field.decode(raw)
+    except (ShardioError, ValueError):
+        return False
+    if field.kind == "array":  # by bytes: NaN is not equal to itself
+        return bool(found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes())
+    return bool(found == value)
+
+
+def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
+    """The index of an HDF5 file: what its datasets are called as fields, scalars, and the hidden columns."""
+    source: Any = settings.source
+    scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
+    names = {name: own for name, own in source.names.items() if name not in scalars}
+    fields = {name: source.fields[name] for name in names}
+    pictures = [name for name, field in fields.items() if field.kind == "image"]
+    sums: list[NDArray[np.uint64]] = []
+    shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in pictures}
+    try:
+        with contextlib.closing(hdf5.Hdf5Reader(file.path, fields, names)) as reader:
+            if names and len(reader) != file.count:
+                raise SourceError(f"{file.path}: {len(reader)} samples where {file.count} were found")
+            row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
+            step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
+            for start in range(0, file.count, step):
+                rows = np.arange(start, min(start + step, file.count))
+                columns: dict[str, Any] = {name: reader.read(rows, name) for name in names}
+                if start == 0:
+                    _check_first(source, file, columns)
+                columns |= {name: column[rows] for name, column in scalars.items()}
+                sums.append(checksums.of_samples(columns, sorted(columns)))
+                for name in pictures:
+                    shapes[name] += [_shape(file, name, start + i, value) for i, value in enumerate(columns[name])]
+                advance(len(rows))
+    except ShardCorrupt as error:
+        raise SourceError(f"{file.path} cannot be read as it lies: {error}; convert it") from error
+    sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in pictures}
+    whole = np.concatenate(sums)
+    _link(settings, file, journal)
+    own = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: whole}
+    _hdf5_foreign.write_index(_hdf5_foreign.index_path(journal.shards / file.name), names, own)
+    return Record(_shard(file, journal, whole, sizes), ())
+
+
+def _scalars(source: Any, file: _File, name: str) -> NDArray[Any]:
+    """A file's part of a scalar field."""
+    column: NDArray[Any] | None = source.column(name)
+    if column is None:
+        raise SourceError(f"{file.path}: the field {name!r} cannot be read")
+    return column[file.samples.start : file.samples.stop]
+
+
+def _check_first(source: Any, file: _File, columns: Mapping[str, Any]) -> None:
+    """SourceError unless shardio reads the file's first sample as the converter does."""
+    first = source[file.samples.start]
+    for name, column in columns.items():
+        raw = column[0].tobytes() if isinstance(column, np.ndarray) else column[0]
+        if not _same(source.fields[name], raw, first[name]):
+            raise SourceError(f"{file.path}: the field {name!r} does not stand in it as it is stored: convert it")
+
+
+def _shape(file: _File, name: str, row: int, value: bytes) -> tuple[int, int]:
+    try:
+        info = images.probe(value)
+    except BadSample as error:
+        raise BadSample(f"{file.path}, row {row}, field {name!r}: {error}") from error
+    return info.height, info.width
+
+
+def _link(settings: Settings, file: _File, journal: Journal) -> None:
+    """A symbolic link to the file among the shards: relative where both are likely to be moved together."""
+    if settings.beside:
+        return
+    out = Path(os.path.realpath(settings.out))  # links lead from where the directory really is
+    near = out.parent in file.path.absolute().parents
+    link = journal.shards / file.name
+    link.unlink(missing_ok=True)
+    # Relative to where the link will be, which is not where it is made.
+    link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
+
+
+def _shard(
+    file: _File, journal: Journal, sums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
+) -> WrittenShard:
+    """What the manifest is to say of a file and its index."""
+    files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
+    size, checksum = checksums.of_files(files)
+    found = {name: np.unique(column, axis=0) for name, column in shapes.items()}
+    common = {name: (int(each[0][0]), int(each[0][1])) if len(each) == 1 else None for name, each in found.items()}
+    return WrittenShard(file.name, len(sums), size, checksum, sums, common)

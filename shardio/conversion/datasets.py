@@ -1,0 +1,154 @@
+"""Datasets of shardio's own as sources: what they store is copied as it is, and checked on the way."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..dataset.shard_writer import Encoded
+from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
+from ..format import checksums
+from ..format.fields import CHECKSUM, Field, shape_column
+from ..system.types import Sample
+
+_BLOCK_BYTES = 8 << 20
+_BLOCK_SAMPLES = 1024
+
+
+@final
+class Datasets:
+    """The samples of some datasets, one after the other, as a `Source`.
+
+    Args:
+        paths: their directories.
+
+    Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
+    """
+
+    threads = True
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self._paths = [Path(path).absolute() for path in paths]
+        self._open()
+
+    def _open(self) -> None:
+        self._datasets = [open_dataset(path) for path in self._paths]
+        first = self._datasets[0]
+        self._fields = _content(first)
+        for other in self._datasets[1:]:
+            if _content(other) != self._fields:
+                raise ConfigError(
+                    f"datasets must have the same fields: {first.path} has {_told(first)}, {other.path} {_told(other)}"
+                )
+            if other.manifest.metadata.get("classes") != first.manifest.metadata.get("classes"):
+                classes = [dataset.manifest.metadata.get("classes") for dataset in (first, other)]
+                raise ConfigError(
+                    f"datasets must have the same classes, or their labels would mean different things: "
+                    f"{first.path} has {classes[0]}, {other.path} {classes[1]}"
+                )
+        self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
+        shards = [dataset.manifest.shards for dataset in self._datasets]
+        self._shard_ends = np.cumsum(np.concatenate([each.samples for each in shards]))
+        self._means = np.concatenate([each.bytes // np.maximum(1, each.samples) for each in shards])
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Those of all datasets; the size of images is found anew."""
+        return self._fields
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The first dataset's."""
+        return self._datasets[0].manifest.metadata
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Each shard's mean, int64 [n]."""
+        return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """See `source.HasColumns`."""
+        if name not in self._fields or self._fields[name].kind != "scalar":
+            return None
+        return np.concatenate([d.select(np.arange(len(d))).column(name) for d in self._datasets])
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < self._ends[-1]:
+            raise IndexError(f"index must be in [0, {self._ends[-1]}), got {index}")
+        dataset, number = self._place(index)
+        try:
+            dataset.check(np.array([number]), {})
+            return dataset[number]
+        except ShardCorrupt as error:
+            raise BadSample(str(error)) from error
+
+    def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
+        """See `work.HasEncoded`; read in blocks, and one by one where a block is damaged."""
+        start = 0
+        sizes = self._means[np.searchsorted(self._shard_ends, numbers, side="right")]
+        while start < len(numbers):
+            dataset, first = self._place(int(numbers[start]))
+            most = max(1, int(np.searchsorted(np.cumsum(sizes[start : start + _BLOCK_SAMPLES]), _BLOCK_BYTES)))
+            block = numbers[start : start + most] - (int(numbers[start]) - first)
+            inside = (block >= 0) & (block < len(dataset))
+            count = len(block) if inside.all() else int(np.argmin(inside))
+            yield from _block(dataset, block[:count], self._fields)
+            start += count
+
+    def _place(self, index: int) -> tuple[Dataset, int]:
+        which = int(np.searchsorted(self._ends, index, side="right"))
+        return self._datasets[which], index - (int(self._ends[which - 1]) if which else 0)
+
+    def __getstate__(self) -> list[Path]:
+        return self._paths
+
+    def __setstate__(self, paths: list[Path]) -> None:
+        self._paths = paths
+        self._open()
+
+
+def _block(dataset: Dataset, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> Iterator[Encoded | DatasetError]:
+    """Some samples of one dataset, checked against their checksums."""
+    try:
+        selection = dataset.select(rows)
+        hidden = {CHECKSUM: selection.column(CHECKSUM)}
+        shapes = {n: selection.column(shape_column(n)) for n, field in fields.items() if field.kind == "image"}
+        hidden.update({shape_column(name): column for name, column in shapes.items()})
+        columns = {name: selection.stored(name) for name in fields}
+        actual = checksums.of_samples(columns, sorted(fields))
+    except DatasetError as error:
+        if len(rows) == 1:
+            yield error
+            return
+        for row in rows:
+            yield from _block(dataset, np.array([row]), fields)
+        return
+    for place, row in enumerate(rows.tolist()):
+        expected = int(hidden[CHECKSUM][place])
+        if int(actual[place]) != expected:
+            where = f"{dataset.path / dataset.where(row)}"
+            yield ShardCorrupt(f"{where}: checksum {int(actual[place]):016x} is not {expected:016x}")
+            continue
+        stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
+        sizes = {name: (int(column[place][0]), int(column[place][1])) for name, column in shapes.items()}
+        yield Encoded(stored, expected, sizes)
+
+
+def _bytes(value: Any) -> bytes | memoryview:
+    return value if isinstance(value, (bytes, memoryview)) else value.tobytes()
+
+
+def _content(dataset: Dataset) -> dict[str, Field]:
+    return {name: replace(f, shape=None) if f.kind == "image" else f for name, f in dataset.fields.items()}
+
+
+def _told(dataset: Dataset) -> str:
+    return ", ".join(f"{name} ({' '.join(map(str, _parts(field)))})" for name, field in dataset.fields.items())
+
+
+def _parts(field: Field) -> list[Any]:
+    return [part for part in (field.kind, field.dtype, field.kind == "array" and field.shape) if part]

@@ -1,0 +1,1 @@
+"""Datasets: opened, mixed, read and written."""

@@ -1,0 +1,257 @@
+"""A dataset opened for reading: any samples, in any order, from any thread or process."""
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import containers, native
+from ..containers import direct, memory
+from ..containers.base import Reader
+from ..errors import ConfigError, ShardCorrupt
+from ..format import checksums, manifest
+from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
+from ..native.rows import Gone
+from ..order.plan import Plan, Shuffle
+from ..system.types import Buffer, Column, Indices, Sample
+from .output_directory import Place
+from .reader_cache import Readers
+from .selection import Selection
+from .writer import DatasetWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a sample is: the name of its shard, its row there, its number in the dataset, and its `key` if it has one
+    that can be read."""
+
+    shard: str
+    row: int
+    index: int
+    key: str | None
+
+    def __str__(self) -> str:
+        key = "" if self.key is None else f", key {self.key}"
+        return f"{self.shard}, row {self.row} (sample {self.index}{key})"
+
+
+@final
+class Dataset:
+    """Samples of a manifest's shards. Threads may share it; it survives fork and pickling.
+
+    Made by `shardio.open` or `shardio.from_samples`.
+
+    Attributes:
+        manifest: what the dataset is made of.
+        path: its directory.
+    """
+
+    def __init__(self, described: manifest.Manifest, path: Path) -> None:
+        self.manifest = described
+        self.path = path.absolute()  # the working directory may change
+        self._all_fields = with_hidden(described.fields)
+        self._readers = Readers(described, self.path, self._all_fields)
+
+    @property
+    def digest(self) -> str:
+        """Names the content: two datasets with one digest hold the same samples in the same order."""
+        return self.manifest.digest
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The samples' fields, by name."""
+        return self.manifest.fields
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
+        return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
+        if not isinstance(index, (int, np.integer)):
+            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read() takes many")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [0, {len(self)}), got {index}")
+        columns = self.read([index % len(self)])
+        return {n: c[0].item() if self.fields[n].kind == "scalar" else c[0] for n, c in columns.items()}
+
+    def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
+        """Many samples, in the order asked for.
+
+        Args:
+            indices: sample numbers in [0, N); repeats are allowed.
+            fields: the fields to read; all without it.
+
+        Returns:
+            By field an array `[n, *shape]` for scalars and arrays of one shape, else a list of n values.
+
+        Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
+        """
+        asked = np.asarray(indices)
+        if asked.size and asked.dtype.kind not in "iu":
+            raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
+        rows = asked.astype(np.int64).reshape(-1)
+        selection = self.select(rows)
+        result: dict[str, Any] = {}
+        for name in self.fields if fields is None else fields:
+            field = self.field(name)
+            if field.fixed:
+                result[name] = selection.column(name)
+            else:
+                result[name] = self.decode(name, selection.values(name), rows)
+        return result
+
+    sources: tuple[str, ...] = ()
+    """A mixture has some; see `mixture.Mixture`."""
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
+        """The order of its first epoch."""
+        return Plan(len(self), seed, 0, shuffle, block, window)
+
+    def source_of(self, indices: Indices) -> NDArray[np.int64]:
+        """See `mixture.Mixture`: a dataset is its own only source."""
+        return np.zeros_like(indices)
+
+    def select(self, indices: Indices) -> Selection:
+        """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
+        shards, rows = self.manifest.shards.locate(indices)
+        return Selection(self.field, self.reader, self._shard_path, self._readers.limit // 4, shards, rows)
+
+    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+        """Asks the system to bring samples first..first+count-1 into memory, and does not wait for it."""
+        if native.library() is None:
+            return
+        (low, high), rows = self.manifest.shards.locate(np.array([first, first + count - 1]))
+        for shard in range(int(low), int(high) + 1):
+            start = int(rows[0]) if shard == low else 0
+            stop = int(rows[1]) + 1 if shard == high else int(self.manifest.shards.samples[shard])
+            for name in fields:
+                if stop <= start:
+                    continue
+                # A shard that can't be opened is told of where its samples are read.
+                with contextlib.suppress(ShardCorrupt, OSError, Gone):
+                    if (found := self.reader(shard).direct(name)) is not None:
+                        direct.read_ahead(found, start, stop)
+
+    def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
+        """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
+        field, values = self.field(name), []
+        for value, index in zip(stored, indices.tolist(), strict=True):
+            try:
+                values.append(field.decode(value))
+            except ValueError as error:  # what UTF-8, JSON and .npy raise alike
+                raise ShardCorrupt(
+                    f"{self.path / self.where(index)}, field {name!r}: not {field.kind}: {error}"
+                ) from error
+        return values
+
+    def field(self, name: str) -> Field:
+        """A field, or a hidden column; ConfigError if there is no such."""
+        field = self._all_fields.get(name)
+        if field is None:
+            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
+        return field
+
+    def _shard_path(self, shard: int) -> str:
+        return str(self.path / self.manifest.shards.names[shard])
+
+    def reader(self, shard: int) -> Reader:
+        """The open reader of a shard, by its number."""
+        return self._readers[shard]
+
+    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+        """Compares the checksums of some samples with those that were stored with them.
+
+        Args:
+            indices: their numbers.
+            stored: the fields of them that were read already; the others are read here.
+
+        Raises ShardCorrupt for the first that differs.
+        """
+        selection, names = self.select(indices), sorted(self.fields)
+        columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
+        actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
+        for row in np.flatnonzero(actual != expected)[:1].tolist():
+            raise ShardCorrupt(
+                f"{self.path / self.where(int(indices[row]))}: checksum {int(actual[row]):016x} is not "
+                f"{int(expected[row]):016x}"
+            )
+
+    def shard_of(self, index: int) -> str:
+        """The name of a sample's shard; no file is asked for it."""
+        shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
+        return str(self.manifest.shards.names[shard])
+
+    def locate(self, index: int) -> Location:
+        """Where a sample is. Its key is None if there is no text field `key`, or if that can't be read."""
+        numbers = np.array([index])
+        shard, row = (int(found[0]) for found in self.manifest.shards.locate(numbers))
+        key = None
+        if self.fields.get("key", Field("json")).kind == "text":
+            with contextlib.suppress(ShardCorrupt, OSError):  # asked for messages about what is damaged
+                key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
+        return Location(self.manifest.shards.names[shard], row, index, key)
+
+    def where(self, index: int) -> str:
+        """Where a sample is, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
+        return f"{self.locate(index)}"
+
+    def close(self) -> None:
+        """Lets go of all files. The dataset stays usable: they are opened again when asked for."""
+        self._readers.close()
+
+
+def open(path: str | os.PathLike[str]) -> Dataset:
+    """Opens the dataset at `path`, its directory or its `shardio.json`.
+
+    Raises NotADataset where there is no manifest, ManifestError if it cannot be trusted.
+    """
+    place = Path(path)
+    described = manifest.load(place)
+    containers.get(described.container)
+    return Dataset(described, place if place.is_dir() else place.parent)
+
+
+def from_samples(
+    samples: Iterable[Sample],
+    fields: Mapping[str, FieldLike] | None = None,
+    *,
+    shard_samples: int = 1000,
+    metadata: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """A dataset in memory, of samples: for tests and for data that is small. It behaves as one on disk does.
+
+    Args:
+        samples: mappings of field names to values.
+        fields: as `shardio.create` takes them; those of the first sample without it.
+        shard_samples: samples per shard.
+        metadata: goes into the manifest.
+    """
+    rows = list(samples)
+    if fields is None and not rows:
+        raise ConfigError("from_samples needs fields= where there is no sample to tell them from")
+    checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
+    directory = Path(f"/memory/{uuid4().hex}")  # a name, no place: nothing is written
+    writer = DatasetWriter(Place(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples)
+    for sample in rows:
+        writer.append(sample)
+    described = writer.close()
+    if described is None:
+        raise RuntimeError("a writer that nobody else holds was closed twice")
+    dataset = Dataset(described, directory)
+    for name in described.shards.names:
+        weakref.finalize(dataset, memory.forget, directory / name)
+    return dataset

@@ -1,0 +1,223 @@
+"""A mixture: several datasets as one, each drawn from by weight."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..containers import direct
+from ..containers.base import check_out
+from ..errors import ConfigError
+from ..format.fields import Field
+from ..order.interleave import MixedPlan, whole_weights
+from ..order.plan import Plan, Shuffle
+from ..system.types import Buffer, Column, Indices
+from .dataset import Dataset, Location
+from .dataset import open as open_dataset
+from .selection import Selection
+
+
+def mix(
+    sources: Mapping[str, Dataset | str | os.PathLike[str]],
+    weights: Mapping[str, float] | None = None,
+    *,
+    samples: int | None = None,
+) -> "Mixture":
+    """Several datasets as one, for `shardio.Loader`.
+
+    Each source is gone through in shuffled epochs of its own, however often its turn comes: a small one with a large
+    weight comes again before the others have ended, a large one goes on in the next epoch where it stood.
+
+    Args:
+        sources: datasets, or their paths, by name. They need fields in common; the others are left out.
+        weights: how many of each to take, as proportions. Without it an epoch is every sample of all sources, once.
+        samples: those of an epoch, with `weights`; as many as all sources have together without it.
+
+    Raises ConfigError for names, weights or fields that do not fit, and what `shardio.open` raises.
+    """
+    for name, source in sources.items():
+        if isinstance(source, Mixture):
+            raise ConfigError(f"source {name!r} is a mixture itself: name its datasets here")
+    return Mixture({n: s if isinstance(s, Dataset) else open_dataset(s) for n, s in sources.items()}, weights, samples)
+
+
+@final
+class Mixture:
+    """Made by `mix`. A sample's index counts through the sources in their order.
+
+    Attributes:
+        sources: their names.
+        weights: turns of each source in a window, whole numbers; None where an epoch is every sample once.
+        fields: those that all sources have.
+        path: what to call it in messages.
+    """
+
+    def __init__(
+        self, datasets: Mapping[str, Dataset], weights: Mapping[str, float] | None, samples: int | None
+    ) -> None:
+        if not datasets:
+            raise ConfigError("a mixture needs at least one source")
+        if weights is None and samples is not None:
+            raise ConfigError("samples= needs weights=: without them an epoch is every sample once")
+        if weights is not None and weights.keys() != datasets.keys():
+            raise ConfigError(
+                f"weights must name the sources {', '.join(datasets)}, got {', '.join(weights) or 'none'}"
+            )
+        if samples is not None and (not isinstance(samples, int) or samples < 1):
+            raise ConfigError(f"samples must be a whole number of at least 1, got {samples!r}")
+        for name, dataset in datasets.items():
+            if len(dataset) == 0:
+                raise ConfigError(f"source {name!r} is empty: {dataset.path}")
+        self.sources = tuple(datasets)
+        self.weights = None if weights is None else whole_weights({name: weights[name] for name in datasets})
+        self.fields: Mapping[str, Field] = _common_fields(datasets)
+        self.path = Path(f"mix({', '.join(datasets)})")
+        self._datasets = tuple(datasets.values())
+        self._sizes = tuple(map(len, self._datasets))
+        self._starts = np.cumsum([0, *self._sizes])
+        self._samples = samples or len(self)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        weights = "" if self.weights is None else f", weights {self.weights}, {self._samples} samples an epoch"
+        return f"<Mixture of {dict(zip(self.sources, self._datasets, strict=True))!r}{weights}>"
+
+    @property
+    def digest(self) -> str:
+        """Names the content: sources, weights and the length of an epoch."""
+        parts = [[name, d.digest] for name, d in zip(self.sources, self._datasets, strict=True)]
+        text = json.dumps([parts, self.weights, self._samples])
+        return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan | MixedPlan:
+        """The order of its first epoch."""
+        if self.weights is None:
+            return Plan(len(self), seed, 0, shuffle, block, window)
+        return MixedPlan(self._samples, self._sizes, tuple(self.weights.values()), seed, 0, shuffle, block, window)
+
+    def source_of(self, indices: Indices) -> NDArray[np.int64]:
+        """The number of each sample's source, in the order of `sources`."""
+        return np.searchsorted(self._starts, indices, "right") - 1
+
+    def select(self, indices: Indices) -> "MixedSelection":
+        """See `Dataset.select`."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
+        parts = [(dataset.select(local), rows) for dataset, local, rows in self._split(indices)]
+        return MixedSelection(self.field, len(indices), parts)
+
+    def field(self, name: str) -> Field:
+        """A field, or a hidden column; ConfigError if there is no such."""
+        return self.fields.get(name) or self._datasets[0].field(name)
+
+    def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
+        """See `Dataset.decode`."""
+        values: list[Any] = [None] * len(indices)
+        for dataset, local, rows in self._split(indices):
+            part = dataset.decode(name, [stored[row] for row in rows.tolist()], local)
+            for row, value in zip(rows.tolist(), part, strict=True):
+                values[row] = value
+        return values
+
+    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+        """See `Dataset.check`."""
+        for dataset, local, rows in self._split(indices):
+            own = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
+            dataset.check(local, own)
+
+    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+        """Asks storage for samples that come; they stand in one source or more."""
+        for source, dataset in enumerate(self._datasets):
+            low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
+            if low < high:
+                dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
+
+    def shard_of(self, index: int) -> str:
+        """See `Dataset.shard_of`; the source's name stands before the shard's."""
+        source, local = self._of(index)
+        return f"{self.sources[source]}/{self._datasets[source].shard_of(local)}"
+
+    def locate(self, index: int) -> Location:
+        """See `Dataset.locate`; the source's name stands before the shard's."""
+        source, local = self._of(index)
+        found = self._datasets[source].locate(local)
+        return replace(found, shard=f"{self.sources[source]}/{found.shard}", index=index)
+
+    def where(self, index: int) -> str:
+        """See `Dataset.where`."""
+        return f"{self.locate(index)}"
+
+    def _of(self, index: int) -> tuple[int, int]:
+        source = int(self.source_of(np.array([index]))[0])
+        return source, index - int(self._starts[source])
+
+    def _split(self, indices: Indices) -> Iterator[tuple[Dataset, Indices, NDArray[np.int64]]]:
+        """Each source that is asked for, its samples' own numbers, and the rows that they are asked for at."""
+        sources = self.source_of(indices)
+        for source in np.unique(sources).tolist():
+            rows = np.flatnonzero(sources == source)
+            yield self._datasets[source], indices[rows] - self._starts[source], rows
+
+
+@final
+class MixedSelection:
+    """Samples of several datasets to be read. See `selection.Selection`."""
+
+    def __init__(self, field: Any, count: int, parts: Sequence[tuple[Selection, NDArray[np.int64]]]) -> None:
+        self._parts = parts
+        self._field, self._count = field, count
+
+    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Selection.column`."""
+        if len(self._parts) == 1:
+            return self._parts[0][0].column(name, out)
+        array = check_out(out, self._count, self._field(name))
+        for part, rows in self._parts:
+            array[rows] = part.column(name)
+        return array
+
+    def values(self, name: str, memory: direct.Memory | None = None) -> Sequence[Buffer]:
+        """See `Selection.values`."""
+        if len(self._parts) == 1:
+            return self._parts[0][0].values(name, memory)
+        values: list[Buffer] = [b""] * self._count
+        for part, rows in self._parts:
+            for row, value in zip(rows.tolist(), part.values(name), strict=True):
+                values[row] = value
+        return values
+
+    def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
+        """See `Selection.stored`."""
+        return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
+
+
+Readable: TypeAlias = Dataset | Mixture
+"""What a loader reads from."""
+
+
+def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
+    (first, one), *others = datasets.items()
+    common: dict[str, Field] = {}
+    for name, field in one.fields.items():
+        for other, dataset in others:
+            found = dataset.fields.get(name)
+            if found is None:
+                break
+            if field.kind == found.kind == "image" and field.channels == found.channels and field.shape != found.shape:
+                field = replace(field, shape=None)
+            elif field != found:
+                raise ConfigError(f"field {name!r} is {field} in source {first!r}, but {found} in {other!r}")
+        else:
+            common[name] = field
+    if not common:
+        raise ConfigError(f"the sources {', '.join(datasets)} have no field in common")
+    return common

@@ -1,0 +1,156 @@
+"""Where a dataset is built, and where it will stand: in a hidden folder until it is whole, then in its place."""
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError, ManifestError
+from ..format import manifest
+from ..system import durable
+from .shard_writer import WORKPLACE
+
+JOURNAL = ".converting"
+"""The hidden folder of a conversion that is not over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset is built, and where it will stand. A dataset that it replaces stays whole until it is.
+
+    Attributes:
+        directory: where shards are written.
+        final: the dataset's directory.
+        beside: whether `final` holds files of others, which become the dataset's shards as they lie.
+    """
+
+    directory: Path
+    final: Path
+    beside: bool = False
+
+    def publish(self, names: Iterable[str]) -> None:
+        """Puts the new dataset in the old one's place. The manifest comes last, and the old one goes first.
+
+        Args:
+            names: its files. Those that are not in `directory` any more stand already: a publication was cut off.
+        """
+        if self.directory == self.final:
+            return
+        # Processes that were killed leave what they had begun.
+        built = {path.name for path in self.directory.iterdir() if not path.name.startswith(WORKPLACE)}
+        standing = set(names) - built
+        ours = () if self.beside else _ours(self.final)  # what is whose, the manifest tells
+        (self.final / manifest.FILE_NAME).unlink(missing_ok=True)
+        for path in ours:
+            if path == self.directory or path in self.directory.parents or path.name in standing:
+                continue
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        for name in sorted(built, key=lambda name: name == manifest.FILE_NAME):
+            os.replace(self.directory / name, self.final / name)
+        durable.sync_directory(self.final)
+        shutil.rmtree(self.directory)
+
+    def discard(self) -> None:
+        """Removes what was built."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
+    """A place for a dataset at `path`, which is empty, or with `overwrite` holds a dataset or its remains only."""
+    final = Path(path)
+    found = _found(final)
+    if found and not overwrite:
+        kind = "a dataset" if (final / manifest.FILE_NAME) in found else "what is left of an unfinished one"
+        raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} that is there")
+    building = final / f"{WORKPLACE}{secrets.token_hex(4)}-new"
+    building.mkdir()
+    return Place(building, final)
+
+
+def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> Place:
+    """A place for a conversion to `path`, whose shards are written within its journal's folder, which says where.
+
+    Args:
+        path: the dataset's directory.
+        overwrite: whether a dataset there, or what is left of one, may be replaced.
+        resume: whether what is left of a conversion is to be gone on with.
+        beside: whether files of others that are there become the dataset's shards.
+
+    Raises ConfigError if `path` holds anything that shardio did not write, a dataset that is not to be overwritten, or
+    what is left of a conversion that is neither to be resumed nor overwritten.
+    """
+    final = Path(path)
+    journal = final / JOURNAL
+    found = {path for path in (journal, final / manifest.FILE_NAME) if path.exists()} if beside else _found(final)
+    if found and not overwrite and not (resume and journal in found):
+        if (final / manifest.FILE_NAME) in found:
+            raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces the dataset there")
+        left = "what is left of an unfinished one"
+        ways = f"resume goes on with {left}, overwrite begins anew"
+        raise ConfigError(f"{final}: the output directory must be empty; {ways if journal in found else left}")
+    journal.mkdir(exist_ok=True)
+    return Place(journal, final, beside)
+
+
+def _found(final: Path) -> set[Path]:
+    """What shardio has left in a directory, which is made if need be; ConfigError if it holds anything else."""
+    if final.exists() and not final.is_dir():
+        raise ConfigError(f"{final}: not a directory")
+    final.mkdir(parents=True, exist_ok=True)
+    found, ours = set(final.iterdir()), set(_ours(final))
+    if other := sorted(found - ours):
+        raise ConfigError(f"{final}: the output directory must be empty; it holds {other[0].name}")
+    return found
+
+
+_SHARD_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)*")
+_INDEX_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)?\.idx\.[a-z0-9]+")
+_MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
+_HIDDEN = re.compile(
+    rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-(\d+|new)"
+    rf"|\.({'|'.join(map(re.escape, _MANIFEST_FILES))})\.\d+\.tmp"
+)
+
+
+def _ours(directory: Path) -> list[Path]:
+    """What shardio itself has put into a directory, the manifest first: without it the rest passes for nothing.
+
+    Files that are named like shards are ours only beside a manifest or a hidden folder of ours, and files of others
+    that a manifest adopts are not.
+    """
+    paths = [path for path in directory.iterdir() if not path.is_dir() or not path.is_symlink()]
+    signs = {path for path in paths if _is_sign(path)}
+    if not signs:
+        return []
+    shard = _INDEX_FILE if _adopts(directory) else _SHARD_FILE
+    files = {
+        path
+        for path in paths
+        if (path.is_symlink() and _SHARD_FILE.fullmatch(path.name))
+        or (not path.is_symlink() and path.is_file() and shard.fullmatch(path.name))
+    }
+    return sorted(signs | files, key=lambda path: path.name != manifest.FILE_NAME)
+
+
+def _is_sign(path: Path) -> bool:
+    if path.is_symlink():
+        return False
+    return (path.name in _MANIFEST_FILES and path.is_file()) or _HIDDEN.fullmatch(path.name) is not None
+
+
+def _adopts(directory: Path) -> bool:
+    """Whether the dataset at `directory`, or one that is begun there, consists of files that others wrote.
+
+    Where that cannot be told any more it may be so: what others wrote must not be removed.
+    """
+    try:
+        begun = directory / JOURNAL / "plan.json"
+        if begun.exists() and json.loads(begun.read_bytes()).get("adopted"):
+            return True
+        return (directory / manifest.FILE_NAME).exists() and manifest.load(directory).adopted
+    except (ManifestError, ValueError, AttributeError):
+        return True

@@ -1,0 +1,69 @@
+"""The open shards of a dataset: threads share them, a forked or unpickled dataset opens its own."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from .. import containers
+from ..containers.base import Reader
+from ..errors import ShardCorrupt
+from ..format import manifest
+from ..format.fields import Field
+from ..system import processes
+
+MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
+
+
+@final
+class Readers:
+    """Open shards, the most recently used ones: a dataset may have more shards than a process may open files."""
+
+    def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:
+        self._container = containers.get(described.container)
+        self._names = described.shards.names
+        self._samples = described.shards.samples
+        self._path = path
+        self._fields = fields
+        # A shard takes up to two descriptors, and reads under way hold on to readers that are no longer listed here.
+        self.limit = max(16, processes.allow_open_files(4 * min(len(self._names), MOST_OPEN) + 256) // 4)
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def __getitem__(self, shard: int) -> Reader:
+        if self._pid != os.getpid():  # forked: another thread of the parent may have held the lock, and still does here
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        with self._lock:
+            reader = self._open.get(shard)
+            if reader is not None:
+                self._open.move_to_end(shard)
+                return reader
+        path = self._path / self._names[shard]
+        reader = self._container.reader(path, self._fields)
+        if len(reader) != self._samples[shard]:
+            raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {self._samples[shard]}")
+        with self._lock:
+            reader = self._open.setdefault(shard, reader)
+            while len(self._open) > self.limit:
+                # Dropped, not closed: another thread may be reading. Its files close with its last user.
+                self._open.popitem(last=False)
+        return reader
+
+    def close(self) -> None:
+        """Lets go of all: files close with their last user. What is in memory only stays."""
+        if not self._container.files(self._path):
+            return
+        with self._lock:
+            self._open.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
+        if not self._container.files(self._path):  # in memory: the samples themselves must travel
+            state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _pid=os.getpid())

@@ -1,0 +1,155 @@
+"""One shard in the making: samples checked, encoded and written, and the files put in their place."""
+
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import containers
+from ..errors import BadSample
+from ..format import checksums, images
+from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..system.types import Buffer, Sample
+
+_SHAPE = struct.Struct("<2i")
+WORKPLACE = ".writing-"
+"""How the hidden folder begins that a shard is built in."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """A shard that stands in its place.
+
+    Attributes:
+        name, samples, bytes, checksum: as the manifest has them.
+        sample_checksums: uint64 [samples].
+        image_shapes: for each image field the (height, width) that all its images have, or None.
+    """
+
+    name: str
+    samples: int
+    bytes: int
+    checksum: str
+    sample_checksums: NDArray[np.uint64]
+    image_shapes: Mapping[str, tuple[int, int] | None]
+
+
+class ShardBuilder:
+    """One shard in the making: encodes and checks samples, and puts the finished files in their place.
+
+    Args:
+        directory: the dataset's directory, which exists.
+        container: `tar`, `hdf5`, `lmdb` or `memory`.
+        fields: the samples' fields, without hidden columns.
+        number: the shard's number, which names it.
+        first: the index of its first sample.
+        options: the container's own options.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        container: str,
+        fields: Mapping[str, Field],
+        number: int,
+        first: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.samples = 0
+        self.payload = 0
+        self._container = containers.get(container)
+        self._fields = fields
+        self._directory = directory
+        self._first = first
+        self._name = f"shard-{number:06d}{self._container.suffix}"
+        self._workplace = directory / f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}"
+        self._on_disk = bool(self._container.files(directory / self._name))
+        if self._on_disk:
+            self._workplace.mkdir()
+        path = (self._workplace if self._on_disk else directory) / self._name
+        try:
+            self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+        except BaseException:
+            self.discard()
+            raise
+        self._checksums: list[int] = []
+        self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
+
+    def append(self, sample: Sample) -> None:
+        """Encodes and adds one sample; BadSample names it and its field. After a BadSample the shard is as before."""
+        try:
+            encoded = encode(sample, self._fields)
+        except BadSample as error:
+            key = sample.get("key")
+            name = f"sample {self._first + self.samples}" + (f" (key {key})" if isinstance(key, str) else "")
+            raise BadSample(f"{name}: {error}") from error
+        self.add(encoded)
+
+    def add(self, encoded: "Encoded") -> None:
+        """Adds one sample that is encoded already, by `encode` or in another dataset of the same fields."""
+        self._writer.append(encoded.stored)
+        self.samples += 1
+        self.payload += sum(map(len, encoded.stored.values()))
+        self._checksums.append(encoded.checksum)
+        for field, shape in encoded.image_shapes.items():
+            self._shapes[field].add(shape)
+
+    def finish(self) -> WrittenShard:
+        """Closes the shard and renames its files into place."""
+        self._writer.close()
+        files = self._container.files(self._workplace / self._name) if self._on_disk else ()
+        size, checksum = checksums.of_files(files)
+        for file in files:
+            os.replace(file, self._directory / file.name)
+        if self._on_disk:
+            self._workplace.rmdir()
+        shapes = {name: next(iter(found)) if len(found) == 1 else None for name, found in self._shapes.items()}
+        return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
+
+    def discard(self) -> None:
+        """Removes what was built so far; for after an error."""
+        shutil.rmtree(self._workplace, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A sample as it is stored, hidden columns too, its checksum, and the (height, width) of its images."""
+
+    stored: Mapping[str, Buffer]
+    checksum: int
+    image_shapes: Mapping[str, tuple[int, int]]
+
+
+def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
+    """Checks a sample against `fields` and makes its stored bytes; BadSample names the field and says what is wrong."""
+    if sample.keys() != fields.keys():
+        raise BadSample(_difference(sample, fields))
+    stored: dict[str, Buffer] = {}
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, field in fields.items():
+        try:
+            stored[name] = field.encode(sample[name])
+            if field.kind == "image":
+                info = images.probe(stored[name])
+                shapes[name] = (info.height, info.width)
+                if field.shape not in (None, shapes[name]):
+                    raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
+        except BadSample as error:
+            raise BadSample(f"field {name!r}: {error}") from error
+    checksum = checksums.of_sample(stored, sorted(fields))
+    hidden = {shape_column(name): _SHAPE.pack(*shape) for name, shape in shapes.items()}
+    return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
+
+
+def _difference(sample: Sample, fields: Mapping[str, Field]) -> str:
+    missing, extra = sorted(fields.keys() - sample.keys()), sorted(sample.keys() - fields.keys())
+    return "; ".join(
+        f"{word} {', '.join(names)}" for word, names in (("missing", missing), ("not a field:", extra)) if names
+    )

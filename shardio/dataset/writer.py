@@ -1,0 +1,214 @@
+"""Writing a dataset: samples in, shards that roll by size, the manifest last.
+
+Shards are built in a hidden folder, fsynced and put in their place when all of them stand; `shardio.json` follows.
+Whatever happens before that, no directory passes for a dataset that is not whole.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .. import containers
+from ..errors import BadSample, ConfigError, ShardioError
+from ..format import checksums, manifest
+from ..format.fields import Field, FieldLike, as_fields, infer_fields
+from ..format.shard_table import Shards, TextColumn
+from ..system import durable
+from ..system.types import Sample
+from ..system.units import parse_size
+from .output_directory import Place, prepare
+from .shard_writer import ShardBuilder, WrittenShard
+
+DEFAULT_SHARD_SIZE = "64MB"
+
+
+class DatasetWriter:
+    """Writes samples one after the other into shards that roll by size. Made by `create`; a context manager.
+
+    Leaving the `with` block normally ends the dataset; leaving it by an exception writes no manifest.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        container: str,
+        fields: Mapping[str, Field] | None,
+        shard_size: int,
+        metadata: Mapping[str, Any],
+        options: Mapping[str, Any],
+        shard_samples: int | None = None,
+    ) -> None:
+        self._place = place
+        self._container = container
+        self._fields = fields
+        self._shard_size = shard_size
+        self._shard_samples = shard_samples
+        self._metadata = dict(metadata)
+        self._options = dict(options)
+        self._builder: ShardBuilder | None = None
+        self._written: list[WrittenShard] = []
+        self._closed = self._failed = False
+
+    def append(self, sample: Sample) -> None:
+        """Adds one sample: a mapping of field names to values.
+
+        Raises BadSample if a value does not fit its field (the dataset goes on without it), OSError on a full disk.
+        """
+        if self._closed:
+            raise ConfigError(f"{self._place.final}: this writer is closed")
+        if self._fields is None:
+            self._fields = infer_fields(sample)
+        builder = self._builder
+        if builder is not None and (builder.payload >= self._shard_size or builder.samples == self._shard_samples):
+            self._end_shard(builder)
+            builder = None
+        if builder is None:
+            first = sum(shard.samples for shard in self._written)
+            builder = ShardBuilder(
+                self._place.directory, self._container, self._fields, len(self._written), first, self._options
+            )
+            self._builder = builder
+        try:
+            builder.append(sample)
+        except BadSample:
+            raise
+        except BaseException:  # a full disk, an interrupt: the shard may lack a part
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        self._failed = self._closed = True
+        if self._builder is not None:
+            self._builder.discard()
+        self._place.discard()
+
+    def close(self) -> manifest.Manifest | None:
+        """Ends the last shard and writes the manifest, which it returns; None if it was closed before."""
+        if self._failed:
+            raise ShardioError(f"{self._place.final}: writing failed before; there is no dataset to end")
+        if self._closed:
+            return None
+        self._closed = True
+        try:
+            return self._finish()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _finish(self) -> manifest.Manifest:
+        if self._builder is not None:
+            self._end_shard(self._builder)
+        if self._fields is None:
+            raise ConfigError(
+                f"{self._place.final}: no sample was written and no fields= were given: nothing to describe"
+            )
+        return assemble(self._place, self._container, self._fields, self._written, self._metadata)
+
+    def _end_shard(self, builder: ShardBuilder) -> None:
+        self._builder = None
+        try:
+            if builder.samples:
+                self._written.append(builder.finish())
+        finally:
+            builder.discard()  # nothing is left to remove unless finish failed or no sample came
+
+    def __enter__(self) -> "DatasetWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._abandon()
+
+
+def create(
+    path: str | os.PathLike[str],
+    *,
+    container: str = "tar",
+    fields: Mapping[str, FieldLike] | None = None,
+    shard_size: int | str = DEFAULT_SHARD_SIZE,
+    metadata: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> DatasetWriter:
+    """Begins a dataset: a writer with `append(sample)` and `close()`, to be used in a `with` block.
+
+    Args:
+        path: the dataset's directory; made if it does not exist.
+        container: `"tar"`, `"hdf5"` or `"lmdb"`.
+        fields: name to Field, or to one of its short forms: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape).
+            Without it they are those of the first sample.
+        shard_size: a shard ends once it holds this much, in bytes or as `"64MB"`.
+        metadata: goes into the manifest; JSON.
+        overwrite: replace the dataset, or what was left of one, at `path`; it stays until the new one is whole.
+        options: the container's own; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
+
+    Raises ConfigError for an argument that breaks a rule, and if `path` holds anything already.
+    """
+    size = parse_size(shard_size, "shard_size")
+    checked = None if fields is None else as_fields(fields)
+    on_disk(container)
+    manifest.check_metadata(metadata or {})
+    return DatasetWriter(prepare(path, overwrite=overwrite), container, checked, size, metadata or {}, options)
+
+
+def on_disk(container: str) -> None:
+    """ConfigError unless `container` is one that leaves files behind."""
+    if not containers.get(container).files(Path("shard")):
+        raise ConfigError(f"container {container!r} leaves nothing on disk: see shardio.from_samples")
+
+
+_NONE = np.empty(0, np.uint64)
+
+
+def assemble(
+    place: Place,
+    container: str,
+    fields: Mapping[str, Field],
+    written: Iterable[WrittenShard],
+    metadata: Mapping[str, Any],
+    *,
+    adopted: bool = False,
+    conversion: Mapping[str, Any] | None = None,
+) -> manifest.Manifest:
+    """Makes one dataset of shards that stand in `place.directory`: the digest, the images' shapes, the manifest."""
+    shards: list[WrittenShard] = []
+    digest = checksums.Digest(fields)
+    for shard in written:
+        digest.update(shard.sample_checksums)
+        shards.append(replace(shard, sample_checksums=_NONE))  # of very many samples they take memory
+    described = dict(fields)
+    for name, field in fields.items():
+        if field.kind == "image":
+            found = {shard.image_shapes[name] for shard in shards if shard.samples}
+            described[name] = replace(field, shape=found.pop() if len(found) == 1 else None)
+    made = manifest.Manifest(
+        container,
+        described,
+        Shards(
+            TextColumn([shard.name for shard in shards]),
+            np.array([shard.samples for shard in shards], np.int64),
+            np.array([shard.bytes for shard in shards], np.int64),
+            TextColumn([shard.checksum for shard in shards]),
+        ),
+        digest.text(),
+        metadata,
+        adopted,
+        conversion or {},
+    )
+    if containers.get(container).files(place.directory / "shard"):
+        durable.sync_directory(place.directory)
+        manifest.save(made, place.directory)
+        kind = containers.get(container)
+        # An adopted shard's index is found where it lies: not all of them have one.
+        folders = (place.directory, place.final) if adopted else (Path(),)
+        place.publish({file.name for s in shards for folder in folders for file in kind.files(folder / s.name)})
+    return made

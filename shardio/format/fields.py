@@ -1,0 +1,291 @@
+"""Fields: what a sample is made of, and how a value becomes bytes and bytes become a value.
+
+The stored bytes of a value are the same in every container:
+
+=========  ==============================================================
+kind       stored bytes
+=========  ==============================================================
+`image`    the encoded file (JPEG, PNG, WebP or BMP), untouched
+`array`    fixed shape: little-endian, C order; otherwise a `.npy` file
+`scalar`   little-endian
+`text`     UTF-8
+`bytes`    themselves
+`json`     JSON in UTF-8, keys sorted, no spaces
+=========  ==============================================================
+
+Names that begin with an underscore are kept for the columns that shardio adds to every shard: see `with_hidden`.
+"""
+
+import io
+import json
+import math
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSample, ConfigError
+from ..system import npy
+from ..system.types import Buffer, Sample
+from . import images
+
+Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
+
+CHECKSUM = "_checksum"
+_INT64 = 1 << 63
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named part of a sample.
+
+    Attributes:
+        kind: `image`, `array`, `scalar`, `text`, `bytes` or `json`.
+        dtype: NumPy's name of an array's or scalar's element type, such as `int64`.
+        shape: a fixed array's shape, or the (height, width) in pixels that all images share; None where they differ.
+        channels: 3 where images are delivered as RGB, 1 where they are delivered as grey.
+    """
+
+    kind: Kind
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    channels: Literal[1, 3] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ConfigError(f"a field's kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.kind in ("array", "scalar"):
+            object.__setattr__(self, "dtype", _dtype_name(self.dtype))
+        elif self.dtype is not None:
+            raise ConfigError(f"a field of kind {self.kind!r} takes no dtype, got {self.dtype!r}")
+        if self.shape is not None:
+            if self.kind not in ("array", "image"):
+                raise ConfigError(f"a field of kind {self.kind!r} takes no shape, got {self.shape!r}")
+            try:
+                shape = tuple(operator.index(size) for size in self.shape)
+            except TypeError as error:
+                raise ConfigError(f"a shape must be whole numbers, got {self.shape!r}") from error
+            if any(size < 0 for size in shape) or (self.kind == "image" and len(shape) != 2):
+                raise ConfigError(f"not a shape for a field of kind {self.kind!r}: {self.shape!r}")
+            object.__setattr__(self, "shape", shape)
+        if self.kind == "image":
+            object.__setattr__(self, "channels", 3 if self.channels is None else self.channels)
+        if self.channels not in ((1, 3) if self.kind == "image" else (None,)):
+            raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every sample's stored bytes have the same size and dtype."""
+        return self.kind == "scalar" or (self.kind == "array" and self.shape is not None)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one sample of a fixed field; () for a scalar."""
+        return self.shape or ()
+
+    @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """The element type as stored: little-endian."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def row_bytes(self) -> int:
+        """The stored bytes of one sample of a fixed field."""
+        return math.prod(self.row_shape) * np.dtype(self.dtype).itemsize
+
+    def encode(self, value: Any) -> Buffer:
+        """The stored bytes of `value`; BadSample if it is not of this field's kind, dtype or shape."""
+        match self.kind:
+            case "image" | "bytes":
+                if not isinstance(value, (bytes, bytearray, memoryview)):
+                    raise BadSample(f"expected bytes, got {type(value).__name__}")
+                # A memoryview may have elements of several bytes, or gaps; what is stored is plain bytes.
+                return bytes(value) if isinstance(value, memoryview) else value
+            case "text":
+                if not isinstance(value, str):
+                    raise BadSample(f"expected str, got {type(value).__name__}")
+                try:
+                    return value.encode()
+                except UnicodeEncodeError as error:
+                    raise BadSample(f"not text: {error}") from error
+            case "json":
+                try:
+                    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+                    return text.encode()
+                except (TypeError, ValueError) as error:
+                    raise BadSample(f"not JSON: {error}") from error
+            case "scalar":
+                if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # labels, mostly
+                    return value.to_bytes(8, "little", signed=True)
+                return self._array(value, ()).tobytes()
+            case "array":
+                array = self._array(value, self.shape)
+                if self.shape is not None:
+                    return array.reshape(-1).view(np.uint8).data
+                stream = io.BytesIO()
+                np.lib.format.write_array(stream, array, version=(1, 0), allow_pickle=False)
+                return stream.getvalue()
+
+    def decode(self, stored: Buffer) -> Any:
+        """The value of stored bytes; arrays and scalars are copies."""
+        match self.kind:
+            case "image" | "bytes":
+                return bytes(stored)
+            case "text":
+                return bytes(stored).decode()
+            case "json":
+                return json.loads(bytes(stored))
+            case "scalar":
+                return np.frombuffer(stored, self.row_dtype)[0].item()
+            case "array":
+                if self.shape is not None:
+                    return np.frombuffer(stored, self.row_dtype).reshape(self.shape).copy()
+                array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(stored), allow_pickle=False))
+                if array.dtype != self.row_dtype:
+                    raise ValueError(f"expected {self.row_dtype}, got {array.dtype}")
+                return array
+
+    def _array(self, value: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise BadSample(f"not an array: {error}") from error
+        if shape is not None and array.shape != shape:
+            raise BadSample(f"expected shape {shape}, got {array.shape}")
+        if array.dtype == self.row_dtype or array.dtype == np.dtype(self.dtype):
+            return np.ascontiguousarray(array, self.row_dtype).reshape(array.shape)
+        if array.dtype.kind not in "biufc":
+            raise BadSample(f"expected {self.dtype}, got {array.dtype} ({str(value)[:40]!r})")
+        converted = _convert(array, self.row_dtype)
+        if converted is None:
+            raise BadSample(f"{self.dtype} cannot hold {str(value)[:40]} ({array.dtype})")
+        return converted
+
+
+FieldLike: TypeAlias = Field | str | tuple[str, tuple[int, ...]] | Mapping[str, Any]
+
+
+def as_field(value: FieldLike) -> Field:
+    """A Field of its short forms: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape), or a mapping."""
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, str):
+        return Field(cast(Kind, value)) if value in ("image", "text", "bytes", "json") else Field("scalar", dtype=value)
+    if isinstance(value, tuple) and len(value) == 2:
+        return Field("array", dtype=value[0], shape=value[1])
+    if isinstance(value, Mapping):
+        known = {"kind", "dtype", "shape", "channels"}
+        if unknown := set(value) - known:
+            raise ConfigError(f"a field has {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")
+        if "kind" not in value:
+            raise ConfigError(f"a field has a kind, got {dict(value)!r}")
+        return Field(**value)
+    raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape)")
+
+
+def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
+    """Checked names and fields, in the order given."""
+    if not values:
+        raise ConfigError("a dataset needs at least one field")
+    for name in values:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"a field's name is letters, digits, '_', '-' and '.', not first '_': got {name!r}")
+    return {name: as_field(value) for name, value in values.items()}
+
+
+def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Fields as JSON values, which `as_fields` reads."""
+    parts = ("kind", "dtype", "shape", "channels")
+    return {n: {part: v for part in parts if (v := getattr(f, part)) is not None} for n, f in fields.items()}
+
+
+def infer_fields(sample: Sample) -> dict[str, Field]:
+    """Fields that fit one sample: numbers are scalars, arrays keep their shape, bytes that are an image are one."""
+    return as_fields({name: _infer(name, value) for name, value in sample.items()})
+
+
+def _infer(name: str, value: Any) -> Field:
+    match value:
+        case bytes() | bytearray() | memoryview():
+            return Field("image" if images.sniff(value) else "bytes")
+        case str():
+            return Field("text")
+        case bool() | int() | float() | np.generic():
+            return Field("scalar", dtype=np.asarray(value).dtype.name)
+        case np.ndarray():
+            return Field("array", dtype=value.dtype.name, shape=value.shape)
+        case Mapping() | list() | None:
+            return Field("json")
+    raise ConfigError(f"field {name!r}: no kind of field holds a {type(value).__name__}; give fields=")
+
+
+def shape_column(name: str) -> str:
+    """The hidden column that holds an image field's height and width."""
+    return f"_shape.{name}"
+
+
+def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """`fields` and the columns that every shard also has: a checksum, and each image's (height, width) in pixels."""
+    shapes = {
+        shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
+    }
+    return {**fields, **shapes, CHECKSUM: Field("scalar", dtype="uint64")}
+
+
+def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """`array` in C order as `dtype`, or None if that loses something.
+
+    A lone number may be rounded to a float: a Python number carries no dtype of its own.
+    """
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        return None
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype, order="C")
+        # There and back, because NumPy compares int64 with float64 as float64, where 2**53 + 1 is 2**53.
+        back = converted.real.astype(array.dtype) if array.dtype.kind in "iu" else array
+    if array.shape == () and dtype.kind in "fc":
+        return converted if np.isfinite(converted) or not np.isfinite(array) else None
+    nan = dtype.kind in "fc" and array.dtype.kind in "fc"
+    same = np.array_equal(converted, array, equal_nan=nan) and np.array_equal(back, array, equal_nan=nan)
+    return converted if same else None
+
+
+def _dtype_name(dtype: str | None) -> str:
+    try:
+        found = np.dtype(dtype) if dtype is not None else None
+    except TypeError:
+        found = None
+    # A long double differs from machine to machine, and its padding from copy to copy.
+    if found is None or found.kind not in "biufc" or found.char in "gG":
+        raise ConfigError(f"a dtype must be one of NumPy's bool, int, uint, float or complex types, got {dtype!r}")
+    return found.name
+
+
+def describe(field: Field) -> str:
+    """A field in words."""
+    match field.kind:
+        case "image":
+            color = "RGB" if field.channels == 3 else "grey"
+            return f"image, {color}, " + (" x ".join(map(str, field.shape)) if field.shape else "sizes differ")
+        case "array":
+            return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
+        case "scalar":
+            return f"scalar, {field.dtype}"
+    return field.kind
+
+
+def listed(fields: Mapping[str, Field]) -> str:
+    """Fields in words, for messages."""
+    return ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())
+
+
+def labelled(name: str, field: Field) -> Field:
+    """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
+    if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
+        return field
+    return Field("scalar", dtype="int64")

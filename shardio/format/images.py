@@ -1,0 +1,253 @@
+"""Image files looked at without decoding: the format, the size, how it is coded, and whether the file is whole.
+
+Only headers and end marks are read, a few microseconds an image. JPEG: ITU-T T.81, T.871 (JFIF) and T.872
+(Adobe's mark); PNG: RFC 2083; WebP: RFC 9649; orientation: Exif 2.32 (CIPA DC-008).
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import BadSample
+from ..system.types import Buffer
+
+SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp"}
+"""Image formats and the file name suffix of each."""
+
+_SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # no data, the name, and the checksum of that: always the same 12 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What a header says: format, height and width in pixels, channels as stored (1, 3 or 4)."""
+
+    format: str
+    height: int
+    width: int
+    channels: int
+
+
+def sniff(data: Buffer) -> str | None:
+    """The format by its first bytes: `jpeg`, `png`, `webp`, `bmp`, or None."""
+    head = bytes(data[:16])
+    if head[:3] == b"\xff\xd8\xff":
+        return "jpeg"
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
+        return "png"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[:2] == b"BM" and len(data) >= 26:
+        return "bmp"
+    return None
+
+
+def probe(data: Buffer) -> ImageInfo:
+    """Reads the header and looks for the end; BadSample if this is no image, has no pixels or is cut short."""
+    if not len(data):
+        raise BadSample("the image is empty (0 bytes)")
+    kind = sniff(data)
+    if kind is None:
+        raise BadSample(f"not a JPEG, PNG, WebP or BMP image: it begins with {bytes(data[:8])!r}")
+    try:
+        info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data))
+    except (struct.error, IndexError) as error:
+        raise BadSample(f"the {kind} image is cut short: its header ends after {len(data)} bytes") from error
+    if info.height < 1 or info.width < 1:
+        raise BadSample(f"the {kind} image has no pixels: {info.height} x {info.width}")
+    return info
+
+
+def _jpeg(data: bytes) -> ImageInfo:
+    position, size = 2, None
+    while True:
+        if data[position] != 0xFF:
+            raise BadSample(f"the jpeg image is corrupt: no marker at byte {position}")
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte
+            position += 1
+            continue
+        if marker in _BARE_MARKERS:
+            position += 2
+            continue
+        if marker == 0xD9:
+            raise BadSample("the jpeg image holds no pixels: it ends before any scan")
+        length = struct.unpack_from(">H", data, position + 2)[0]
+        if marker in _SIZE_MARKERS:
+            size = struct.unpack_from(">HHB", data, position + 5)
+        position += 2 + length
+        if marker == 0xDA:
+            break
+    if size is None:
+        raise BadSample("the jpeg image is corrupt: no frame header before the first scan")
+    # Within a scan 0xFF is always followed by 0x00 or a restart mark, so this is the real end. Looked for from the
+    # back, where it nearly always is, but never before the scan: thumbnails in the header have an end of their own.
+    if data.rfind(b"\xff\xd9", position) < 0:
+        raise BadSample(f"the jpeg image is cut short: no end mark in {len(data)} bytes")
+    height, width, channels = size
+    return ImageInfo("jpeg", height, width, channels)
+
+
+def _png(data: bytes) -> ImageInfo:
+    width, height, _, color = struct.unpack_from(">IIBB", data, 16)
+    if data[12:16] != b"IHDR":
+        raise BadSample(f"the png image is corrupt: it begins with the chunk {data[12:16]!r}")
+    if data.rfind(_PNG_END, 33) < 0:
+        raise BadSample(f"the png image is cut short: no end mark in {len(data)} bytes")
+    return ImageInfo("png", height, width, {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}.get(color, 3))
+
+
+def _webp(data: bytes) -> ImageInfo:
+    (declared,) = struct.unpack_from("<I", data, 4)
+    if len(data) < declared + 8:
+        raise BadSample(f"the webp image is cut short: {len(data)} of {declared + 8} bytes")
+    match data[12:16]:
+        case b"VP8 ":
+            width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
+            return ImageInfo("webp", height, width, 3)
+        case b"VP8L":
+            (bits,) = struct.unpack_from("<I", data, 21)
+            return ImageInfo("webp", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
+        case b"VP8X":
+            width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+            return ImageInfo("webp", height, width, 4 if data[20] & 0x10 else 3)
+    raise BadSample(f"the webp image is corrupt: unknown chunk {data[12:16]!r}")
+
+
+def _bmp(data: bytes) -> ImageInfo:
+    start, header = struct.unpack_from("<II", data, 10)
+    if header == 12:  # the oldest header, of OS/2
+        width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
+        compression, declared = 0, 0
+    else:
+        width, height, _, bits, compression, declared = struct.unpack_from("<iiHHII", data, 18)
+    # Rows are padded to 4 bytes; only run-length coding (1 and 2) has to say how long it is.
+    length = declared if compression in (1, 2) else (abs(width) * bits + 31) // 32 * 4 * abs(height)
+    if len(data) < start + length:
+        raise BadSample(f"the bmp image is cut short: {len(data)} of {start + length} bytes")
+    return ImageInfo("bmp", abs(height), abs(width), 4 if bits == 32 else 3)
+
+
+@dataclass(frozen=True, slots=True)
+class JpegCoding:
+    """How a JPEG is coded, by its headers.
+
+    Attributes:
+        process: the frame's marker less 0xC0: 0 baseline, 1 extended, 2 progressive, 3 lossless, 9 and 10 arithmetic.
+        bits: of one number.
+        colors: `grey`, `ycbcr`, `rgb`, `cmyk` (or YCCK), or `other`.
+        several_scans: whether the first scan lacks components.
+    """
+
+    process: int
+    bits: int
+    colors: str
+    several_scans: bool
+
+    @property
+    def baseline(self) -> bool:
+        """Whether hardware decodes it: baseline with Huffman codes, 8 bits, YCbCr or grey, in one scan."""
+        return self.process == 0 and not self.several_scans and self._plain
+
+    @property
+    def transcodable(self) -> bool:
+        """Whether its coefficients can be written as a baseline file: a coding of the same numbers, in other order."""
+        return self.process in (0, 1, 2, 9, 10) and self._plain
+
+    @property
+    def _plain(self) -> bool:
+        return self.bits == 8 and self.colors in ("grey", "ycbcr")
+
+
+def jpeg_coding(data: Buffer) -> JpegCoding:
+    """How a JPEG is coded; BadSample if its headers don't say."""
+    data = bytes(data)
+    frame, jfif, adobe = None, False, None
+    for marker, start, stop in _segments(data):
+        if marker in _SIZE_MARKERS and stop - start >= 6:
+            frame = marker - 0xC0, data[start], data[start + 6 : stop : 3]  # components are 3 bytes, their names first
+        elif marker == 0xE0 and data[start : start + 5] == b"JFIF\0" and stop - start >= 14:
+            jfif = True
+        elif marker == 0xEE and data[start : start + 5] == b"Adobe" and stop - start >= 12:
+            adobe = data[start + 11]
+        elif marker == 0xDA and frame is not None:
+            process, bits, names = frame
+            return JpegCoding(process, bits, _colors(names, jfif, adobe), data[start] < len(names))
+    raise BadSample("the jpeg image is corrupt: its headers end before any scan")
+
+
+def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
+    """What decoders take the components for: by the JFIF mark, else Adobe's, else the components' names."""
+    if len(names) != 3:
+        return {1: "grey", 4: "cmyk"}.get(len(names), "other")
+    rgb = not jfif and (names == b"RGB" if adobe is None else adobe == 0)
+    return "rgb" if rgb else "ycbcr"
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The markers of a JPEG up to its first scan, and where what they hold begins and ends; whole ones only."""
+    position = 2
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xFF or marker in _BARE_MARKERS:
+            position += 1 if marker == 0xFF else 2
+            continue
+        start, position = position + 4, position + 2 + int.from_bytes(data[position + 2 : position + 4])
+        if marker == 0xD9 or not start < position <= len(data):
+            return
+        yield marker, start, position
+        if marker == 0xDA:
+            return
+
+
+def orientation(data: Buffer) -> int:
+    """How a picture is to be turned before it is shown: EXIF's 1 (not at all) to 8; 1 if absent or damaged."""
+    data = bytes(data)
+    find = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}.get(sniff(data) or "")
+    try:
+        return 1 if find is None else _tiff_orientation(find(data).removeprefix(b"Exif\0\0"))
+    except struct.error:
+        return 1
+
+
+def _jpeg_exif(data: bytes) -> bytes:
+    for marker, start, stop in _segments(data):
+        if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
+            return data[start:stop]
+    return b""
+
+
+def _png_exif(data: bytes) -> bytes:
+    position = 8
+    while position < len(data):
+        (length,) = struct.unpack_from(">I", data, position)
+        if data[position + 4 : position + 8] == b"eXIf":
+            return data[position + 8 : position + 8 + length]
+        position += length + 12
+    return b""
+
+
+def _webp_exif(data: bytes) -> bytes:
+    position = 12
+    while position < len(data):
+        (length,) = struct.unpack_from("<I", data, position + 4)
+        if data[position : position + 4] == b"EXIF":
+            return data[position + 8 : position + 8 + length]
+        position += 8 + length + length % 2
+    return b""
+
+
+def _tiff_orientation(tiff: bytes) -> int:
+    """Tag 0x0112 of the first directory."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 1
+    (directory,) = struct.unpack_from(order + "I", tiff, 4)
+    (count,) = struct.unpack_from(order + "H", tiff, directory)
+    for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
+        if tag == 0x0112 and kind in (3, 4):
+            value = int(struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)[0])
+            return value if 1 <= value <= 8 else 1
+    return 1

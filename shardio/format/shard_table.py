@@ -1,0 +1,133 @@
+"""A dataset's shards, as columns: a million of them are four arrays, and where they come from a file, shared memory."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ManifestError
+from ..system.types import Indices
+
+_NAME_LETTERS = np.zeros(256, np.bool_)
+_NAME_LETTERS[[ord(letter) for letter in map(chr, range(128)) if re.fullmatch(r"[A-Za-z0-9_.-]", letter)]] = True
+_MOST_SAMPLES = 1 << 62
+
+
+@final
+class TextColumn(Sequence[str]):
+    """ASCII texts in one array of fixed width: no Python object for each.
+
+    Args:
+        texts: strings, or an array of NumPy's kind S.
+    """
+
+    def __init__(self, texts: Sequence[str] | NDArray[np.bytes_]) -> None:
+        try:
+            self.array = texts if isinstance(texts, np.ndarray) else np.array(list(texts) or [""], "S")[: len(texts)]
+        except UnicodeEncodeError as error:
+            raise ManifestError(f"shards: not ASCII: {error.object!r}") from error
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, number: Any) -> Any:
+        found = self.array[number]
+        return TextColumn(found) if isinstance(found, np.ndarray) else found.decode("ascii")
+
+    def __iter__(self) -> Iterator[str]:
+        return (text.decode("ascii") for text in self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextColumn) and np.array_equal(self.array, other.array)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shards:
+    """A dataset's shards, as columns of one length.
+
+    Attributes:
+        names: file names, all in the dataset's directory.
+        samples: samples in each, int64.
+        bytes: size of each shard's files together, int64.
+        checksums: XXH3-128 over each shard's files, 32 hexadecimal digits.
+        starts: the index of each shard's first sample, and N last, int64 [shards + 1]; computed.
+    """
+
+    names: TextColumn
+    samples: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    checksums: TextColumn
+    starts: NDArray[np.int64] = field(init=False)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Shards)
+            and (self.names, self.checksums) == (other.names, other.checksums)
+            and np.array_equal(self.samples, other.samples)
+            and np.array_equal(self.bytes, other.bytes)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.samples) == len(self.bytes) == len(self.checksums):
+            raise ManifestError("shards: names, samples, bytes and checksums must be equally many")
+        for name in ("samples", "bytes"):
+            column = getattr(self, name)
+            if len(column) and (column.min() < 0 or column.sum(dtype=np.float64) > _MOST_SAMPLES):
+                raise ManifestError(f"shards: {name} must be in [0, 2^62], all together")
+        _check_names(self.names)
+        object.__setattr__(self, "starts", np.concatenate(([0], np.cumsum(self.samples))).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def locate(self, indices: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shard number and the row within it of each sample, int64 [n] each."""
+        shard = np.searchsorted(self.starts, indices, side="right") - 1
+        return shard, indices - self.starts[shard]
+
+    def to_table(self) -> NDArray[np.void]:
+        """All columns as one structured array."""
+        columns = {
+            "names": self.names.array,
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "checksums": self.checksums.array,
+        }
+        table = np.empty(len(self), [(name, column.dtype.newbyteorder("<")) for name, column in columns.items()])
+        for name, column in columns.items():
+            table[name] = column
+        return table
+
+    @classmethod
+    def from_table(cls, table: NDArray[np.void]) -> "Shards":
+        """What `to_table` made; ManifestError if it is anything else. The columns are views of it."""
+        kinds = {"names": "S", "samples": "i", "bytes": "i", "checksums": "S"}
+        found = {name: table.dtype[name] for name in table.dtype.names or ()}
+        right = {name: dtype.kind for name, dtype in found.items()} == kinds
+        if table.ndim != 1 or not right or any(found[name] != np.dtype("<i8") for name in ("samples", "bytes")):
+            raise ManifestError(f"shards: not a table of names, samples, bytes and checksums: {table.dtype}")
+        return cls(TextColumn(table["names"]), table["samples"], table["bytes"], TextColumn(table["checksums"]))
+
+
+def _check_names(names: TextColumn) -> None:
+    """A name comes from a file and ends in a path, so it must be one plain name and nothing else, and no two alike."""
+    if not len(names):
+        return
+    letters = np.ascontiguousarray(names.array).view(np.uint8).reshape(len(names), -1)
+    used = letters != 0
+    plain = (_NAME_LETTERS[letters] | ~used).all(axis=1) & used[:, 0] & (used[:, 1:] <= used[:, :-1]).all(axis=1)
+    plain &= ~np.isin(letters[:, 0], np.frombuffer(b"_.-", np.uint8))
+    if not plain.all():
+        wrong = names.array[np.flatnonzero(~plain)[0]]
+        raise ManifestError(
+            f"shards: not the name of a file in the dataset's directory: {wrong.decode('ascii', 'replace')!r}"
+        )
+    if not (names.array[1:] > names.array[:-1]).all() and len(np.unique(names.array)) != len(names):
+        raise ManifestError("shards: a name stands twice")

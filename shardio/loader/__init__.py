@@ -1,0 +1,1 @@
+"""The loader: batches of a dataset for one rank, in order, resumable."""

@@ -1,0 +1,1 @@
+"""How one batch is made on the host."""

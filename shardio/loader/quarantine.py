@@ -1,0 +1,82 @@
+"""The bad samples that one rank has met: counted against the budget, and reported."""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import final, get_args
+
+from ..errors import ConfigError, TooManyBad
+from .batch.bad_samples import Bad, OnBad
+
+
+@final
+class Quarantine:
+    """The bad samples that one rank has met, counted as their batches are delivered.
+
+    Args:
+        action: what is done with them.
+        most: allowed in an epoch: a count, or below 1 a share of the rank's samples, rounded up.
+        file: where to add a line of JSON for each; None keeps them in memory only.
+        rank: goes into the lines.
+    """
+
+    def __init__(self, action: OnBad, most: float, file: Path | None, rank: int) -> None:
+        if action not in get_args(OnBad):
+            raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
+        check_most(most)
+        self.all: list[Bad] = []
+        self._most, self._rank, self._path = most, rank, file
+        self._allowed = self._met = 0
+
+    def begin(self, samples: int) -> None:
+        """An epoch of so many samples begins for this rank."""
+        self._met = 0
+        self._allowed = allowance(self._most, samples)
+
+    def add(self, bad: Iterable[Bad]) -> None:
+        """Takes in what a delivered batch has met; TooManyBad if that is more than allowed."""
+        for one in bad:
+            self._met += 1
+            self.all.append(one)
+            self._write(one)
+            if self._met > self._allowed:
+                raise TooManyBad(
+                    f"rank {self._rank}, epoch {one.epoch}: {self._met} bad samples, max_bad={self._most:g} allows "
+                    f"{self._allowed} in an epoch; the last one is {one}"
+                )
+
+    def _write(self, bad: Bad) -> None:
+        if self._path is None:
+            return
+        flat = asdict(bad)
+        line = json.dumps({"rank": self._rank, **flat.pop("location"), **flat}, ensure_ascii=False)
+        # Opened for each line, as they are few: nothing to close, and every line is out when the process dies.
+        with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{line}\n")
+
+
+def check_most(most: float) -> None:
+    """ConfigError unless `most` is a count, or below 1 a share."""
+    if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
+        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
+    if most >= 1 and most != int(most):
+        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
+
+
+def allowance(most: float, samples: int) -> int:
+    """How many of `samples` may be bad: `most` is a count, or below 1 a share, rounded up."""
+    return int(most) if most >= 1 else math.ceil(most * samples)
+
+
+def quarantine_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
+    """A rank's own file: `bad.jsonl` itself for one rank, else `bad-00003.jsonl`, as ranks of several nodes must not
+    write to one file."""
+    if path is None:
+        return None
+    whole = Path(path).absolute()  # the working directory may change
+    if not os.access(whole.parent, os.W_OK | os.X_OK) or whole.is_dir():
+        raise ConfigError(f"quarantine_file must be a file in a folder that can be written to, got {path}")
+    return whole if size == 1 else whole.with_name(f"{whole.stem}-{rank:05d}{whole.suffix}")

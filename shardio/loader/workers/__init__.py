@@ -1,0 +1,1 @@
+"""Who makes batches: threads or processes, how many, how far ahead."""

@@ -1,0 +1,264 @@
+"""The pipeline: jobs cut into tasks, run on threads, delivered in order.
+
+                 jobs (one a batch)               tasks (about 16 samples each)
+    next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> head of the line complete --> consumer
+                          ^------------------------- one more may open when one is delivered --------------'
+
+Workers are threads, because the calls that cost time (pread, decode, resize) let go of the GIL. The first failure of a
+job is raised in the consumer when its turn comes, so an error surfaces at the same batch whatever the threads did.
+"""
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Generic, Protocol, TypeVar, final
+
+from ...errors import PipelineClosed, PipelineStalled
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
+
+
+class _Ends(Protocol):
+    def at_exit(self) -> None: ...
+
+
+_running: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
+
+
+def end_at_exit(one: _Ends) -> None:
+    """Has it ended before the interpreter ends.
+
+    Daemon threads that are inside native code then bring the process down with an abort; and what closes later finds
+    the modules that it needs gone.
+    """
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)  # before what was imported meanwhile ends
+    _running.add(one)
+
+
+def _end_all() -> None:
+    with ExitStack() as every:  # also after one that fails
+        for one in list(_running):
+            every.callback(one.at_exit)
+
+
+class Job(Protocol[T_co]):
+    """What becomes one delivered value: tasks that may run at once, in any order, and the value when all have ended."""
+
+    @property
+    def tasks(self) -> Sequence[Callable[[], None]]:
+        """Each is called once, on some thread; `str(task)` says what it does."""
+
+    def result(self) -> T_co:
+        """The value; called in the consumer's thread."""
+
+
+class _Open(Generic[T]):
+    """A job that is under way: how many of its tasks are left, and what went wrong first."""
+
+    def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
+        self.job = job
+        self.left = left
+        self.error = error
+
+
+@final
+class Pipeline(Generic[T]):
+    """Runs the jobs of an iterator on threads and delivers their results in order. An iterator itself.
+
+    Args:
+        jobs: made one at a time, by whichever worker is free.
+        threads: workers; `resize` may let fewer of them work.
+        depth: jobs that may be open at once, the one that the consumer waits for included.
+        timeout: seconds that the consumer waits for a result before PipelineStalled.
+        name: of the threads, and in messages.
+    """
+
+    def __init__(
+        self, jobs: Iterator[Job[T]], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
+    ) -> None:
+        self._pid = os.getpid()
+        self._jobs = jobs
+        self._depth = depth
+        self._timeout = timeout
+        self._name = name
+        self._line: deque[_Open[T]] = deque()
+        self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
+        lock = threading.Lock()
+        self._work_there = threading.Condition(lock)  # for workers: room for a job, tasks, or the end
+        self._called = threading.Condition(lock)  # for workers that are not to work now
+        self._head_ready = threading.Condition(lock)  # for the consumer
+        self._opening = False
+        self._exhausted = False
+        self._closed = self._waited_for = False
+        self.waited = 0.0
+        self._active = threads
+        self._idle = [0.0] * threads
+        self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        end_at_exit(self)
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> "Pipeline[T]":
+        return self
+
+    def __next__(self) -> T:
+        """The next result, in order. Raises what a task raised, PipelineStalled, or PipelineClosed after `close`."""
+        begun = time.monotonic()
+        if os.getpid() != self._pid:
+            raise PipelineClosed(f"{self._name}: begun before this process was forked")
+        with self._head_ready:
+            ready = self._head_ready.wait_for(self._settled, self._timeout)
+            self.waited += time.monotonic() - begun
+            if self._closed:  # by another thread: what stands in the line may not be finished
+                raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
+            if not ready:
+                raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
+            head = self._line.popleft() if self._line else None
+            self._work_there.notify()
+        if head is None:
+            self.close()
+            raise StopIteration
+        if head.error is not None or head.job is None:
+            self.close()
+            raise head.error or PipelineClosed(self._name)
+        return head.job.result()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next result is there, so that asking for it takes no time."""
+        if os.getpid() != self._pid:  # forked: a worker of the parent's may hold the lock
+            return False
+        with self._head_ready:
+            return self._settled()
+
+    @property
+    def idle(self) -> float:
+        """Seconds that workers which may work have waited for room or for tasks, added up."""
+        return sum(self._idle)
+
+    def resize(self, threads: int, depth: int) -> None:
+        """From now on `threads` of the workers work, at most `depth` jobs are open."""
+        with self._work_there:
+            self._active, self._depth = min(threads, len(self._threads)), depth
+            self._work_there.notify_all()
+            self._called.notify_all()
+
+    def close(self) -> None:
+        """Stops the workers, each after the task it is in, and waits for them, 2 s at most. May be called twice."""
+        if self._waited_for:  # what has not ended by then does not end; and at the interpreter's own end `os` is gone
+            return
+        if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
+            return
+        if threading.current_thread() in self._threads:
+            # The garbage collector ends an epoch wherever it runs: here, it may be in a worker that holds the lock.
+            self._closed = True
+            return
+        with self._work_there:
+            self._closed = True
+            self._tasks.clear()
+            self._work_there.notify_all()
+            self._called.notify_all()
+            self._head_ready.notify_all()
+        self._waited_for = True
+        deadline = time.monotonic() + JOIN_LIMIT
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def at_exit(self) -> None:
+        """Closes it."""
+        self.close()
+
+    def _settled(self) -> bool:
+        if self._closed:
+            return True
+        if self._line:
+            return self._line[0].left == 0
+        return self._exhausted and not self._opening
+
+    def _report(self) -> str:
+        now = time.monotonic()
+        return "; ".join(f"worker {n}: {what} for {now - since:.0f} s" for n, (what, since) in enumerate(self._doing))
+
+    def _work(self, number: int) -> None:
+        while (turn := self._turn(number)) is not None:
+            opened, task = turn
+            self._doing[number] = (task, time.monotonic())
+            error: BaseException | None = None
+            try:
+                task()
+            except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+                error = caught
+            with self._head_ready:
+                opened.left -= 1
+                opened.error = opened.error or error
+                if opened.left == 0 and self._line and self._line[0] is opened:
+                    self._head_ready.notify()
+            del turn, opened, task  # a worker that waits must not keep a delivered batch's memory
+        self._doing[number] = ("nothing more to do", time.monotonic())
+
+    def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
+        """The next task, opening a job if there is none; waits until there is. None when all is done."""
+        while True:
+            with self._work_there:
+                if not self._has_work(number):
+                    begun = time.monotonic()
+                    self._doing[number] = ("waiting", begun)
+                    while not self._has_work(number):
+                        (self._work_there if number < self._active else self._called).wait()
+                    self._idle[number] += time.monotonic() - begun if number < self._active else 0.0
+                if self._closed:
+                    self._work_there.notify_all()
+                    self._called.notify_all()
+                    self._head_ready.notify_all()
+                    return None
+                if self._tasks:
+                    return self._tasks.popleft()
+                if self._exhausted:
+                    return None
+                self._opening = True
+                self._doing[number] = ("opening the next batch", time.monotonic())
+            self._open()
+
+    def _has_work(self, number: int) -> bool:
+        if self._closed or self._exhausted:
+            return True
+        room = not self._opening and len(self._line) < self._depth
+        return number < self._active and (bool(self._tasks) or room)
+
+    def _open(self) -> None:
+        """Makes the next job, outside of the lock: it may take as long as a task."""
+        opened: _Open[T] | None
+        tasks: Sequence[Callable[[], None]] = ()
+        try:
+            job = next(self._jobs)
+            tasks = job.tasks
+            opened = _Open(job, len(tasks))
+        except StopIteration:
+            opened = None
+        except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+            opened = _Open(None, error=caught)
+        with self._work_there:
+            self._opening = False
+            self._exhausted = opened is None or opened.job is None
+            if opened is not None:
+                self._line.append(opened)
+                self._tasks.extend((opened, task) for task in tasks)
+            if self._exhausted or not tasks:
+                self._work_there.notify_all()
+                self._called.notify_all()
+                self._head_ready.notify()
+            else:  # this worker takes the first task; another takes the next, or makes the next job
+                self._work_there.notify(len(tasks))

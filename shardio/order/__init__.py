@@ -1,0 +1,1 @@
+"""Pure decisions on which sample comes when, and on which rank."""

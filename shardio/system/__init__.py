@@ -1,0 +1,1 @@
+"""What the operating system gives: processors, threads, processes, memory, durable writes, clocks."""

@@ -1,0 +1,27 @@
+"""Sizes as people write them: `64MB`, `1.5GiB`, 4096."""
+
+import re
+
+from ..errors import ConfigError
+
+_UNITS = {"": 1, "B": 1} | {p + s: b**e for s, b in (("B", 1000), ("iB", 1024)) for e, p in enumerate("KMGT", start=1)}
+
+
+def parse_size(value: int | str, name: str = "size") -> int:
+    """Bytes of a size such as `64MB` (10^6), `64MiB` (2^20) or an int; ConfigError if it is none or below 1."""
+    if isinstance(value, str) and value.strip().isdigit():
+        raise ConfigError(f"{name} needs a unit, such as 64MB or 1GiB; got {value!r}")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    unit = match[2].replace("k", "K") if match else ""
+    if not match or unit not in _UNITS or (size := int(float(match[1]) * _UNITS[unit])) < 1:
+        raise ConfigError(f"{name} must be a size such as 64MB or 1GiB, got {value!r}")
+    return size
+
+
+def format_size(size: float) -> str:
+    """A size for people, in decimal units: `1.5 GB`."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,205 @@
+"""What is lost is written anew, what was cut off is dropped, and each is told."""
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+from webdataset import TarWriter
+
+import shardio
+from shardio.care.repair import repair
+from shardio.care.verify import verify
+from shardio.conversion.adopt import adopt
+from shardio.errors import ConfigError, NotADataset
+from shardio.testing import samples as kinds
+from shardio_converters.webdataset import webdataset
+
+CONTAINERS = ["tar", "hdf5", "lmdb"]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """40 samples of every kind of field in several shards, of the container that the test names."""
+    out = tmp_path / "data"
+    container = request.getfixturevalue("container") if "container" in request.fixturenames else "tar"
+    with shardio.create(
+        out, container=container, fields=kinds.FIELDS, shard_size="30KB", metadata={"classes": ["a"]}
+    ) as writer:
+        for number in range(40):
+            writer.append(kinds.sample(number) | {"image": jpeg(10 + number, 20, seed=number)})
+    return out
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """All files by name."""
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+def values(root: Path) -> list[dict[str, Any]]:
+    """All samples."""
+    ds = shardio.open(root)
+    assert verify(ds, deep=True).problems == ()
+    return [ds[number] for number in range(len(ds))]
+
+
+def test_nothing_to_repair(dataset: Path) -> None:
+    """A whole dataset is left as it is."""
+    before = content(dataset)
+    result = repair(dataset)
+    assert (result.done, result.same) == ((), True)
+    assert content(dataset) == before
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_lost_manifest(dataset: Path, container: str, damage: str) -> None:
+    """The shards say what they are: the same digest and samples, less the metadata."""
+    before, samples = shardio.open(dataset).manifest, values(dataset)
+    manifest = dataset / "shardio.json"
+    if damage == "missing":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(manifest.read_bytes()[:300])
+    result = repair(dataset)
+    assert result.same is None
+    assert "shardio.json is lost or damaged" in result.done[0]
+    made = shardio.open(dataset).manifest
+    assert made.digest == before.digest
+    assert made.fields == before.fields
+    np.testing.assert_equal(values(dataset), samples)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "other"])
+def test_a_lost_index(dataset: Path, damage: str) -> None:
+    """It is written anew from the tar, byte for byte."""
+    before = content(dataset)
+    index = dataset / "shard-000001.idx.npy"
+    if damage == "missing":
+        index.unlink()
+    elif damage == "cut":
+        os.truncate(index, index.stat().st_size - 10)
+    else:
+        shutil.copy(dataset / "shard-000000.idx.npy", index)
+        np.save(index, np.zeros(3))
+    result = repair(dataset)
+    assert result.done == ("shard-000001.idx.npy is lost or damaged: it is written anew",)
+    assert result.same
+    assert content(dataset) == before
+
+
+def test_index_and_manifest_lost(dataset: Path) -> None:
+    """Of the tars alone the fields are told by their files' names, unless another dataset has the same."""
+    samples, fields = values(dataset), shardio.open(dataset).fields
+    for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
+        path.unlink()
+    result = repair(dataset)
+    assert "told by the names of files in the tars" in " ".join(result.done)
+    assert [(v["label"], v["caption"]) for v in values(dataset)] == [(v["label"], v["caption"]) for v in samples]
+    for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
+        path.unlink()
+    assert repair(dataset, like=fields).manifest.fields == fields
+    np.testing.assert_equal(values(dataset), samples)
+
+
+@pytest.mark.parametrize("left", [0.1, 0.5, 0.93, 0.999])
+def test_a_tar_that_was_cut_short(dataset: Path, left: float) -> None:
+    """The last, incomplete sample goes; the tar is whole again for others, too; the rest is as it was."""
+    samples = values(dataset)
+    name = shardio.open(dataset).manifest.shards.names[1]
+    count = shardio.open(dataset).manifest.shards.samples
+    os.truncate(dataset / name, int((dataset / name).stat().st_size * left))
+    result = repair(dataset)
+    assert f"{name}: cut short or damaged after " in result.done[0]
+    found = values(dataset)
+    kept = dict(zip(result.manifest.shards.names, result.manifest.shards.samples.tolist(), strict=True)).get(name, 0)
+    assert 0 <= kept <= count[1]
+    if left == 0.5:
+        assert 0 < kept < count[1]
+    expected = samples[: count[0] + kept] + samples[count[0] + count[1] :]
+    np.testing.assert_equal(found, expected)
+    with tarfile.open(dataset / name) as tar:
+        assert len(tar.getnames()) == kept * len(kinds.FIELDS)
+
+
+@pytest.mark.parametrize("container", ["hdf5", "lmdb"])
+def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
+    """It is set aside, and the others are a dataset."""
+    samples, shards = values(dataset), shardio.open(dataset).manifest.shards
+    path = dataset / shards.names[0]
+    os.truncate(path, path.stat().st_size // 2)
+    result = repair(dataset)
+    assert f"{path.name}: lost and set aside" in result.done[0]
+    assert (dataset / f"{path.name}.damaged").exists()
+    np.testing.assert_equal(values(dataset), samples[shards.samples[0] :])
+    assert not result.same
+
+
+def test_damage_within_is_left_to_verify(dataset: Path) -> None:
+    """A repaired index keeps the old checksums: what is damaged within a tar that was cut is still found."""
+    shard = dataset / "shard-000001.tar"
+    ds = shardio.open(dataset)
+    image = ds[int(ds.manifest.shards.starts[1])]["image"]
+    data = bytearray(shard.read_bytes())
+    data[data.index(image) + 50] ^= 1
+    shard.write_bytes(data[:-3000])
+    repair(dataset)
+    (problem, *_) = verify(shardio.open(dataset), deep=True).problems
+    assert "shard-000001.tar, row 0" in problem
+
+
+def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
+    """No shards, several kinds of them, and fields that nobody knows are told."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotADataset, match="no shards are there"):
+        repair(tmp_path / "empty")
+    with pytest.raises(NotADataset, match="no shards are there"):
+        repair(tmp_path / "gone")
+    for path in dataset.glob("*"):
+        if path.suffix != ".tar":
+            path.unlink()
+        else:
+            path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="nothing tells that these shards were written by shardio"):
+        repair(dataset)
+    (dataset / "shard-000000.h5").write_bytes(b"")
+    with pytest.raises(NotADataset, match="shards of tar and hdf5 are there"):
+        repair(dataset)
+
+
+def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
+    """Links, and files that are only called like shards, are neither cut off nor renamed."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(2):
+        with TarWriter(str(raw / f"shard-{number:06d}.tar")) as writer:
+            for name in range(5):
+                writer.write({"__key__": f"photo{name}", "jpg": jpeg(seed=name)})
+    adopt(webdataset(raw, key=False), tmp_path / "out")
+    (tmp_path / "out" / "shardio.json").unlink()
+    data = bytearray((raw / "shard-000001.tar").read_bytes())
+    data[3000] ^= 1
+    (raw / "shard-000001.tar").write_bytes(data)
+    before = {path: path.read_bytes() for path in raw.iterdir()}
+    for folder in (raw, tmp_path / "out"):
+        with pytest.raises(ConfigError, match="it was not written by shardio, or cannot be told to be"):
+            repair(folder)
+    assert {path: path.read_bytes() for path in raw.iterdir()} == before
+
+
+def test_what_is_cut_off_is_kept(dataset: Path) -> None:
+    """A damaged header in the middle ends a tar there; the rest stands beside it."""
+    path = dataset / "shard-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 // 512 * 512 + 150] ^= 1
+    position = next(at for at in range(len(data) // 2 // 512 * 512, 0, -512) if data[at + 257 : at + 262] == b"ustar")
+    data[position + 5] ^= 1
+    path.write_bytes(data)
+    result = repair(dataset)
+    assert "what was behind stands in shard-000000.tar.end.damaged" in result.done[0]
+    rest = (dataset / "shard-000000.tar.end.damaged").read_bytes()
+    assert path.read_bytes()[:-1024] + rest == bytes(data)

@@ -1,0 +1,497 @@
+"""What is said of a dataset's contents is what is in it: figures known beforehand, in every container."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from _builders import encode, jpeg, png, spoiled
+
+import shardio
+from shardio import native
+from shardio.care.stats import Channel, Contents, Spread, picture, report, stats
+from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
+from shardio.format.fields import Field
+
+CONTAINERS = ["tar", "hdf5", "lmdb", "memory"]
+COLORS = [(51, 102, 204), (255, 0, 0), (0, 51, 255)]
+FIELDS = {
+    "image": "image",
+    "label": "int64",
+    "score": "float32",
+    "caption": "text",
+    "grid": ("float64", (2, 3)),
+    "points": Field("array", dtype="int16"),
+    "blob": "bytes",
+    "note": "json",
+}
+CLASSES = ["cat", "dog", "owl", "eel", "bat"]
+
+
+def plain(height: int, width: int, color: tuple[int, int, int]) -> bytes:
+    """A PNG of one colour."""
+    return encode("png", np.full((height, width, 3), color, np.uint8))
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample with a field of every kind; all figures follow from its number."""
+    return {
+        "image": plain(10 + number % 3, 20 - number % 2, COLORS[number % 3]),
+        "label": (0, 0, 0, 1, 3)[number % 5],
+        "score": number / 4,
+        "caption": "ä" * (number % 6),
+        "grid": np.full((2, 3), number, np.float64),
+        "points": np.arange(number % 4, dtype=np.int16),
+        "blob": bytes(number),
+        "note": [0] * (number % 3),
+    }
+
+
+def write(path: Path, container: str, samples: list[dict[str, Any]], fields: Any = FIELDS) -> shardio.Dataset:
+    """A dataset of these samples in several shards."""
+    metadata = {"classes": CLASSES}
+    if container == "memory":
+        return shardio.from_samples(samples, fields, shard_samples=7, metadata=metadata)
+    options: dict[str, Any] = {"fields": fields, "metadata": metadata, "shard_size": "6KB"}
+    with shardio.create(path, container=container, **options) as writer:
+        for one in samples:
+            writer.append(one)
+    return shardio.open(path)
+
+
+def check(spread: Spread | None, values: Any) -> None:
+    """Whether a spread says of some values what NumPy says."""
+    values = np.asarray(values)
+    assert spread is not None
+    assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
+    assert spread.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert spread.std == pytest.approx(values.std(), rel=1e-9, abs=1e-12)
+    assert [spread.median, spread.p95] == pytest.approx(np.percentile(values, [50, 95]).tolist(), rel=1e-12)
+    edges, counts = np.array(spread.histogram.edges), spread.histogram.counts
+    which = np.minimum(np.searchsorted(edges, values, "right") - 1, len(counts) - 1)
+    assert np.bincount(which, minlength=len(counts)).tolist() == list(counts)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes, scalars, images, texts and arrays of 60 samples, read in blocks that end within shards."""
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr("shardio.care.stats._COUNTED", 11)
+    samples = [sample(number) for number in range(60)]
+    ds = write(tmp_path / "d", container, samples)
+    found = stats(ds)
+    assert (found.samples, found.shards, found.container) == (60, len(ds.manifest.shards), container)
+    assert found.shards > 3
+    assert found.bytes == ds.manifest.shards.bytes.sum()
+    assert (found.digest, found.sampled, found.bad) == (ds.digest, 60, ())
+    for name, field in ds.fields.items():
+        sizes = [len(memoryview(field.encode(one[name])).cast("B")) for one in samples]
+        check(found.fields[name].sizes, sizes)
+    check(found.fields["score"].spread, [one["score"] for one in samples])
+    check(found.fields["caption"].lengths, [len(one["caption"]) for one in samples])
+    points = np.concatenate([one["points"] for one in samples])
+    values = found.fields["points"].values
+    assert values is not None
+    assert (values.count, values.min, values.max, values.nan, values.inf) == (len(points), 0, 2, 0, 0)
+    assert (values.mean, values.std) == pytest.approx((points.mean(), points.std()))
+    assert dict(found.fields["points"].shapes) == {(size,): 15 for size in range(4)}
+    values = found.fields["grid"].values
+    assert values is not None
+    assert (values.count, values.min, values.max) == (360, 0, 59)
+    assert (values.mean, values.std) == pytest.approx((29.5, np.arange(60).std()))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_images_are_described(tmp_path: Path, container: str) -> None:
+    """Sizes of all images; encodings, mean and deviation of their pixels."""
+    samples = [sample(number) for number in range(60)]
+    samples[7]["image"] = jpeg(10, 10)
+    samples[8]["image"] = jpeg(30, 10, progressive=True)
+    images = stats(write(tmp_path / "d", container, samples)).fields["image"].images
+    assert images is not None
+    heights = np.array([{7: 10, 8: 30}.get(n, 10 + n % 3) for n in range(60)])
+    widths = np.array([{7: 10, 8: 10}.get(n, 20 - n % 2) for n in range(60)])
+    check(images.heights, heights)
+    check(images.widths, widths)
+    check(images.shorter_sides, np.minimum(heights, widths))
+    check(images.aspect_ratios, widths / heights)
+    check(images.megapixels, heights * widths / 1e6)
+    assert images.sizes == 8
+    assert images.common[:3] == ((10, 19, 10), (10, 20, 10), (11, 20, 10))
+    assert images.common[-1] == (30, 10, 1)
+    grid = np.array(images.grid.counts)
+    assert grid.sum() == 60
+    assert grid[images.grid.heights.index(12), images.grid.widths.index(20)] == 9
+    assert images.encodings == {"png": 58, "jpeg": 2}
+    assert images.jpeg_codings == {"baseline": 1, "progressive": 1}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_pixels_are_described(tmp_path: Path, container: str) -> None:
+    """Mean and deviation by channel, in RGB, on the scale 0 to 1; each image counts alike whatever its size."""
+    samples = [{"image": plain(10, 10, COLORS[0])}, {"image": plain(50, 70, COLORS[1])}]
+    images = stats(write(tmp_path / "d", container, samples, {"image": "image"})).fields["image"].images
+    assert images is not None
+    expected = np.array(COLORS[:2]) / 255
+    assert [c.mean for c in images.channels] == pytest.approx(expected.mean(0).tolist())
+    assert [c.std for c in images.channels] == pytest.approx(expected.std(0).tolist())
+    assert images.channels[2].levels[204] == images.channels[2].levels[0] == 0.5
+    assert report.normalize(images.channels) == "shardio.Normalize((0.6000, 0.2000, 0.4000), (0.4000, 0.2000, 0.4000))"
+
+
+def test_grey_images_have_one_channel() -> None:
+    """As the loader delivers them; the two halves of an image are 0 and 1."""
+    image = np.zeros((4, 6), np.uint8)
+    image[:2] = 255
+    ds = shardio.from_samples([{"x": encode("png", image)}], {"x": Field("image", channels=1)})
+    images = stats(ds).fields["x"].images
+    assert images is not None
+    assert [(c.mean, c.std) for c in images.channels] == [(0.5, 0.5)]
+    assert report.normalize(images.channels) == "shardio.Normalize(0.5000, 0.5000)"
+
+
+def test_mean_and_deviation_can_be_pasted() -> None:
+    """What is printed is Python that makes the transform."""
+    channels = [Channel(mean, std, ()) for mean, std in ((0.48512, 0.22903), (0.456, 0.224), (0.406, 0.225))]
+    made = eval(report.normalize(channels), {"shardio": shardio})  # noqa: S307  # our own
+    assert made == shardio.Normalize((0.4851, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def classes_of(values: Any, name: str = "label", dtype: str = "int64", names: Any = None) -> Any:
+    """The classes of one column."""
+    metadata = {} if names is None else {"classes": names}
+    ds = shardio.from_samples([{name: value} for value in values], {name: dtype}, metadata=metadata)
+    return stats(ds).fields[name].classes
+
+
+def test_class_balance_is_told_with_names() -> None:
+    """Counts of each class, the largest, the smallest, their ratio; classes without samples."""
+    found = classes_of([0, 0, 0, 3, 1, 0, 3], names=CLASSES)
+    assert found.values == (0, 1, 2, 3, 4)
+    assert found.counts == (4, 1, 0, 2, 0)
+    assert found.names == ("cat", "dog", "owl", "eel", "bat")
+    assert (found.largest, found.smallest, found.ratio, found.empty) == (4, 1, 4.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected", "names"),
+    [
+        ([2, 2, 0], {}, {0: 1, 1: 0, 2: 2}, None),  # a label counts from 0: 1 is missing
+        ([2, 2, 0], {"name": "age"}, {0: 1, 2: 2}, None),  # any other number is itself
+        ([2, 2, 0], {"name": "age", "names": ["a"]}, {0: 1, 2: 2}, None),  # names are the label's
+        ([1, -1], {"names": ["a", "b"]}, {-1: 1, 0: 0, 1: 1}, ("-1", "a", "b")),  # not every value has a name
+        ([5], {"names": ["a"]}, {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 1}, ("a", "1", "2", "3", "4", "5")),
+        ([2**40, 7], {}, {7: 1, 2**40: 1}, None),  # not counted from 0
+        ([True, False, True], {"name": "seen", "dtype": "bool"}, {0: 1, 1: 2}, None),
+        ([3, 3], {"dtype": "uint8"}, {0: 0, 1: 0, 2: 0, 3: 2}, None),
+        ([3, 3], {"dtype": "uint64"}, {0: 0, 1: 0, 2: 0, 3: 2}, None),
+    ],
+)
+def test_classes_are_what_the_field_says(values: list[int], options: Any, expected: dict[int, int], names: Any) -> None:
+    """Which values are listed, and what they are called."""
+    found = classes_of(values, **options)
+    assert dict(zip(found.values, found.counts, strict=True)) == expected
+    assert found.names == names
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [(range(10_001), "int64"), ([0.0, 1.0], "float32"), ([2**64 - 1, 1], "uint64")],
+)
+def test_other_numbers_are_no_classes(values: Any, dtype: str) -> None:
+    """Too many different values, numbers that are not whole, and what a float64 can't hold; the spread is told."""
+    assert classes_of(values, dtype=dtype) is None
+
+
+def test_more_classes_than_usual_may_be_named() -> None:
+    """A list of names says that these are classes, however many."""
+    found = classes_of(range(10_001), names=[f"c{n}" for n in range(12_000)])
+    assert (len(found.values), found.empty) == (12_000, 1999)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "array", "varying"])
+def test_numbers_that_are_not_finite_are_counted_apart(kind: str) -> None:
+    """NaN and infinities are in no mean."""
+    values = [1.0, math.nan, 3.0, math.inf, -math.inf, math.nan]
+    if kind == "scalar":
+        samples, field = [{"x": value} for value in values], Field("scalar", dtype="float32")
+    else:
+        field = Field("array", dtype="float32", shape=(2,) if kind == "array" else None)
+        samples = [{"x": np.array(values[at : at + 2], np.float32)} for at in (0, 2, 4)]
+    found = stats(shardio.from_samples(samples, {"x": field})).fields["x"]
+    assert found.values is not None
+    assert (found.values.count, found.values.nan, found.values.inf) == (2, 2, 2)
+    assert (found.values.min, found.values.max, found.values.mean, found.values.std) == (1, 3, 2, 1)
+    if kind == "scalar":
+        check(found.spread, [1.0, 3.0])
+    json.dumps(stats(shardio.from_samples(samples, {"x": field})).to_dict(), allow_nan=False)
+
+
+def test_complex_numbers_are_told_by_their_size() -> None:
+    """Their absolute values are."""
+    ds = shardio.from_samples([{"x": 3 + 4j, "y": np.array([3j])}], {"x": "complex64", "y": ("complex128", (1,))})
+    found = stats(ds).fields
+    assert found["x"].spread is not None
+    assert found["y"].values is not None
+    assert (found["x"].spread.median, found["y"].values.mean) == (5.0, 3.0)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_sample_is_chosen_by_its_seed(tmp_path: Path, container: str) -> None:
+    """The same samples with one seed, in any container, by any number of threads; others with another seed."""
+    samples = [sample(number) for number in range(200)]
+    ds = write(tmp_path / "d", container, samples)
+    told = [stats(ds, sample=30, seed=seed, workers=workers) for seed, workers in ((3, 1), (3, 5), (4, 2))]
+    assert told[0] == told[1]
+    grids = [one.fields["grid"].values for one in told]
+    assert grids[0] != grids[2]
+    assert [one.sampled for one in told] == [30] * 3
+    assert [grid.count for grid in grids if grid is not None] == [180] * 3
+    other = stats(shardio.from_samples(samples, FIELDS), sample=30, seed=3).fields["grid"].values
+    assert grids[0] is not None
+    assert other is not None
+    assert (grids[0].min, grids[0].max, grids[0].mean) == (other.min, other.max, pytest.approx(other.mean))
+    check(told[0].fields["score"].spread, [one["score"] for one in samples])  # of all
+
+
+def test_no_sample_need_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sample=0 no image is opened; what the index knows is told."""
+    monkeypatch.setattr("shardio.engines.whole.decode", None)
+    found = stats(shardio.from_samples([sample(number) for number in range(5)], FIELDS), sample=0)
+    images = found.fields["image"].images
+    assert images is not None
+    assert (found.sampled, images.channels, images.encodings, images.heights.count) == (0, (), {}, 5)
+    assert "looked at" not in report.text(found)
+
+
+def test_image_bytes_are_not_read_for_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the images that were not chosen only the index is read."""
+    if native.library() is None:
+        pytest.skip("not compiled here")
+    for container in ("tar", "hdf5", "lmdb"):
+        ds = write(tmp_path / container, container, [sample(number) for number in range(40)])
+        with monkeypatch.context() as patch:
+            patch.setattr("shardio.dataset.selection.Selection.values", None)
+            patch.setattr("shardio.dataset.selection._measured", None)
+            sizes = stats(ds, sample=0).fields["image"].sizes
+        assert sizes is not None
+        assert sizes.count == 40
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_bad_samples_are_named_and_left_out(tmp_path: Path, container: str) -> None:
+    """An image that does not decode and a text that is none are told by shard, row, number and key; others count."""
+    fields = {"image": "image", "key": "text"}
+    samples = [{"image": png(seed=n), "key": f"key-{n:03d}"} for n in range(30)]
+    samples[4]["image"] = spoiled(jpeg())
+    ds = write(tmp_path / "d", container, samples, fields)
+    path = tmp_path / "d" / ds.shard_of(9)
+    path.write_bytes(path.read_bytes().replace(b"key-009", b"k\xffy-009"))
+    for workers in (1, 4):
+        found = stats(ds, workers=workers)
+        assert [(bad.location.index, bad.field) for bad in found.bad] == [(4, "image"), (9, "key")]
+        first, second = map(str, found.bad)
+        assert first.startswith(f"{ds.where(4)}: field 'image': the jpeg image of ")
+        assert ", key key-004): " in first
+        assert ", key k\\xffy-009): field 'key': not text: " in second
+        assert found.fields["image"].images is not None
+        assert found.fields["image"].images.encodings == {"png": 29}
+        assert found.fields["key"].lengths is not None
+        assert found.fields["key"].lengths.count == 29
+        told = report.text(found)
+        assert "bad *      2 samples\n" in told
+        assert first in told
+    ds.close()
+
+
+def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A file that ends early: the samples beyond its end are bad, if the index can still tell their sizes."""
+    ds = write(tmp_path / "d", "hdf5", [{"grid": np.full((50, 100), n, np.float64)} for n in range(3)],
+               {"grid": ("float64", (50, 100))})  # fmt: skip
+    path = tmp_path / "d" / ds.manifest.shards.names[0]
+    ds.read([0])
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    found = stats(ds)
+    assert found.bad
+    assert {bad.field for bad in found.bad} == {None}
+    assert found.bad[0].location.shard == path.name
+    ds.close()
+
+
+def test_a_shard_without_its_index_is_an_error(tmp_path: Path) -> None:
+    """What is said of all samples can't be said without some of them."""
+    ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
+    (tmp_path / "d" / "shard-000001.idx.npy").unlink()
+    with pytest.raises(ShardCorrupt, match=r"shard-000001.tar: its index .* is missing"):
+        stats(ds)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("column", ["image.offset", "image.size"])
+def test_places_that_cannot_be_are_an_error(
+    tmp_path: Path, column: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged index gives no sizes, but the name of its row."""
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
+    index = tmp_path / "d" / "shard-000000.idx.npy"
+    table = np.load(index)
+    table[column][2] = -5
+    np.save(index, table)
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, field 'image', row 2: .* are not within the file"):
+        stats(ds)
+
+
+def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
+    """Nothing is told of no samples, in any form."""
+    with shardio.create(tmp_path / "d", fields=FIELDS):
+        pass
+    found = stats(shardio.open(tmp_path / "d"))
+    assert (found.samples, found.sampled) == (0, 0)
+    assert {(f.sizes, f.images, f.classes, f.spread, f.lengths) for f in found.fields.values()} == {(None,) * 5}
+    assert report.text(found).startswith("dataset  ")
+    picture.draw(found, tmp_path / "d.png")
+    assert cv2.imread(str(tmp_path / "d.png")) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample": -1}, "sample must be a whole number of at least 0, got -1"),
+        ({"sample": 0.5}, "sample must be"),
+        ({"sample": True}, "sample must be"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        stats(shardio.from_samples([{"x": 1}]), **options)
+
+
+def test_progress_counts_to_the_end() -> None:
+    """Each pass ends with all of its samples."""
+    told: list[tuple[str, int, int]] = []
+    stats(
+        shardio.from_samples([sample(n) for n in range(70)], FIELDS, shard_samples=30),
+        sample=50,
+        progress=lambda *step: told.append(step),
+    )
+    assert told[0] == ("counting", 70, 70)
+    assert told[-1] == ("decoding", 50, 50)
+    assert [done for what, done, _ in told if what == "decoding"] == sorted(done for _, done, _ in told[1:])
+
+
+def test_every_figure_is_in_the_json(tmp_path: Path) -> None:
+    """What `to_dict` gives is JSON, and has what is computed from the figures, too."""
+    found = stats(write(tmp_path / "d", "lmdb", [sample(number) for number in range(40)]))
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert told["samples"] == 40
+    classes = told["fields"]["label"]["classes"]
+    assert classes["names"] == CLASSES
+    assert (classes["largest"], classes["smallest"], classes["ratio"], classes["empty"]) == (24, 8, 3.0, 2)
+    image = told["fields"]["image"]["images"]
+    assert image["heights"]["median"] == 11
+    assert len(image["channels"]) == 3
+    assert len(image["channels"][0]["levels"]) == 256
+    assert told["fields"]["note"]["sizes"]["max"] == 5
+
+
+def test_the_report_is_aligned_ascii(tmp_path: Path) -> None:
+    """One section for each field, bars of #, no line ends in spaces."""
+    found = stats(write(tmp_path / "d", "tar", [sample(number) for number in range(60)]))
+    told = report.text(found)
+    assert told.isascii()
+    lines = told.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    assert [line for line in lines if line and line[0] != " "][6:] == [
+        "image: image RGB",
+        "label: scalar int64",
+        "score: scalar float32",
+        "caption: text",
+        "grid: array float64 2x3",
+        "points: array int16",
+        "blob: bytes",
+        "note: json",
+    ]
+    assert "  stored size    8 B each" in lines
+    assert "  classes        5, of 12 to 36 samples (1 : 3)" in lines
+    assert "  empty classes  2" in lines
+    bars = {line.split()[0]: line.count("#") for line in lines if line.split()[:1] and line.split()[0] in CLASSES}
+    assert bars == {"cat": 40, "dog": 14, "owl": 0, "eel": 14, "bat": 0}
+    assert "  values *     min 0.0  max 59.0" not in told
+    assert "  values *     min 0  max 59  mean 29.5  std 17.32" in lines
+    assert any(line.split()[:4] == ["20", "x", "10:", "10"] for line in lines)
+
+
+def test_many_classes_are_listed_in_part() -> None:
+    """The largest and the smallest ten; names that would break the terminal are escaped."""
+    labels = [number for number in range(50) for _ in range(number + 1)]
+    names = [f"c{number}" if number else "\x1b[31mred\n" for number in range(50)]
+    metadata = {"classes": names}
+    ds = shardio.from_samples([{"label": label} for label in labels], {"label": "int64"}, metadata=metadata)
+    lines = report.text(stats(ds)).splitlines()
+    listed = [line.split()[0] for line in lines if "#" in line]
+    largest, smallest = ([f"c{number}" for number in numbers] for numbers in (range(49, 39, -1), range(9, 0, -1)))
+    assert listed == [*largest, *smallest, r"\x1b[31mred\n"]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """Contents with all that can be drawn."""
+    path = tmp_path_factory.mktemp("d") / "d"
+    return stats(write(path, "hdf5", [sample(number) for number in range(60)]))
+
+
+def test_the_picture_is_drawn(everything: Contents, tmp_path: Path) -> None:
+    """A PNG with a panel for each thing to show, three in a row, none of them empty."""
+    picture.draw(everything, tmp_path / "all.png")
+    drawn = cv2.imread(str(tmp_path / "all.png"))
+    # image: sizes, sizes of images, levels; label; score; caption: 2; points, blob, note
+    assert 4 * 350 < drawn.shape[0] < 4 * 500
+    assert drawn.shape[1] == round(3 * 4.6 * 120)
+    rows, columns = (np.linspace(0, drawn.shape[side], cells + 1).astype(int) for side, cells in ((0, 4), (1, 3)))
+    cells = [drawn[rows[n // 3] : rows[n // 3 + 1], columns[n % 3] : columns[n % 3 + 1]] for n in range(12)]
+    assert [cell.std() > 15 for cell in cells] == [True] * 10 + [False] * 2
+
+
+def test_the_picture_takes_any_name(tmp_path: Path) -> None:
+    """Names that are formulas to matplotlib, of other alphabets or too long are drawn, and warn nobody."""
+    names = ["$x$", "$\\frac{$", "猫", "x" * 300, "_a^b", "\x07"]
+    for count, path in ((6, "few"), (40, "many")):
+        samples = [{"label": number % count} for number in range(100)]
+        ds = shardio.from_samples(samples, {"label": "int64"}, metadata={"classes": names})
+        picture.draw(stats(ds), tmp_path / f"{path}.png")
+        assert cv2.imread(str(tmp_path / f"{path}.png")).std() > 10
+
+
+def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path) -> None:
+    """At most so many panels; the others are left out."""
+    fields = {f"f{number}": "float32" for number in range(60)}
+    ds = shardio.from_samples([dict.fromkeys(fields, n) for n in range(3)], fields)
+    picture.draw(stats(ds), tmp_path / "many.png")
+    assert cv2.imread(str(tmp_path / "many.png")).shape[0] < 8 * 500
+
+
+@pytest.mark.parametrize(("name", "message"), [("x.jpg", r"must end in .png"), ("no/x.png", "no such folder")])
+def test_a_picture_needs_a_place(everything: Contents, tmp_path: Path, name: str, message: str) -> None:
+    """What is wrong with the path is told before anything is drawn."""
+    with pytest.raises(ConfigError, match=message):
+        picture.check(tmp_path / name)
+    with pytest.raises(ConfigError, match=message):
+        picture.draw(everything, tmp_path / name)
+
+
+def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is missing, the message says how to get it."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match=r"a picture of the statistics needs .* 'shardio-data\[report\]'"):
+        picture.check(tmp_path / "x.png")

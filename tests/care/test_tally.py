@@ -1,0 +1,134 @@
+"""Numbers counted in bounded memory: exact while few are different, near beyond that, and never an overflow."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio.care.stats._images import Pixels, Sizes
+from shardio.care.stats._moments import Moments
+from shardio.care.stats._tally import BINS, Spread, Tally, spread_of
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.lists(st.integers(-(2**53), 2**53) | st.integers(0, 9), max_size=30), min_size=1, max_size=5),
+    growing=st.booleans(),
+)
+def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool) -> None:
+    """Whatever the numbers, and in however many parts they come, it says what NumPy says of all."""
+    tally = Tally(np.int64)
+    for part in parts:
+        tally.add(np.array(part, np.int64))
+    values = np.array([value for part in parts for value in part], np.int64)
+    spread = tally.spread(growing=growing)
+    if not len(values):
+        assert spread is None
+        return
+    assert tally.exact
+    check_loosely(spread, values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=50), st.booleans())
+def test_a_tally_of_floats_is_exact(values: list[float], growing: bool) -> None:
+    """Of the smallest and the largest numbers, too: nothing overflows."""
+    tally = Tally(np.float64)
+    tally.add(np.array(values))
+    check_loosely(tally.spread(growing=growing), np.array(values))
+
+
+def check_loosely(spread: Spread | None, values: Any) -> None:
+    """As `check`, where sums may be rounded and NumPy's own overflow."""
+    assert spread is not None
+    assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
+    scale = float(np.abs(values).max()) or 1.0
+    floats = values / scale
+    assert spread.mean / scale == pytest.approx(floats.mean(), abs=1e-12)
+    assert spread.std / scale == pytest.approx(floats.std(), abs=1e-7)
+    assert spread.median / scale == pytest.approx(np.median(floats), abs=1e-12)
+    edges, counts = np.array(spread.histogram.edges), spread.histogram.counts
+    assert sum(counts) == len(values)
+    assert 1 <= len(counts) <= BINS
+    assert len(edges) == len(counts) + 1
+    assert len(counts) == 1 or (np.diff(edges) > 0).all()
+    assert edges[0] <= values.min()
+    assert edges[-1] >= values.max()
+
+
+DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "sizes": lambda random: random.lognormal(11, 1, 20_000).astype(np.int64),
+    "times": lambda random: 1.7e9 + random.normal(0, 1000, 20_000),
+    "hashes": lambda random: random.integers(-(2**63), 2**63, 20_000),
+    "normal": lambda random: random.normal(0, 1, 20_000),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many different values they are rounded: no more memory, and figures off by little."""
+    monkeypatch.setattr(Tally, "MOST", 1000)
+    values = DRAWS[name](np.random.default_rng(0))
+    tally = Tally(values.dtype.type)
+    for part in np.array_split(values, 10):
+        tally.add(part)
+        assert len(tally.values) <= 1000
+    assert not tally.exact
+    spread = tally.spread()
+    assert spread is not None
+    assert (spread.count, spread.min, spread.max) == (20_000, values.min(), values.max())
+    deviation = float(values.std())
+    assert spread.mean == pytest.approx(float(values.mean()), abs=deviation / 100)
+    assert spread.std == pytest.approx(deviation, rel=0.01)
+    for told, share in ((spread.median, 50), (spread.p95, 95)):
+        assert (values <= told).mean() * 100 == pytest.approx(share, abs=1)
+
+
+def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heights and widths are rounded, each for itself."""
+    monkeypatch.setattr(Tally, "MOST", 500)
+    sides = np.random.default_rng(0).integers(100, 1000, (5000, 2)).astype(np.int32)
+    sizes = Sizes()
+    for part in np.array_split(sides, 5):
+        sizes.add(part)
+    images = sizes.images(Pixels())
+    assert images is not None
+    assert images.sizes <= 500
+    assert images.heights.median == pytest.approx(np.median(sides[:, 0]), rel=0.1)
+    assert images.widths.mean == pytest.approx(sides[:, 1].mean(), rel=0.02)
+
+
+def test_bins_grow_where_numbers_lie_far_apart() -> None:
+    """Equal steps for numbers near each other; equal ratios for those that are not, where that is asked for."""
+    ones = np.ones(3, np.int64)
+    near, far = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 1000.0])
+    for values, growing, ratio in ((near, True, False), (far, False, False), (far, True, True)):
+        spread = spread_of(values, ones, growing=growing)
+        assert spread is not None
+        edges = np.array(spread.histogram.edges)
+        steps = edges[1:] / edges[:-1] if ratio else np.diff(edges)
+        assert np.allclose(steps, steps[0])
+    spread = spread_of(np.array([5, 7]), ones[:2])
+    assert spread is not None
+    assert (spread.histogram.edges, spread.histogram.counts) == ((5, 6, 7, 8), (1, 0, 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(-math.inf), max_size=20), max_size=5))
+def test_moments_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
+    """Added up, they give what NumPy gives of all numbers together."""
+    arrays = [np.array(part, np.float64) for part in parts]
+    found = sum(map(Moments.of, arrays), Moments()).values()
+    values = np.concatenate([np.empty(0), *arrays])
+    finite = values[np.isfinite(values)]
+    assert (found.count, found.nan, found.inf) == (len(finite), np.isnan(values).sum(), np.isinf(values).sum())
+    if not len(finite):
+        assert found.mean is None
+        return
+    assert (found.min, found.max) == (finite.min(), finite.max())
+    assert found.mean == pytest.approx(finite.mean(), abs=1e-6)
+    assert found.std == pytest.approx(finite.std(), abs=1e-3)

@@ -1,0 +1,507 @@
+"""Deep verification: damage of every kind is found in every container, named, and counted, by any number of threads."""
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from _builders import CMYK_JPEG, bmp, jpeg, png, spoiled, webp
+
+import shardio
+from shardio import native
+from shardio.care.verify import Verification, verify
+from shardio.engines import whole
+from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.format import checksums, images, manifest
+from shardio.format.fields import Field
+from shardio.system.threads import in_order
+
+CONTAINERS = ["tar", "hdf5", "lmdb"]
+FIELDS = {
+    "image": "image",
+    "label": "int64",
+    "key": "text",
+    "grid": ("float32", (2, 3)),
+    "points": shardio.Field("array", dtype="int16"),
+    "blob": "bytes",
+    "note": "json",
+}
+
+
+class Raw(bytes):
+    """Stored as it is, whatever the field's kind says of it."""
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets `Raw` values past the writer's own checks: what a program without them would have stored."""
+    encode = Field.encode
+    monkeypatch.setattr(
+        Field, "encode", lambda self, value: bytes(value) if isinstance(value, Raw) else encode(self, value)
+    )
+
+
+class Steps(list[tuple[int, int]]):
+    """What a function was told of progress."""
+
+    def __call__(self, done: int, total: int) -> None:
+        self.append((done, total))
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample with a field of every kind; bytes that can be found in a file are different in each."""
+    return {
+        "image": jpeg(20 + number % 3, 30, seed=number),
+        "label": number % 7,
+        "key": f"key-{number:04d}",
+        "grid": np.full((2, 3), 1000 + number, np.float32),
+        "points": np.full(5, 2000 + number, np.int16),
+        "blob": b"blob-%04d" % number,
+        "note": {"n": f"note-{number:04d}"},
+    }
+
+
+def write(path: Path, container: str, count: int = 40, changes: dict[int, Any] | None = None) -> shardio.Dataset:
+    """A dataset in several shards; some samples are changed."""
+    with shardio.create(path, container=container, fields=FIELDS, shard_size="13KB") as writer:
+        for number in range(count):
+            writer.append(sample(number) | (changes or {}).get(number, {}))
+    return shardio.open(path)
+
+
+def deep(path: Path, **options: Any) -> Verification:
+    """A dataset verified with new readers."""
+    return verify(shardio.open(path), deep=True, **options)
+
+
+def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) -> None:
+    """Changes one value in the shard of a sample."""
+    path = dataset.path / dataset.shard_of(number)
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+
+
+def forge(dataset: shardio.Dataset) -> None:
+    """Writes the files' sizes and checksums to the manifest, as they are now: only deep verification can tell."""
+    place = dataset.path / manifest.FILE_NAME
+    told = json.loads(place.read_text())
+    for number, name in enumerate(told["shards"]["names"]):
+        files = [dataset.path / name, *dataset.path.glob(f"{Path(name).stem}.idx.npy")]
+        told["shards"]["bytes"][number], told["shards"]["checksums"][number] = checksums.of_files(files)
+    place.write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_whole_dataset_has_no_problems(tmp_path: Path, container: str) -> None:
+    """All samples are counted; there is nothing to tell, with and without the compiled part."""
+    write(tmp_path / "d", container)
+    assert deep(tmp_path / "d") == Verification(len(shardio.open(tmp_path / "d").manifest.shards), 40, ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
+        assert deep(tmp_path / "d").found == ()
+
+
+BYTES = {
+    "image": lambda: (sample(17)["image"][-40:], bytes(40)),
+    "key": lambda: (b"key-0017", b"key-9917"),
+    "grid": lambda: (sample(17)["grid"].tobytes(), bytes(24)),
+    "points": lambda: (sample(17)["points"].tobytes(), bytes(10)),
+    "blob": lambda: (b"blob-0017", b"blob-9917"),
+    "note": lambda: (b"note-0017", b"note-9917"),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("field", BYTES)
+def test_changed_bytes_are_found_in_their_sample(tmp_path: Path, container: str, field: str) -> None:
+    """A changed value is told of its file and, with --deep, of its sample, by shard, row, number and key."""
+    ds = write(tmp_path / "d", container)
+    replace_in(ds, 17, *BYTES[field]())
+    shard, row = ds.locate(17).shard, ds.locate(17).row
+    of_file, of_sample = deep(tmp_path / "d").found
+    assert (of_file.shard, of_file.location) == (shard, None)
+    assert of_file.reason.startswith("checksum ")
+    key = "key-9917" if field == "key" else "key-0017"
+    assert f"{of_sample}".startswith(f"{shard}, row {row} (sample 17, key {key}): checksum ")
+    forge(ds)
+    assert verify(shardio.open(tmp_path / "d")).problems == ()
+    assert deep(tmp_path / "d").found == (of_sample,)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("name", ["label", "_shape.image"])
+def test_changed_numbers_are_found(tmp_path: Path, container: str, name: str) -> None:
+    """A wrong label differs from its checksum; a wrong size of an image, which has none, from what is decoded."""
+    ds = write(tmp_path / "d", container)
+    location = ds.locate(17)
+    path = tmp_path / "d" / location.shard
+    ds.close()
+    if container == "tar":
+        index = path.with_suffix(".idx.npy")
+        table = np.load(index)
+        table[name][location.row] = 9
+        np.save(index, table)
+    elif container == "hdf5":
+        with h5py.File(path, "r+") as file:
+            file[name][location.row] = 9
+    else:
+        with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 20) as env, env.begin(write=True) as change:
+            if name == "label":
+                change.put((17).to_bytes(8, "big") + b"label", (9).to_bytes(8, "little"))
+            else:
+                key = b"\xff" * 8 + name.encode()
+                column = np.frombuffer(change.get(key), "<i4").reshape(-1, 2).copy()
+                column[location.row] = 9
+                change.put(key, column.tobytes())
+    forge(ds)
+    (problem,) = deep(tmp_path / "d").found
+    assert problem.location == location
+    assert problem.reason.startswith(
+        "checksum " if name == "label" else "field 'image': the image is 22 x 30 pixels, 9 x 9 were stored"
+    )
+
+
+STORED_BAD = {
+    "image": (spoiled(jpeg()), "field 'image': the jpeg image of"),
+    "key": (b"h\xfflo", "field 'key': not text: 'utf-8' codec"),
+    "note": (b'{"a": ', "field 'note': not json: Expecting value"),
+    "points": (b"\x93NUMPY and no more", "field 'points': not array:"),
+}
+
+
+@pytest.mark.usefixtures("raw")
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("field", STORED_BAD)
+def test_values_that_were_stored_bad_are_found(tmp_path: Path, container: str, field: str) -> None:
+    """Checksums and digest are right, and still what does not decode is named."""
+    value, told = STORED_BAD[field]
+    write(tmp_path / "d", container, changes={17: {field: Raw(value)}})
+    assert verify(shardio.open(tmp_path / "d")).problems == ()
+    (problem,) = deep(tmp_path / "d").found
+    assert problem.location is not None
+    assert problem.location.index == 17
+    assert problem.reason.startswith(told)
+
+
+@pytest.mark.usefixtures("raw")
+def test_json_without_end_is_no_crash(tmp_path: Path) -> None:
+    """JSON that is nested too deep for Python to parse is a problem of its sample."""
+    write(tmp_path / "d", "tar", changes={3: {"note": Raw(b"[" * 100_000)}})
+    (problem,) = deep(tmp_path / "d").problems
+    assert "(sample 3, key key-0003): field 'note': not json: " in problem
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_all_bad_samples_of_a_shard_are_named(tmp_path: Path, container: str) -> None:
+    """One bad sample does not hide the next; several reasons of one sample stand in one line."""
+    ds = write(tmp_path / "d", container)
+    start, stop = ds.manifest.shards.starts[1:3].tolist()
+    assert stop - start > 5
+    for number in (start, start + 2, stop - 1):
+        replace_in(ds, number, b"key-%04d" % number, b"k\xffy-%04d" % number)
+    found = deep(tmp_path / "d").found[1:]
+    assert [problem.location.index for problem in found if problem.location] == [start, start + 2, stop - 1]
+    for problem in found:
+        assert problem.reason.startswith("checksum ")
+        assert "; field 'key': not text: " in problem.reason
+    assert verify(shardio.open(tmp_path / "d"), deep=True).samples == 40
+
+
+@pytest.mark.parametrize("size", [1, 4000, 1 << 20])
+def test_only_some_bad_samples_of_a_shard_are_listed(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each shard the first ones are listed, in however many blocks it is read; the others are counted."""
+    monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", size)
+    ds = write(tmp_path / "d", "hdf5")
+    wrong = range(int(ds.manifest.shards.starts[2]))
+    for number in wrong:
+        replace_in(ds, number, b"key-%04d" % number, b"KEY-%04d" % number)
+    forge(ds)
+    result = deep(tmp_path / "d", most=3)
+    first, second = ds.manifest.shards.samples[:2].tolist()
+    rows = [problem.location.row if problem.location else problem.reason for problem in result.found]
+    more = [f"and {count - 3} more bad samples" for count in (first, second)]
+    assert rows == [0, 1, 2, more[0], 0, 1, 2, more[1]]
+    assert result.problems[3] == f"shard-000000.h5: {more[0]}"
+    assert result.count == len(wrong)
+    assert len(deep(tmp_path / "d", most=100).found) == len(wrong)
+    assert deep(tmp_path / "d", most=0).problems == tuple(
+        f"shard-00000{n}.h5: and {count} more bad samples" for n, count in enumerate((first, second))
+    )
+
+
+def lose_a_row(ds: shardio.Dataset, number: int) -> None:
+    """Makes one value of a shard unreadable."""
+    location = ds.locate(number)
+    path = ds.path / location.shard
+    ds.close()
+    match ds.manifest.container:
+        case "tar":
+            index = path.with_suffix(".idx.npy")
+            table = np.load(index)
+            table["image.offset"][location.row] = 1 << 40
+            np.save(index, table)
+        case "hdf5":
+            with h5py.File(path, "r+") as file:
+                file["image/offsets"][location.row] = 1 << 40
+        case "lmdb":
+            options = {"subdir": False, "lock": False, "map_size": 1 << 20}
+            with lmdb.open(str(path), **options) as env, env.begin(write=True) as change:
+                assert change.delete(number.to_bytes(8, "big") + b"image")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sample_that_cannot_be_read_is_named_alone(
+    tmp_path: Path, container: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other samples of its shard are checked all the same."""
+    ds = write(tmp_path / "d", container)
+    lose_a_row(ds, 17)
+    replace_in(ds, 19, b"blob-0019", b"BLOB-0019")
+    forge(ds)
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    result = deep(tmp_path / "d")
+    # In HDF5 a row ends where the next one begins: two are lost.
+    lost = {16, 17} if container == "hdf5" else {17}
+    assert {problem.location.index for problem in result.found if problem.location} == {*lost, 19}
+    assert result.samples == 40 - len(lost)
+    for problem in result.found[:-1]:
+        assert "field 'image', row" in problem.reason
+        assert str(tmp_path) not in problem.reason
+    assert result.found[-1].reason.startswith("checksum ")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_shards_that_cannot_be_opened_are_told_of_once(tmp_path: Path, container: str) -> None:
+    """A missing file, one cut short and one that is another dataset's: each in a line or two, in order, none in the way
+    of the rest."""
+    ds = write(tmp_path / "d", container, 80)
+    names = [tmp_path / "d" / name for name in ds.manifest.shards.names]
+    names[0].unlink()
+    os.truncate(names[1], 100)
+    with shardio.create(tmp_path / "e", container=container, fields=FIELDS) as writer:
+        writer.append(sample(0))
+    for made in sorted((tmp_path / "e").glob("shard-*")):
+        made.rename(tmp_path / "d" / made.name.replace("000000", "000003"))
+    replace_in(ds, 79, b"key-0079", b"KEY-0079")
+    result = deep(tmp_path / "d")
+    told = [f"{problem}" for problem in result.found if problem.location is None]
+    assert told[0] == f"{names[0].name} is missing"
+    assert [line.split(":")[0] for line in told[1:]] == [
+        path.name for path in (names[1], names[1], names[3], names[3], names[-1])
+    ]
+    assert "bytes, the manifest says" in told[1]
+    assert "1 samples, but the manifest says" in told[4]
+    assert "(sample 79, key KEY-0079): checksum" in result.problems[-1]
+    assert len(verify(shardio.open(tmp_path / "d")).problems) == 4
+    assert result.samples == int(ds.manifest.shards.samples[[2, *range(4, len(names))]].sum())
+
+
+def test_a_missing_index_is_named(tmp_path: Path) -> None:
+    """The file that is missing is named with its shard, and once."""
+    ds = write(tmp_path / "d", "tar", 4)
+    (tmp_path / "d" / "shard-000000.idx.npy").unlink()
+    assert verify(ds).problems == deep(tmp_path / "d").problems == ("shard-000000.idx.npy is missing",)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_threads_change_nothing(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread and eight find the same, in the same order, and report progress alike."""
+    monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", 4000)
+    ds = write(tmp_path / "d", container)
+    for number in range(0, 40, 3):
+        replace_in(ds, number, b"key-%04d" % number, b"KEY-%04d" % number)
+    (tmp_path / "d" / ds.manifest.shards.names[2]).unlink()
+    results = []
+    for workers in (1, 2, 8):
+        steps = Steps()
+        results.append((deep(tmp_path / "d", workers=workers, progress=steps), steps))
+    assert results[0] == results[1] == results[2]
+    shards = len(ds.manifest.shards)
+    assert results[0][1] == [(done, shards) for done in range(1, shards + 1)]
+    assert results[0][0].found == tuple(sorted(results[0][0].found, key=lambda problem: problem.shard or ""))
+
+
+def test_the_digest_is_of_all_samples_in_order(tmp_path: Path) -> None:
+    """Samples that are whole each but not those of the manifest: another digest."""
+    write(tmp_path / "d", "hdf5")
+    place = tmp_path / "d" / manifest.FILE_NAME
+    told = json.loads(place.read_text())
+    right = told["digest"]
+    told["digest"] = wrong = "xxh3:" + "0" * 32
+    place.write_text(json.dumps(told))
+    (problem,) = deep(tmp_path / "d", workers=4).found
+    assert problem.shard is None
+    assert f"{problem}" == f"the digest of the samples is {right}, the manifest says {wrong}"
+
+
+def test_a_result_is_json(tmp_path: Path) -> None:
+    """Each problem has its shard, row, sample and key, or null."""
+    ds = write(tmp_path / "d", "lmdb")
+    replace_in(ds, 17, b"blob-0017", b"BLOB-0017")
+    told = json.loads(json.dumps(deep(tmp_path / "d").to_dict()))
+    location = ds.locate(17)
+    of_file, of_sample = told.pop("problems")
+    assert told == {"shards": len(ds.manifest.shards), "samples": 40, "count": 2}
+    assert of_file.pop("reason").startswith("checksum ")
+    assert of_file == {"shard": location.shard, "row": None, "sample": None, "key": None, "count": 1}
+    assert of_sample.pop("reason").startswith("checksum ")
+    assert of_sample == {"shard": location.shard, "row": location.row, "sample": 17, "key": "key-0017", "count": 1}
+
+
+def test_a_size_that_all_images_share_is_compared(tmp_path: Path) -> None:
+    """The manifest's word on the size of all images is checked, too."""
+    with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
+        writer.append({"image": jpeg(8, 9)})
+    place = tmp_path / "d" / manifest.FILE_NAME
+    told = json.loads(place.read_text())
+    told["fields"]["image"]["shape"] = [7, 9]
+    place.write_text(json.dumps(told))
+    (problem,) = deep(tmp_path / "d").problems
+    assert problem.endswith("the image is (8, 9) (height, width), the manifest says (7, 9)")
+
+
+def test_a_shortage_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files end the verification: they say nothing about the dataset."""
+    ds = write(tmp_path / "d", "tar")
+
+    def fail(shard: int) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(ds, "reader", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        verify(ds, deep=True)
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": -1}, {"workers": True}, {"most": -1}])
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Each message names the argument."""
+    with pytest.raises(ConfigError, match=f"{next(iter(options))} must be at least"):
+        verify(write(tmp_path / "d", "tar", 3), **options)
+
+
+def test_a_dataset_in_memory_is_verified() -> None:
+    """It has no files; its samples are checked."""
+    ds = shardio.from_samples([sample(number) for number in range(25)], FIELDS, shard_samples=10)
+    assert verify(ds, deep=True) == Verification(3, 25, ())
+
+
+LARGE = jpeg(200, 300, seed=3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("image", "size"),
+    [
+        (LARGE, (200, 300)),
+        (jpeg(200, 300, progressive=True), (200, 300)),
+        (jpeg(40, 30, 1), (40, 30)),
+        (jpeg(1, 1), (1, 1)),
+        (jpeg(1, 50), (1, 50)),
+        (jpeg(50, 1), (50, 1)),
+        (CMYK_JPEG, (2, 3)),  # the compiled part does not take it
+        (png(), (12, 16)),
+        (png(dtype=np.uint16), (12, 16)),
+        (webp(), (12, 16)),
+        (bmp(), (12, 16)),
+    ],
+)
+def test_a_whole_image_passes(image: bytes, size: tuple[int, int], channels: int) -> None:
+    """Images of every format and colour, however small; another size does not."""
+    whole.check(image, channels, size)
+    with pytest.raises(BadSample, match=rf"the image is {size[0]} x {size[1]} pixels, \d+ x \d+ were stored"):
+        whole.check(image, channels, (size[0], size[1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (b"", "the image is empty"),
+        (b"no image at all, though it is of some length", "not a JPEG, PNG, WebP or BMP image"),
+        (spoiled(LARGE), "the jpeg image of .* bytes does not decode"),
+        (LARGE[:-20], "the jpeg image is cut short"),
+        (png()[:60] + png()[-12:], "the png image of 72 bytes does not decode"),
+    ],
+)
+def test_a_damaged_image_does_not_pass(image: bytes, message: str) -> None:
+    """Each message says what is wrong."""
+    with pytest.raises(BadSample, match=message):
+        whole.check(image, 3, (200, 300))
+
+
+@pytest.mark.skipif(native.library() is None, reason="not compiled here: OpenCV tells nobody of libjpeg's warnings")
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, channels: int) -> None:
+    """Missing or wrong coefficients, which OpenCV fills with grey, are told: near the end and at any place."""
+    image = jpeg(200, 300, progressive=progressive, seed=3)
+    scan = image.rindex(b"\xff\xda") + 12 if progressive else image.index(b"\xff\xda") + 14
+    for at in (scan + 20, scan + (len(image) - scan) // 2, len(image) - 12):
+        cut = image[:at] + b"\xff\xd9"
+        assert cv2.imdecode(np.frombuffer(cut, np.uint8), cv2.IMREAD_COLOR) is not None
+        with pytest.raises(BadSample, match="the jpeg image is damaged: it decodes with a warning"):
+            whole.check(cut, channels, (200, 300))
+
+
+@pytest.mark.parametrize("size", [(0, 0), (-1, 300), (2**31 - 1, 2**31 - 1), (70_000, 300)])
+def test_a_size_that_cannot_be_is_refused(size: tuple[int, int]) -> None:
+    """Whatever numbers stand in a damaged column: no memory is taken for them."""
+    with pytest.raises(BadSample, match="the image is 200 x 300 pixels"):
+        whole.check(LARGE, 3, size)
+
+
+def test_a_probe_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that were stored wrong at conversion are found, checksums or not."""
+    probe = images.probe
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "probe", lambda data: images.ImageInfo("jpeg", probe(data).height, 31, 3))
+        write(tmp_path / "d", "hdf5", 3)
+    problems = deep(tmp_path / "d").problems
+    assert len(problems) == 3
+    assert "field 'image': the image is 20 x 30 pixels, 20 x 31 were stored" in problems[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_work_of_threads_comes_in_order(threads: int) -> None:
+    """Results stand in the order of the items; few are begun before they are taken."""
+    begun: list[int] = []
+    gate = threading.Event()
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item % 3 == 0:
+            gate.wait(0.002)
+        return item * item
+
+    assert list(in_order(work, range(50), threads)) == [item * item for item in range(50)]
+    begun.clear()
+    results = in_order(work, iter(range(10_000)), threads)
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    results.close()
+    assert len(begun) <= 3 + 2 * threads
+
+
+def test_what_a_thread_raises_comes_at_its_turn() -> None:
+    """The results before it are had; nothing more is begun."""
+
+    def work(item: int) -> int:
+        if item == 3:
+            raise ShardCorrupt("three")
+        return item
+
+    results = in_order(work, range(1000), 2)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ShardCorrupt, match="three"):
+        next(results)

@@ -1,0 +1,259 @@
+"""What conversion does on the way, as a person types it; plug-ins; the commands that write datasets anew."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from _builders import jpeg, png
+from _cli import run
+
+import shardio
+from shardio.care.verify import verify
+from shardio.format import images
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 images in three classes: large ones, small ones, progressive ones, a PNG."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(30):
+        path = root / f"class {number % 3}" / f"-{number:02d} ü.jpg"
+        path.parent.mkdir(exist_ok=True)
+        side = 300 if number % 2 else 60
+        path.write_bytes(jpeg(side, side * 2, seed=number, progressive=number % 5 == 0))
+    (root / "class 0" / "a.png").write_bytes(png(200, 100))
+    return root
+
+
+def sizes(path: Path) -> list[tuple[int, int]]:
+    """(height, width) of all images."""
+    ds = shardio.open(path)
+    return [(i.height, i.width) for i in (images.probe(ds[n]["image"]) for n in range(len(ds)))]
+
+
+def test_images_are_made_smaller(photos: Path, tmp_path: Path) -> None:
+    """Those that are larger, and no others; formats stay; what is small enough stays byte for byte."""
+    run("convert", "imagefolder", photos, tmp_path / "out", "--resize-shorter", 100, "--quality", 80, "--to", "hdf5")
+    ds = shardio.open(tmp_path / "out")
+    before = {str(path.relative_to(photos)): path.read_bytes() for path in photos.rglob("*.*")}
+    for number, (height, width) in enumerate(sizes(tmp_path / "out")):
+        old = images.probe(before[ds[number]["key"]])
+        assert min(height, width) == min(100, old.height, old.width)
+        assert images.sniff(ds[number]["image"]) == old.format
+        if min(old.height, old.width) <= 100:
+            assert ds[number]["image"] == before[ds[number]["key"]]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_recompress_if_needed(photos: Path, tmp_path: Path) -> None:
+    """Progressive JPEGs become baseline with the same pixels; all else is copied."""
+    run("convert", "imagefolder", photos, tmp_path / "out", "--recompress", "if-needed")
+    ds = shardio.open(tmp_path / "out")
+    for number in range(len(ds)):
+        before, after = (photos / ds[number]["key"]).read_bytes(), ds[number]["image"]
+        progressive = b"\xff\xc2" in before[:1000]
+        assert (before == after) is not progressive
+        old, new = (cv2.imdecode(np.frombuffer(data, np.uint8), 1) for data in (before, after))
+        assert np.abs(old.astype(int) - new).max() <= (3 if progressive else 0)
+
+
+def test_shards_are_cut_by_what_becomes_of_the_images(photos: Path, tmp_path: Path) -> None:
+    """Shards have about the size that was asked for after the images have shrunk, not before."""
+    run("convert", "imagefolder", photos, tmp_path / "out", "--resize-shorter", 20, "--shard-size", "8KB")
+    ds = shardio.open(tmp_path / "out")
+    payload = sum(len(ds[number]["image"]) for number in range(len(ds)))
+    assert abs(len(ds.manifest.shards) - payload / 8000) <= 2
+
+
+def test_choice(photos: Path, tmp_path: Path) -> None:
+    """--where, --shuffle, --limit and --split, one after the other."""
+    options = ["--where", "label in (0, 2)", "--shuffle", "3", "--split", "train=0.75,val=0.25"]
+    run("convert", "imagefolder", photos, tmp_path / "out", *options, "--workers", 2, "--shard-size", "9KB")
+    parts = {name: shardio.open(tmp_path / "out" / name) for name in ("train", "val")}
+    assert [len(part) for part in parts.values()] == [16, 5]
+    labels = [int(label) for part in parts.values() for label in part.read(range(len(part)), ["label"])["label"]]
+    assert set(labels) == {0, 2}
+    keys = [key for part in parts.values() for key in part.read(range(len(part)), ["key"])["key"]]
+    assert len(set(keys)) == 21
+    assert keys[:16] != sorted(keys[:16])
+    run("convert", "imagefolder", photos, tmp_path / "few", "--limit", 4)
+    assert len(shardio.open(tmp_path / "few")) == 4
+    again = run("convert", "imagefolder", photos, tmp_path / "again", *options, "--workers", 1, "--resume")
+    assert parts["train"].digest in again
+
+
+def test_dtype_and_compression(tmp_path: Path) -> None:
+    """Arrays are cast and compressed; h5py reads them."""
+    import h5py
+
+    np.savez(tmp_path / "in.npz", x=np.linspace(0, 1, 4000).reshape(40, 10, 10), label=np.arange(40))
+    options = ["--dtype", "float16,label=int32", "--to", "hdf5", "--compress", "gzip"]
+    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options)
+    ds = shardio.open(tmp_path / "out")
+    assert (ds.fields["x"].dtype, ds.fields["label"].dtype) == ("float16", "int32")
+    with h5py.File(tmp_path / "out" / "shard-000000.h5") as file:
+        assert file["x"].compression == "gzip"
+        np.testing.assert_allclose(file["x"][...], np.linspace(0, 1, 4000).reshape(40, 10, 10), atol=1e-3)
+    assert "field 'x' is float64, which int8 cannot hold" in run(
+        "convert", "numpy", tmp_path / "in.npz", tmp_path / "no", "--dtype", "x=int8", code=2
+    )
+    assert "label': int8 cannot hold 200" in run(
+        *("convert", "numpy", _labels(tmp_path), tmp_path / "wide", "--dtype", "label=int8"), code=1
+    )
+
+
+def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
+    """Arrays of bytes that may be pixels, and labels with a shape; not where it was said, nor of others."""
+    arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}
+    others = {"label": np.zeros((4, 1), np.uint8), "small": np.zeros((4, 15, 15), np.uint8), "f": np.zeros((4, 32, 32))}
+    np.savez(tmp_path / "in.npz", **arrays, **others)
+    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "planes")
+    notes = [line for line in told.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: field 'image' is array, uint8, [32, 32, 3]; if these are pixels, --pixels image makes images of them",
+        "note: field 'label' is array, uint8, [1]; --squeeze label makes numbers of it, which training takes",
+    ]
+    dataset = shardio.open(tmp_path / "out")
+    with pytest.raises(
+        shardio.ConfigError, match=r"field 'label' of one whole number each; .* label \(array, uint8, \[1\]\)"
+    ):
+        shardio.Loader(dataset, 2, transforms={"planes": [shardio.ToFloat()]}, mixing=shardio.MixUp(5))
+    with pytest.raises(
+        shardio.ConfigError, match="arrays of pixels become images when they are converted with --pixels"
+    ):
+        shardio.Loader(dataset, 2, transforms={"image": [shardio.RandomCrop(8)]})
+    with pytest.raises(
+        shardio.ConfigError, match="transforms must be a list, or a dict of lists by field, got RandomCrop"
+    ):
+        shardio.Loader(dataset, 2, transforms=shardio.RandomCrop(8))  # type: ignore[arg-type]  # what is wrong
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    """It tells what there would be: the samples that are chosen, shards, fields as they would be stored."""
+    np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))
+    options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--pixels", "x", "--where", "label < 50"]
+    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
+    lines = told.splitlines()
+    assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")
+    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shards, of about ")
+    assert lines[2:] == ["  x      image, grey, 8 x 8", "  label  scalar, int64"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
+    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options)
+    shards = len(shardio.open(tmp_path / "out" / "train").manifest.shards)
+    assert f"45 samples in {shards} tar" in lines[0]
+    refused = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "no", "--where", "x < 1", "--dry-run", code=2)
+    assert "a condition is on scalar fields" in refused
+
+
+def _labels(folder: Path) -> Path:
+    np.savez(folder / "labels.npz", label=np.arange(0, 400, 100))
+    return folder / "labels.npz"
+
+
+def test_datasets_written_anew(photos: Path, tmp_path: Path) -> None:
+    """reshard, merge and repair, from one container to the next."""
+    run("convert", "imagefolder", photos, tmp_path / "a")
+    told = run("reshard", tmp_path / "a", tmp_path / "b", "--to", "lmdb", "--shard-size", "30KB")
+    assert shardio.open(tmp_path / "a").digest in told
+    run("merge", tmp_path / "a", tmp_path / "b", tmp_path / "c", "--to", "hdf5", "--shard-size", "50KB")
+    merged = shardio.open(tmp_path / "c")
+    assert len(merged) == 62
+    assert merged[3]["key"] == merged[34]["key"]
+    assert "nothing to repair" in run("repair", tmp_path / "c")
+    (tmp_path / "c" / "shardio.json").unlink()
+    assert merged.digest in run("repair", tmp_path / "c")
+    assert verify(shardio.open(tmp_path / "c"), deep=True).problems == ()
+
+
+def test_a_budget_and_a_report(photos: Path, tmp_path: Path) -> None:
+    """Too many bad files end it with one of them named; within the budget all are in the report."""
+    subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
+    for number in range(3):
+        (tmp_path / "src" / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
+    options = ["convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-error", "skip"]
+    assert "3 of 34 samples are bad, max_bad=0.01 allows 1" in run(*options, code=1)
+    report = tmp_path / "bad.jsonl"
+    run(*options, "--max-bad", 3, "--report", report, "--resume")
+    assert [json.loads(line)["reason"].count("bad.jpg") for line in report.read_text().splitlines()] == [1, 1, 1]
+
+
+def test_a_plug_in_is_installed_and_found(tmp_path: Path) -> None:
+    """A third party's converter, installed by pip from a wheel, is listed, explained and run."""
+    wheel = _wheel(tmp_path)
+    target = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    path = os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])
+    assert "squares      Numbers and their squares.\n" in run("convert", "--list", PYTHONPATH=path)
+    told = run("convert", "squares", "--help", PYTHONPATH=path)
+    assert "What is multiplied with them." in told
+    assert "shardio convert squares 10 data/squares --times 3" in told
+    run("convert", "squares", 10, tmp_path / "out", "--times", 3, "--upwards", "--workers", 2, PYTHONPATH=path)
+    ds = shardio.open(tmp_path / "out")
+    assert ds.read(range(10), ["square"])["square"].tolist() == [3 * n * n for n in range(10)]
+
+
+PLUG_IN = '''
+"""Squares."""
+import numpy as np
+from shardio import Field
+
+
+def squares(src, *, times: int = 1, upwards: bool = False):
+    """Numbers and their squares.
+
+    Args:
+        src: how many.
+        times: what is multiplied
+            with them.
+        upwards: whether they go up.
+
+    Example:
+        shardio convert squares 10 data/squares --times 3
+    """
+    assert upwards is True
+    return Squares(int(src), times)
+
+
+class Squares:
+    """Squares by number."""
+
+    def __init__(self, count, times):
+        self.count, self.times = count, times
+        self.fields = {"square": Field("scalar", dtype="int64")}
+        self.metadata = {"source": "squares"}
+
+    def sizes(self):
+        return np.full(self.count, 8)
+
+    def __getitem__(self, index):
+        return {"square": index * index * self.times}
+'''
+
+
+def _wheel(folder: Path) -> Path:
+    """A wheel, as a build backend would make it."""
+    info = "somebodys_squares-1.0.dist-info"
+    content = {
+        "somebodys_squares.py": PLUG_IN,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: somebodys-squares\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[shardio.converters]\nsquares = somebodys_squares:squares\n",
+    }
+    record = ""
+    for name, text in content.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(text)}\n"
+    path = folder / "somebodys_squares-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**content, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
+            archive.writestr(name, text)
+    return path

@@ -1,0 +1,477 @@
+"""Files that others wrote become a dataset as they lie: `adopt`, and `shardio index`."""
+
+import gzip
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb as library
+import numpy as np
+import pytest
+from _builders import jpeg, png
+from _cli import run
+from _foreign import Datum, example, write_tfrecord
+from webdataset import ShardWriter
+
+import shardio
+import shardio.dataset.output_directory
+from shardio.care.verify import verify
+from shardio.conversion import convert
+from shardio.conversion.adopt import adopt
+from shardio.conversion.source import Source
+from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
+from shardio.testing.sources import check_sample
+from shardio_converters.hdf5 import hdf5
+from shardio_converters.imagefolder import imagefolder
+from shardio_converters.lmdb import lmdb
+from shardio_converters.tfrecord import tfrecord
+from shardio_converters.webdataset import webdataset
+
+COUNT = 7
+
+
+def tars(folder: Path) -> Path:
+    """Tars of webdataset's own writer, with every kind of field; three samples in each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ShardWriter(f"{folder}/train-%02d.tar", maxcount=3, verbose=0) as writer:
+        for number in range(COUNT):
+            sample = {"jpg": jpeg(seed=number), "cls": number - 2, "caption.txt": f"größe {number}"}
+            sample |= {"json": {"b": 1, "a": [number]}, "box.npy": np.array([number, np.nan], np.float32)}
+            sample |= {"tokens.npy": np.arange(number), "bin": bytes([number])}
+            writer.write({"__key__": f"x{number}", **sample})
+    return folder
+
+
+def records(folder: Path) -> Path:
+    """TFRecords that are called as TensorFlow calls them: they differ behind the dot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [
+        example({"image": [jpeg(seed=n)], "label": [n], "score": [n / 4], "box": [0.5, float(n)], "name": [b"n%d" % n]})
+        for n in range(COUNT)
+    ]
+    for number in range(2):
+        write_tfrecord(folder / f"train.tfrecord-{number:05d}-of-00002", made[number * 4 : number * 4 + 4])
+    return folder
+
+
+def environment(folder: Path, datums: bool) -> Path:
+    """An LMDB of image files, or of Datums that hold such."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with library.open(str(folder / "in"), map_size=1 << 24) as env, env.begin(write=True) as transaction:
+        for number in range(COUNT):
+            image = jpeg(40, 50 + number, seed=number)
+            value = Datum(data=image, label=number, encoded=True).SerializeToString() if datums else image
+            transaction.put(b"key %d" % number, value)
+    return folder / "in"
+
+
+def tables(folder: Path, **options: Any) -> Path:
+    """Two HDF5 files by h5py."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(2):
+        with h5py.File(folder / f"part{number}.h5", "w") as file:
+            rows = np.arange(number * 40, number * 40 + 40)
+            pixels = (rows[:, None] * 50 + np.arange(2000)).astype(np.uint8).reshape(-1, 20, 100)
+            file.create_dataset("data/images", data=pixels, **options)
+            file.create_dataset("data/boxes", data=rows[:, None] * np.ones((1, 2), ">f4"))
+            file.create_dataset("labels", data=rows.astype(np.uint8))
+            file["names"] = [f"größe {row}" for row in rows.tolist()]
+            files = file.create_dataset("jpegs", 40, h5py.vlen_dtype(np.uint8))
+            for row in range(40):
+                files[row] = np.frombuffer(jpeg(seed=row), np.uint8)
+    return folder
+
+
+ALL: dict[str, Callable[[Path], Any]] = {
+    "tars": lambda folder: webdataset(tars(folder), key=False),
+    "tfrecords": lambda folder: tfrecord(records(folder)),
+    "lmdb": lambda folder: lmdb(environment(folder, datums=False)),
+    "lmdb of datums": lambda folder: lmdb(environment(folder, datums=True)),
+    "hdf5": lambda folder: hdf5(tables(folder), fields="image=jpegs,label=labels,data/images,data/boxes,names"),
+    "hdf5 in chunks": lambda folder: hdf5(
+        tables(folder, chunks=(7, 20, 50), compression="gzip", shuffle=True), fields="pixels=data/images,label=labels"
+    ),
+    "hdf5 of scalars": lambda folder: hdf5(tables(folder), fields="label=labels"),
+}
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """What is in the files below, and when they were written."""
+    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def samples_of(source: Source) -> list[Any]:
+    """All samples."""
+    return [dict(source[number]) for number in range(len(source.sizes()))]
+
+
+@pytest.fixture(params=ALL)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A source of each kind, with its files in `in`."""
+    return ALL[request.param](tmp_path / "in")
+
+
+class TestAdoption:
+    def test_samples_are_the_sources(self, source: Any, tmp_path: Path) -> None:
+        """Nothing is copied or touched, all samples are there, and a deep verification finds no fault."""
+        before = state(tmp_path / "in")
+        made = adopt(source, tmp_path / "out")
+        assert state(tmp_path / "in") == before
+        dataset = shardio.open(tmp_path / "out")
+        assert (dataset.manifest.container, made.skipped) == (source.container, ())
+        expected = samples_of(source)
+        assert len(dataset) == len(expected)
+        for number, sample in enumerate(expected):
+            check_sample(dataset[number], sample)
+        assert verify(dataset, deep=True).problems == ()
+        shards = [path for path in (tmp_path / "out").iterdir() if path.is_symlink()]
+        assert sorted(path.resolve() for path in shards) == sorted(source.files)
+
+    def test_it_is_what_a_conversion_would_be(self, source: Any, tmp_path: Path) -> None:
+        """Where stored values are the same bytes, so are checksums: the digest tells that the data are the same."""
+        adopt(source, tmp_path / "out", workers=2)
+        digests = {shardio.open(tmp_path / "out").digest}
+        if "json" in source.fields or "tokens" in source.fields:
+            return  # spaces in JSON and headers of .npy files are as their writer had them
+        convert(source, tmp_path / "converted", container="tar", shard_size=50_000)
+        assert digests == {shardio.open(tmp_path / "converted").digest}
+
+    def test_made_anew(self, source: Any, tmp_path: Path) -> None:
+        """Overwrite takes away what shardio has made, and nothing else; a conversion may come in its place."""
+        made = adopt(source, tmp_path / "out")
+        before = sorted(path.name for path in (tmp_path / "out").iterdir())
+        assert adopt(source, tmp_path / "out", overwrite=True).manifest == made.manifest
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == before
+        files = state(tmp_path / "in")
+        convert(source, tmp_path / "out", container="lmdb", overwrite=True)
+        assert state(tmp_path / "in") == files
+        left = {path.suffix for path in (tmp_path / "out").iterdir()}
+        assert left == {".lmdb", ".json"}
+
+    def test_training(self, source: Any, tmp_path: Path) -> None:
+        """Two ranks see every sample once, decoded."""
+        adopt(source, tmp_path / "out")
+        dataset = shardio.open(tmp_path / "out")
+        transforms: Any = [shardio.RandomResizedCrop(16)] if "image" in dataset.fields else {}
+        seen: list[int] = []
+        for rank in range(2):
+            world = shardio.World(rank, 2)
+            loader = shardio.Loader(dataset, 3, transforms=transforms, tail="pad", threads=2, world=world)
+            for batch in loader:
+                assert not transforms or batch["image"].shape == (3, 16, 16, 3)
+                seen += batch["index"][batch["valid"]].tolist()
+        assert sorted(seen) == list(range(len(dataset)))
+
+    def test_moved_together(self, source: Any, tmp_path: Path) -> None:
+        """Links are relative: a folder that holds both may be moved, or mounted elsewhere."""
+        expected = samples_of(source)
+        adopt(source, tmp_path / "out")
+        (tmp_path / "there").mkdir()
+        for name in ("in", "out"):
+            (tmp_path / name).rename(tmp_path / "there" / name)
+        found = shardio.open(tmp_path / "there" / "out")
+        check_sample(found[len(expected) - 1], expected[-1])
+
+
+class TestBeside:
+    @pytest.mark.parametrize("make", [tars, records, tables], ids=["tars", "tfrecords", "hdf5"])
+    def test_in_the_files_own_folder(self, make: Callable[[Path], Path], tmp_path: Path) -> None:
+        """The index comes to lie beside them; neither overwrite nor anything else removes others' files."""
+        folder = make(tmp_path / "in")
+        np.save(numbers := tmp_path / "a.npy", np.arange(5))
+        before = state(folder)
+        options = {"fields": "label=labels,data/images"} if make is tables else {}
+        run("index", folder, "-o", folder, *_given(options))
+        first = shardio.open(folder)
+        after = state(folder)
+        assert before.items() <= after.items()
+        assert len(after) == 2 * len(before) + 1
+        assert "must be empty; overwrite replaces the dataset" in run(
+            "index", folder, "-o", folder, *_given(options), code=2
+        )
+        run("index", folder, "-o", folder, "--overwrite", *_given(options))
+        assert before.items() <= state(folder).items()
+        assert shardio.open(folder).digest == first.digest
+        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
+        assert before.items() <= state(folder).items()
+
+    @pytest.mark.parametrize("cut_off", ["the index", "the manifest"])
+    def test_files_that_are_called_like_shards(
+        self, cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are still others' where nothing tells any more that they are, and nobody removes or mends them."""
+        folder = tmp_path / "in"
+        for number, path in enumerate(sorted(tars(folder).iterdir())):
+            path.rename(folder / f"shard-{number:06d}.tar")
+        before = state(folder)
+        source = webdataset(folder, key=False)
+        if cut_off == "the manifest":
+            adopt(source, folder)
+            os.truncate(folder / "shardio.json", 100)
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(shardio.dataset.output_directory.Place, "publish", _full)
+                with pytest.raises(OSError, match="full"):
+                    adopt(source, folder)
+            assert (folder / ".converting").exists()
+        np.save(numbers := tmp_path / "a.npy", np.arange(5))
+        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
+        run("repair", folder, code=2)
+        assert before.items() <= state(folder).items()
+
+    def test_a_link_as_the_output(self, tmp_path: Path) -> None:
+        """Links lead from where the directory really is."""
+        tars(tmp_path / "q" / "in")
+        (tmp_path / "large" / "out").mkdir(parents=True)
+        (tmp_path / "q" / "out").symlink_to(tmp_path / "large" / "out")
+        adopt(webdataset(tmp_path / "q" / "in", key=False), tmp_path / "q" / "out")
+        assert verify(shardio.open(tmp_path / "q" / "out"), deep=True).problems == ()
+
+    @pytest.mark.parametrize("steps", range(5))
+    @pytest.mark.parametrize("make", [tars, tables], ids=["tars", "hdf5"])
+    def test_a_publication_that_is_cut_off(
+        self, make: Callable[[Path], Path], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After any of its renames it goes on to what it would have been."""
+        make(tmp_path / "in")
+
+        def source() -> Any:
+            return webdataset(tmp_path / "in", key=False) if make is tars else hdf5(tmp_path / "in", fields="labels")
+
+        whole = adopt(source(), tmp_path / "whole").manifest
+        replace, left = os.replace, [steps]
+
+        def cut(old: Any, new: Any) -> None:
+            if Path(new).parent == tmp_path / "out":
+                if not left[0]:
+                    raise OSError("cut off")
+                left[0] -= 1
+            replace(old, new)
+
+        monkeypatch.setattr(os, "replace", cut)
+        with pytest.raises(OSError, match="cut off"):
+            adopt(source(), tmp_path / "out")
+        monkeypatch.setattr(os, "replace", replace)
+        assert adopt(source(), tmp_path / "out", resume=True).manifest.digest == whole.digest
+        assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
+
+    def test_a_name_that_no_shard_may_have(self, tmp_path: Path) -> None:
+        """Elsewhere links have names of their own."""
+        (tar,) = list(tars(tmp_path / "in").glob("*00.tar"))
+        tar = tar.rename(tar.with_name("größe 1.tar"))
+        source = webdataset(tar, key=False)
+        with pytest.raises(ConfigError, match=r"a shard's name is .*, got 'größe 1.tar': take another OUT"):
+            adopt(source, tmp_path / "in")
+        adopt(source, tmp_path / "out")
+        assert len(shardio.open(tmp_path / "out")) == 3
+
+    def test_some_of_a_folder(self, tmp_path: Path) -> None:
+        """Half within and half elsewhere is neither."""
+        folder = tars(tmp_path / "in")
+        (tmp_path / "out").mkdir()
+        (folder / "train-00.tar").rename(tmp_path / "out" / "train-00.tar")
+        source = webdataset([tmp_path / "out" / "train-00.tar", folder], key=False)
+        with pytest.raises(ConfigError, match="holds 1 of 3 files: take all of its files, or another OUT"):
+            adopt(source, tmp_path / "out")
+
+
+def _full(*_: Any) -> None:
+    raise OSError("full")
+
+
+def _given(options: dict[str, str]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("make", "paths", "options"),
+        [
+            (tars, ["train-*.tar"], {"fields": "image=jpg,label=cls"}),
+            (tars, ["train-{00..02}.tar"], {}),
+            (tars, ["train-00.tar", "train-01.tar", "train-02.tar"], {"workers": "2"}),
+            (records, ["."], {"fields": "image,label"}),
+            (tables, ["part0.h5", "part1.h5"], {"fields": "image=jpegs,label=labels"}),
+            (lambda folder: environment(folder, datums=True), ["in"], {}),
+            (lambda folder: environment(folder, datums=True), ["in/data.mdb"], {"format": "lmdb"}),
+        ],
+    )
+    def test_formats_are_told_by_content(
+        self, make: Any, paths: list[str], options: dict[str, str], tmp_path: Path
+    ) -> None:
+        """One command for all; it says what it made."""
+        make(tmp_path)
+        out = tmp_path / "out"
+        told = run("index", *(tmp_path / path for path in paths), "-o", out, *_given(options))
+        dataset = shardio.open(out)
+        assert f"{len(dataset)} samples" in told
+        assert {"image", "label"} <= dataset.fields.keys()
+        assert "train" not in str(dataset.manifest)
+
+    def test_relative_paths(self, tmp_path: Path) -> None:
+        """What is given relative to the working directory is found from anywhere."""
+        tars(tmp_path / "in")
+        run("index", "in", "-o", "out", cwd=tmp_path)
+        assert len(shardio.open(tmp_path / "out")) == COUNT
+
+    @pytest.mark.parametrize(
+        ("names", "told", "code"),
+        [
+            (["in/nothing"], "there is no such file", 1),
+            (["in"], "no tars, TFRecords, LMDBs or HDF5 files are there", 1),
+            (["tars", "records"], "files must be of one format: ", 1),
+            (["tars", "tars/train-00.tar"], "train-00.tar is given twice", 1),
+            (["lmdb/in", "lmdb/in/data.mdb"], "one LMDB is indexed at a time, got 2 paths", 2),
+        ],
+    )
+    def test_refusals(self, names: list[str], told: str, code: int, tmp_path: Path) -> None:
+        """Each with what is wrong."""
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "words.txt").write_text("words")
+        tars(tmp_path / "tars")
+        records(tmp_path / "records")
+        environment(tmp_path / "lmdb", datums=True)
+        assert told in run("index", *(tmp_path / name for name in names), "-o", tmp_path / "out", code=code)
+        assert not (tmp_path / "out").exists()
+
+
+class TestWhatCannotLie:
+    def test_compressed(self, tmp_path: Path) -> None:
+        """Places in what was unpacked are none in the file."""
+        tar = tars(tmp_path) / "train-00.tar"
+        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+        with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read as it lies"):
+            adopt(webdataset(tmp_path / "a.tar.gz", key=False), tmp_path / "out")
+
+    def test_keys_of_tars(self, tmp_path: Path) -> None:
+        """They are names of files, not values."""
+        with pytest.raises(SourceError, match=r"keys do not stand in a tar as they are stored: give key=False"):
+            adopt(webdataset(tars(tmp_path / "in")), tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("array", "told"),
+        [
+            (np.asfortranarray(np.arange(6, dtype="f4").reshape(2, 3)), "its array is in Fortran's order"),
+            (np.arange(6, dtype=">f4"), "it does not stand in the file as it is stored: convert it"),
+        ],
+    )
+    def test_arrays_in_other_orders(self, array: Any, told: str, tmp_path: Path) -> None:
+        """Of axes or of bytes."""
+        stream = io.BytesIO()
+        np.save(stream, array)
+        (tmp_path / "in").mkdir()
+        with ShardWriter(f"{tmp_path}/in/%d.tar", verbose=0, encoder=False) as writer:
+            writer.write({"__key__": "a", "npy": stream.getvalue()})
+        source = webdataset(tmp_path / "in", key=False)
+        with pytest.raises(BadSample, match=told):
+            adopt(source, tmp_path / "out")
+        convert(source, tmp_path / "out", overwrite=True)
+        np.testing.assert_array_equal(shardio.open(tmp_path / "out")[0]["npy"], array)
+
+    def test_lists_of_whole_numbers(self, tmp_path: Path) -> None:
+        """TFRecords keep them as varints."""
+        write_tfrecord(tmp_path / "a.tfrecord", [example({"a": [1, 2], "b": [1.0, 2.0]})] * 3)
+        with pytest.raises(BadSample, match=r"feature 'a': several values of its kind are not stored in one piece"):
+            adopt(tfrecord(tmp_path / "a.tfrecord"), tmp_path / "out")
+        adopt(tfrecord(tmp_path / "a.tfrecord", fields="b"), tmp_path / "out", overwrite=True)
+
+    def test_raw_pixels_of_caffe(self, tmp_path: Path) -> None:
+        """They would become PNGs."""
+        with library.open(str(tmp_path / "in")) as env, env.begin(write=True) as transaction:
+            pixels = np.arange(48, dtype=np.uint8)
+            transaction.put(b"a", Datum(channels=3, height=4, width=4, data=pixels.tobytes()).SerializeToString())
+        with pytest.raises(BadSample, match="its Datum holds no image file"):
+            adopt(lmdb(tmp_path / "in"), tmp_path / "out")
+
+    def test_members_of_records(self, tmp_path: Path) -> None:
+        """Scalars of a compound dataset are taken, arrays in it are not in one piece."""
+        table = np.zeros(5, [("label", "i4"), ("box", "f4", 3)])
+        table["label"] = np.arange(5)
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["table"], file["x"] = table, np.eye(5)
+        with pytest.raises(SourceError, match="'table/box' is a member of records, not a dataset: convert it"):
+            adopt(hdf5(tmp_path / "a.h5"), tmp_path / "out")
+        adopt(hdf5(tmp_path / "a.h5", fields="label=table/label,x"), tmp_path / "out")
+        assert [sample["label"] for sample in (shardio.open(tmp_path / "out")[n] for n in range(5))] == list(range(5))
+
+    def test_lists_of_texts(self, tmp_path: Path) -> None:
+        """JSON for shardio, an array of strings in the file."""
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["words"] = [["a", "b"], ["c", "d"]]
+        with pytest.raises(SourceError, match="convert it"):
+            adopt(hdf5(tmp_path / "a.h5"), tmp_path / "out")
+
+    def test_other_sources(self, tmp_path: Path) -> None:
+        """Folders of images hold no shards."""
+        (tmp_path / "in" / "a").mkdir(parents=True)
+        (tmp_path / "in" / "a" / "1.png").write_bytes(png())
+        with pytest.raises(SourceError, match=r"ImageFolder has no files that can be read as they lie: convert it"):
+            adopt(imagefolder(tmp_path / "in"), tmp_path / "out")
+
+
+class TestBadSamples:
+    def damaged(self, folder: Path) -> Any:
+        """Tars in which the image of sample 4 is cut short."""
+        folder.mkdir()
+        with ShardWriter(f"{folder}/%d.tar", maxcount=3, verbose=0, encoder=False) as writer:
+            for number in range(COUNT):
+                image = jpeg(seed=number)
+                writer.write(
+                    {"__key__": f"x{number}", "jpg": image[:-50] if number == 4 else image, "cls": b"%d" % number}
+                )
+        return webdataset(folder, key=False)
+
+    def test_skipped(self, tmp_path: Path) -> None:
+        """The index leaves them out and the report names them."""
+        source = self.damaged(tmp_path / "in")
+        with pytest.raises(BadSample, match=r"1.tar, key 'x4', .jpg: the jpeg image is cut short"):
+            adopt(source, tmp_path / "out")
+        with pytest.raises(TooManyBad):
+            adopt(source, tmp_path / "out", on_error="skip", max_bad=0, overwrite=True)
+        made = adopt(source, tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
+        assert [skipped.number for skipped in made.skipped] == [4]
+        dataset = shardio.open(tmp_path / "out")
+        assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
+        assert verify(dataset, deep=True).problems == ()
+
+    def test_a_file_that_changed(self, tmp_path: Path) -> None:
+        """Verification tells; what was unfinished does not go on."""
+        source = webdataset(tars(tmp_path / "in"), key=False)
+        adopt(source, tmp_path / "out")
+        path = tmp_path / "in" / "train-01.tar"
+        data = bytearray(path.read_bytes())
+        at = data.index(b"\xff\xd8\xff") + 300
+        data[at] ^= 1
+        path.write_bytes(data)
+        assert any("shard-000001.tar" in problem for problem in verify(shardio.open(tmp_path / "out")).problems)
+
+    def test_resumed(self, tmp_path: Path) -> None:
+        """What stands is not done again; a file that is another by then is told."""
+        source = self.damaged(tmp_path / "in")
+        with pytest.raises(BadSample):
+            adopt(source, tmp_path / "out")
+        assert list((tmp_path / "out" / ".converting").rglob("000000.done"))
+        with pytest.raises(BadSample):
+            adopt(source, tmp_path / "out", resume=True)
+        os.utime(tmp_path / "in" / "0.tar", (1, 1))
+        with pytest.raises(ConfigError, match="their sizes and times"):
+            adopt(self.again(tmp_path), tmp_path / "out", resume=True)
+        made = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
+        assert made.manifest.samples == 6
+        same = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, resume=True)
+        assert same.manifest == made.manifest
+
+    def again(self, folder: Path) -> Any:
+        """The source opened anew."""
+        return webdataset(folder / "in", key=False)
+
+    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
+        """Files that are gone are named."""
+        adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
+        shutil.rmtree(tmp_path / "in")
+        with pytest.raises(shardio.ShardCorrupt, match=r"shard-000000.tar"):
+            _ = shardio.open(tmp_path / "out")[0]

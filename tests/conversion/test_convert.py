@@ -1,0 +1,260 @@
+"""Conversion by many processes: the same bytes for any number of them, and clear words for what is bad."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from _builders import CMYK_JPEG, class_folders, idx_pair, jpeg
+from _cli import unfinished
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardio
+from shardio.care.verify import verify
+from shardio.conversion import convert, cut
+from shardio.errors import BadSample, ConfigError, NotADataset, SourceError
+from shardio_converters.idx import idx
+from shardio_converters.imagefolder import imagefolder
+
+
+def photos(root: Path, count: int = 30) -> Path:
+    """A class-per-folder tree of JPEGs."""
+    for number in range(count):
+        path = root / ("cat", "dog", "eel")[number % 3] / f"{number:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(20 + number % 4, 30, seed=number))
+    return root
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """All files of a dataset by name."""
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 3000))
+def test_cuts_cover_all_samples_once(sizes: list[int], shard_size: int) -> None:
+    """Shards follow one another without gap; each but the last holds enough, and would not without its last sample."""
+    cuts = cut(np.array(sizes, np.int64), shard_size)
+    assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
+    assert cuts[-1][1] == len(sizes)
+    for start, stop in cuts:
+        assert start < stop
+        assert sum(sizes[start : stop - 1]) < shard_size
+    for start, stop in cuts[:-1]:
+        assert sum(sizes[start:stop]) >= shard_size
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, container: str) -> None:
+    """One process and three write identical shards and manifests."""
+    source = imagefolder(photos(tmp_path / "src"))
+    convert(source, tmp_path / "one", container=container, shard_size="4KB", workers=1)
+    convert(source, tmp_path / "three", container=container, shard_size="4KB", workers=3)
+    assert len(files(tmp_path / "one")) > 4
+    assert files(tmp_path / "one") == files(tmp_path / "three")
+    assert verify(shardio.open(tmp_path / "three"), deep=True).problems == ()
+
+
+def test_imagefolder_gives_image_label_and_key(tmp_path: Path) -> None:
+    """Samples are the files in order, labels the classes' numbers, class names in the manifest."""
+    written = class_folders(tmp_path / "src")
+    convert(imagefolder(tmp_path / "src"), tmp_path / "out")
+    ds = shardio.open(tmp_path / "out")
+    assert ds.manifest.metadata["classes"] == sorted({key.split("/")[0] for key in written})
+    assert {ds[n]["key"]: ds[n]["image"] for n in range(len(ds))} == written
+    assert all(ds.manifest.metadata["classes"][ds[n]["label"]] == ds[n]["key"].split("/")[0] for n in range(len(ds)))
+
+
+def test_idx_keeps_every_pixel(tmp_path: Path) -> None:
+    """Images come out of the loader as they stood in the IDX file, grey, with their labels."""
+    images, labels = idx_pair(tmp_path / "src", 20)
+    convert(idx(tmp_path / "src"), tmp_path / "out", container="hdf5", workers=2, shard_size="300B")
+    ds = shardio.open(tmp_path / "out")
+    (batch,) = shardio.Loader(ds, 20, shuffle=None, world=shardio.World())
+    assert np.array_equal(batch["image"].numpy()[..., 0], images)
+    assert batch["label"].tolist() == labels.tolist()
+
+
+BAD = {
+    "cat/zero.jpg": (b"", "is empty"),
+    "dog/text.jpg": (b"I am a text file, whatever my name says.", "not a JPEG"),
+    "eel/cut.jpg": (jpeg(30, 30)[:-40], "cut short"),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_ends_the_conversion_by_name(tmp_path: Path, name: str, workers: int) -> None:
+    """By default the first bad file ends it, named with its reason, and what there is is no dataset."""
+    root = photos(tmp_path / "src")
+    (root / name).write_bytes(BAD[name][0])
+    with pytest.raises(BadSample, match=f"{name}.*{BAD[name][1]}"):
+        convert(imagefolder(root), tmp_path / "out", workers=workers, shard_size="2KB")
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "out")
+    assert not list((tmp_path / "out").rglob(".writing-*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_files_are_skipped_and_counted_if_asked(tmp_path: Path, workers: int) -> None:
+    """With skip the dataset is what it would be without those files, and each is named."""
+    root = photos(tmp_path / "src")
+    convert(imagefolder(root), tmp_path / "clean", shard_size="4KB")
+    for name, (data, _) in BAD.items():
+        (root / name).write_bytes(data)
+    result = convert(
+        imagefolder(root), tmp_path / "out", shard_size="4KB", workers=workers, on_error="skip", max_bad=40
+    )
+    assert [name for skipped in result.skipped for name in BAD if name in skipped.reason] == list(BAD)
+    assert all(reason in skipped.reason for skipped, (_, reason) in zip(result.skipped, BAD.values(), strict=True))
+    made, clean = shardio.open(tmp_path / "out"), shardio.open(tmp_path / "clean")
+    assert (made.digest, len(made)) == (clean.digest, len(clean))
+    assert verify(made, deep=True).problems == ()
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"shardio.json"}
+    assert not (tmp_path / "out" / ".converting").exists()
+
+
+def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
+    """A dataset of nothing helps nobody."""
+    (tmp_path / "src" / "cat").mkdir(parents=True)
+    (tmp_path / "src" / "cat" / "a.jpg").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"all 1 samples are bad; the first: .*a\.jpg"):
+        convert(imagefolder(tmp_path / "src"), tmp_path / "out", on_error="skip", max_bad=40)
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "out")
+
+
+def test_a_cmyk_jpeg_is_an_image(tmp_path: Path) -> None:
+    """CMYK JPEGs are stored as they are and come out as RGB."""
+    (tmp_path / "src" / "c").mkdir(parents=True)
+    (tmp_path / "src" / "c" / "cmyk.jpg").write_bytes(CMYK_JPEG)
+    convert(imagefolder(tmp_path / "src"), tmp_path / "out")
+    (batch,) = shardio.Loader(tmp_path / "out", 1, world=shardio.World())
+    expected = cv2.imdecode(np.frombuffer(CMYK_JPEG, np.uint8), cv2.IMREAD_COLOR_RGB)
+    assert batch["image"].shape == (1, *expected.shape)
+    assert np.abs(batch["image"][0].numpy().astype(int) - expected).max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, memory, indexed, got 'zip'"),
+        ({"shard_size": "big"}, "shard_size must be a size such as 64MB or 1GiB, got 'big'"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
+        ({"compression": "gzip"}, "compression"),  # tar has no such option
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value."""
+    source = imagefolder(photos(tmp_path / "src", 3))
+    with pytest.raises(ConfigError, match=message):
+        convert(source, tmp_path / "out", **options)
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """The last report of each piece of work says that all is done."""
+    told: list[tuple[str, int, int]] = []
+    source = imagefolder(photos(tmp_path / "src"))
+    convert(
+        source,
+        tmp_path / "out",
+        workers=2,
+        on_error="skip",
+        max_bad=40,
+        shard_size="4KB",
+        progress=lambda *args: told.append(args),
+    )
+    assert [(what, done) for what, done, total in told if done == total] >= [("writing", 30)]
+
+
+@pytest.mark.slow
+def test_workers_die_with_the_conversion(tmp_path: Path) -> None:
+    """kill -9 of the conversion takes its processes along, and leaves no dataset."""
+    code = f"""
+import time
+from shardio.conversion import convert
+from test_convert import Sleepy
+if __name__ == "__main__":
+    convert(Sleepy(), {str(tmp_path / "out")!r}, workers=2, shard_size="1B")
+"""
+    script = tmp_path / "run.py"
+    script.write_text(code)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    parent = subprocess.Popen([sys.executable, str(script)], env=env)
+    deadline = time.monotonic() + 60
+    while not unfinished(tmp_path / "out", "shards/.writing-*"):
+        assert parent.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = [int(p) for p in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    assert children
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(_alive(child) for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "out")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Sleepy:
+    """A source whose samples take for ever, in workers."""
+
+    fields = {"x": shardio.Field("text")}
+    metadata: dict[str, Any] = {}
+
+    def sizes(self) -> np.ndarray:
+        return np.ones(4, np.int64)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if multiprocessing.parent_process():
+            time.sleep(600)
+        return {"x": "late"}
+
+
+class Strange:
+    """A source that fails in a way of its own."""
+
+    fields = {"x": shardio.Field("text")}
+    metadata: dict[str, Any] = {}
+
+    def sizes(self) -> np.ndarray:
+        return np.ones(4, np.int64)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise TwoArguments("why", "oh why")
+
+
+class TwoArguments(Exception):
+    """An exception that does not survive pickling."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first}, {second}")
+
+
+def test_a_sources_own_exception_is_told(tmp_path: Path) -> None:
+    """Whatever a source raises in a process comes out by its name and text."""
+    with pytest.raises(SourceError, match="the source failed with TwoArguments: why, oh why"):
+        convert(Strange(), tmp_path / "out", workers=2)
+
+
+def test_memory_is_no_place_to_convert_to(tmp_path: Path) -> None:
+    """A container that leaves nothing on disk is refused."""
+    with pytest.raises(ConfigError, match="leaves nothing on disk"):
+        convert(imagefolder(photos(tmp_path / "src", 3)), tmp_path / "out", container="memory")

@@ -1,0 +1,282 @@
+"""Which samples are packed and in which order; conditions; datasets written anew."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import class_folders, idx_pair, jpeg
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardio
+from shardio.care.verify import verify
+from shardio.conversion import convert
+from shardio.conversion.choice import parse_split, shuffled, split
+from shardio.conversion.datasets import Datasets
+from shardio.conversion.expression import Expression
+from shardio.conversion.matching import matching
+from shardio.conversion.runners import in_processes
+from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.testing import samples as kinds
+from shardio_converters.idx import idx
+from shardio_converters.imagefolder import imagefolder
+
+VALUES = {
+    "label": np.array([3, 0, 12, 9, 5]),
+    "score": np.array([0.5, -1.0, 2.0, np.nan, 0.0]),
+    "good": np.array([True, False, True, True, False]),
+    "meta.age": np.array([10, 20, 30, 40, 50], np.uint8),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("label < 10", [1, 1, 0, 1, 1]),
+        ("3 <= label < 10", [1, 0, 0, 1, 1]),
+        ("label in (3, 12)", [1, 0, 1, 0, 0]),
+        ("label not in [3, 12]", [0, 1, 0, 1, 1]),
+        ("good and not label == 3", [0, 0, 1, 1, 0]),
+        ("good", [1, 0, 1, 1, 0]),
+        ("score > 0 or label == 0", [1, 1, 1, 0, 0]),
+        ("score == score", [1, 1, 1, 0, 1]),
+        ("label % 2 == 1", [1, 0, 0, 1, 1]),
+        ("label // 2 + 1 > -score * 2", [1, 0, 1, 0, 1]),
+        ("label / 0 > 1", [1, 0, 1, 1, 1]),
+        ("meta.age >= 30", [0, 0, 1, 1, 1]),
+        ("meta.age + meta.age > 70 and -label != 1", [0, 0, 0, 1, 1]),
+        ("good == True", [1, 0, 1, 1, 0]),
+        ("label < 99999999999999999999999", [1, 1, 1, 1, 1]),
+        ("True and label < 4", [1, 1, 0, 0, 0]),
+    ],
+)
+def test_conditions(text: str, expected: list[int]) -> None:
+    """A condition holds where Python and NumPy say that it does."""
+    with np.errstate(all="raise"):
+        assert Expression(text)(VALUES).astype(int).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "label <", "1 < 2", "label", "label + 1", "__import__('os').system('true')", "label.__class__ < 3()",
+        "label[0] < 1", "lambda: label", "label if good else score", "label == 'cat'", "[x for x in label]",
+        "label < 1; good", "label ** 99 > 1", "label << 2 > 1", "label is 3", "label in 3", "label in ()",
+        "(label, 1) < 3", "f'{label}' < 1", "good and label", "not label", "(label := 3) < 4", "await label",
+        "label @ label < 1", "~label < 1", "label < None", "label < 1j", "-" * 100 + "label < 1",
+        "(" * 300 + "label" + ")" * 300 + " < 1", "label < 1 " * 1000, "label < \x00", "label in (label for x in 3)",
+        "*label < 3", "print(label) < 3", "label.age.__init__() < 1", "...", "label < ...", "label < b'a'",
+    ],
+)  # fmt: skip
+def test_no_conditions(text: str) -> None:
+    """Anything that is not a condition on fields is refused, and nothing of it is run."""
+    with pytest.raises(ConfigError, match=r"condition|takes|take what|list of numbers|dot stands"):
+        Expression(text)(VALUES)
+
+
+@given(st.text(max_size=40))
+def test_no_text_does_harm(text: str) -> None:
+    """Any text is a condition or a ConfigError."""
+    try:
+        expression = Expression(text)
+        expression(dict.fromkeys(expression.names, np.arange(3)))
+    except ConfigError:
+        pass
+
+
+class Plain:
+    """A source of numbers without columns, some samples of which cannot be read."""
+
+    fields = {"label": shardio.Field("scalar", dtype="int64"), "note": shardio.Field("text")}
+    metadata: Mapping[str, Any] = {"source": "plain"}
+
+    def sizes(self) -> np.ndarray:
+        return np.full(1000, 10, np.int64)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % 100 == 7:
+            raise BadSample(f"sample {index} is bad")
+        return {"label": index % 10, "note": str(index)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_samples_that_match(workers: int) -> None:
+    """Without columns all samples are read, by any number of workers; bad ones stay, to be told of."""
+    bad = [n for n in range(1000) if n % 100 == 7]
+    expected = sorted({n for n in range(1000) if n % 10 < 2} | set(bad))
+    assert matching(Plain(), "label < 2", in_processes(workers)).tolist() == expected
+
+
+def test_columns_need_no_reading(tmp_path: Path) -> None:
+    """A source that knows its labels is not read for them."""
+    _, labels = idx_pair(tmp_path, 20)
+
+    class Unread:
+        def __init__(self) -> None:
+            self._source = idx(tmp_path)
+            self.fields, self.metadata = self._source.fields, self._source.metadata
+            self.sizes, self.column = self._source.sizes, self._source.column
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            raise AssertionError("it was read")
+
+    assert matching(Unread(), "label == 1", in_processes(1)).tolist() == np.flatnonzero(labels == 1).tolist()
+    with pytest.raises(ConfigError, match=r"scalar fields \(label\), got 'image'"):
+        matching(Unread(), "image < 1", in_processes(1))
+    with pytest.raises(ConfigError, match=r"scalar fields \(label\), got 'lable'"):
+        matching(Unread(), "lable < 1", in_processes(1))
+
+
+@given(st.integers(0, 300), st.integers(0, 2**40))
+def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
+    """The same numbers in another order, which the seed decides."""
+    numbers = np.arange(count) * 3
+    found = shuffled(numbers, seed)
+    assert sorted(found.tolist()) == numbers.tolist()
+    assert shuffled(numbers, seed).tolist() == found.tolist()
+    if count > 50:
+        assert found.tolist() != numbers.tolist()
+        assert shuffled(numbers, seed + 1).tolist() != found.tolist()
+
+
+@given(st.integers(0, 300), st.lists(st.floats(0.001, 1), min_size=1, max_size=4), st.integers(0, 99))
+def test_splits_are_disjoint_and_of_the_right_size(count: int, weights: list[float], seed: int) -> None:
+    """Parts share no sample, keep the order, hold everything, and are as large as asked for."""
+    shares = {f"p{i}": weight / sum(weights) for i, weight in enumerate(weights)}
+    parts = split(np.arange(count), shares, seed)
+    assert sorted(n for part in parts.values() for n in part.tolist()) == list(range(count))
+    for name, part in parts.items():
+        assert abs(len(part) - shares[name] * count) <= 1
+        assert (np.diff(part) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train", "names and shares"),
+        ("train=x", "names and shares"),
+        ("train=nan", "names and shares"),
+        ("a=0.5,a=0.5", "names and shares"),
+        ("a=0.9,b=0.2", "add up to at most 1, they add up to 1.1"),
+        ("a=0", "above 0 and at most 1, got a=0"),
+        ("../a=1", "letters, digits, '-' and '_', got '../a'"),
+    ],
+)
+def test_wrong_splits(text: str, message: str) -> None:
+    """A split that cannot be is refused by name."""
+    with pytest.raises(ConfigError, match=message):
+        split(np.arange(10), parse_split(text), 0)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every kind of field, in several tars."""
+    out = tmp_path_factory.mktemp("kinds") / "in"
+    with shardio.create(out, fields=kinds.FIELDS, shard_size="20KB", metadata={"classes": ["a", "b"]}) as writer:
+        for number in range(50):
+            writer.append(kinds.sample(number % 20) | {"image": jpeg(10 + number, 20, seed=number), "label": number})
+    return out
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, container: str) -> None:
+    """Any container, through any other, and back: digest and checksums stay."""
+    made = convert(Datasets([dataset]), tmp_path / "one", container=container, shard_size="7KB", workers=2).manifest
+    back = convert(Datasets([tmp_path / "one"]), tmp_path / "two", container="tar", shard_size="20KB").manifest
+    before = shardio.open(dataset)
+    assert made.digest == back.digest == before.digest
+    assert made.metadata == before.manifest.metadata
+    assert len(made.shards) != len(before.manifest.shards)
+    for path in ("one", "two"):
+        again = shardio.open(tmp_path / path)
+        assert verify(again, deep=True).problems == ()
+        assert again.fields == before.fields
+        for number in (0, 17, 49):
+            np.testing.assert_equal(again[number], before[number])
+
+
+def test_reshard_in_another_order(dataset: Path, tmp_path: Path) -> None:
+    """Samples stand where the numbers say, their checksums with them."""
+    numbers = shuffled(np.arange(50), 3)[:30]
+    convert(Datasets([dataset]), tmp_path / "out", container="hdf5", numbers=numbers, shard_size="5KB")
+    made = shardio.open(tmp_path / "out")
+    assert made.read(range(30), ["label"])["label"].tolist() == numbers.tolist()
+    assert verify(made, deep=True).problems == ()
+
+
+def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
+    """A damaged sample ends it by name, or is left out by name; the others are copied."""
+    copy = tmp_path / "in"
+    copy.mkdir()
+    for path in dataset.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    ds = shardio.open(copy)
+    location = ds.locate(23)
+    shard = copy / location.shard
+    data = bytearray(shard.read_bytes())
+    at = data.index(ds[23]["image"])
+    data[at + 30] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ShardCorrupt, match=r"sample 23\): checksum [0-9a-f]{16} is not "):
+        convert(Datasets([copy]), tmp_path / "out")
+    result = convert(Datasets([copy]), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
+    assert [bad.number for bad in result.skipped] == [23]
+    assert shardio.open(tmp_path / "out").read(range(49), ["label"])["label"].tolist() == [
+        n for n in range(50) if n != 23
+    ]
+
+
+def test_merge(dataset: Path, tmp_path: Path) -> None:
+    """One dataset after the other, in any container, across the places where they meet."""
+    convert(Datasets([dataset]), tmp_path / "b", container="lmdb", numbers=np.arange(10, 20))
+    merged = Datasets([dataset, tmp_path / "b", dataset])
+    convert(merged, tmp_path / "out", container="hdf5", shard_size="30KB", workers=2)
+    made = shardio.open(tmp_path / "out")
+    assert made.read(range(110), ["label"])["label"].tolist() == [*range(50), *range(10, 20), *range(50)]
+    assert merged.column("label").tolist() == [*range(50), *range(10, 20), *range(50)]
+    assert merged[55]["caption"] == shardio.open(dataset)[15]["caption"]
+    assert verify(made, deep=True).problems == ()
+
+
+def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
+    """Other fields or other classes are refused, and both are told."""
+    with shardio.create(tmp_path / "f", fields={"label": "int32"}) as writer:
+        writer.append({"label": 1})
+    with pytest.raises(
+        ConfigError, match=r"same fields: .*/in has image .* label \(scalar int64\).*label \(scalar int32\)"
+    ):
+        Datasets([dataset, tmp_path / "f"])
+    convert(Datasets([dataset]), tmp_path / "c")
+    manifest = (tmp_path / "c" / "shardio.json").read_text()
+    (tmp_path / "c" / "shardio.json").write_text(manifest.replace('"b"', '"dog"'))
+    with pytest.raises(ConfigError, match=r"same classes.*\['a', 'b'\].*\['a', 'dog'\]"):
+        Datasets([dataset, tmp_path / "c"])
+
+
+def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:
+    """However the samples are shuffled, each shard reads its own ones in ascending order."""
+    read: list[int] = []
+
+    class Noted(Plain):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            read.append(index)
+            return {"label": index % 10, "note": str(index)}
+
+    numbers = shuffled(np.arange(1000), 5)
+    convert(Noted(), tmp_path / "out", numbers=numbers, shard_size=2500)
+    assert [
+        int(note) for note in shardio.open(tmp_path / "out").read(range(1000), ["note"])["note"]
+    ] == numbers.tolist()
+    # Before the shards some samples are read, to tell one source from another, in ascending order too.
+    assert sum(np.diff(read) < 0) == len(shardio.open(tmp_path / "out").manifest.shards)
+
+
+def test_class_folders_of_many_formats_are_kept(tmp_path: Path) -> None:
+    """What is not reworked is copied byte for byte."""
+    written = class_folders(tmp_path / "src")
+    convert(imagefolder(tmp_path / "src"), tmp_path / "a", container="lmdb")
+    convert(Datasets([tmp_path / "a"]), tmp_path / "b", container="tar")
+    ds = shardio.open(tmp_path / "b")
+    assert {ds[n]["key"]: ds[n]["image"] for n in range(len(ds))} == written

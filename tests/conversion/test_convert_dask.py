@@ -1,0 +1,171 @@
+"""Conversion by the workers of a Dask cluster: a real scheduler and real workers, some of which are killed."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _builders import jpeg
+from _cli import unfinished
+
+import shardio
+from shardio.care.verify import verify
+from shardio.conversion import convert
+from shardio.errors import ConfigError
+from shardio.order.world import World
+from shardio_converters.imagefolder import imagefolder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 JPEGs."""
+    root = tmp_path_factory.mktemp("source")
+    (root / "cat").mkdir()
+    for number in range(600):
+        (root / "cat" / f"{number:03d}.jpg").write_bytes(jpeg(60, 80, seed=number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of their conversion by one process."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    convert(imagefolder(photos), out, container="hdf5", shard_size="8KB")
+    return files(out)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """All files of a dataset by name; fails if there is anything else."""
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+def start(command: list[object]) -> subprocess.Popen[bytes]:
+    """A process that says nothing."""
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The address of a scheduler on loopback, and its two worker processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])
+    workers = [
+        start(
+            [
+                *dask,
+                "worker",
+                address,
+                "--nthreads",
+                1,
+                "--no-dashboard",
+                "--no-nanny",
+                "--local-directory",
+                tmp_path / str(n),
+            ]
+        )
+        for n in range(2)
+    ]
+    try:
+        yield address, workers
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
+
+
+def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
+    """Until so many shards stand."""
+    deadline = time.monotonic() + 60
+    while len(unfinished(out, "*.done")) < shards:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "worker and client"])
+def test_what_dies_is_made_up_for(
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    photos: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    both: bool,
+) -> None:
+    """One of two workers is killed in the middle, and maybe the command, which then goes on: the same bytes."""
+    address, workers = cluster
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, out, "--to", "hdf5"]
+    command += ["--shard-size", "8KB", "--dask", address]
+    client = start(command)
+    wait_for(out, 10, client)
+    workers[0].send_signal(signal.SIGKILL)
+    before = len(unfinished(out, "*.done"))
+    assert before < len(whole) - 1
+    if both:
+        wait_for(out, before + 10, client)  # the other one goes on
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+        assert before < len(unfinished(out, "*.done")) < len(whole) - 1
+        done = subprocess.run([*map(str, command), "--resume"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert client.wait(120) == (-signal.SIGKILL if both else 0)
+    assert files(out) == whole
+    assert verify(shardio.open(out), deep=True).problems == ()
+
+
+def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    """`--dask local` starts one on this machine, and ends it."""
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, tmp_path / "out", "--to", "hdf5"]
+    command += ["--shard-size", "8KB", "--dask", "local", "--workers", "2"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "out") == whole
+
+
+def test_bad_samples_are_told(photos: Path, tmp_path: Path) -> None:
+    """A bad file ends the command in one line, as it does without Dask."""
+    (tmp_path / "src" / "a").mkdir(parents=True)
+    (tmp_path / "src" / "a" / "x.jpg").write_bytes(b"")
+    command = [
+        sys.executable,
+        "-m",
+        "shardio",
+        "convert",
+        "imagefolder",
+        tmp_path / "src",
+        tmp_path / "out",
+        "--dask",
+        "local",
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "x.jpg): field 'image': the image is empty" in done.stderr.splitlines()[-1]
+
+
+def test_wrong_addresses(photos: Path, tmp_path: Path) -> None:
+    """What cannot be is refused before anything is written."""
+    with pytest.raises(ConfigError, match="two ways to share work"):
+        convert(imagefolder(photos), tmp_path / "out", dask="local", world=World(0, 2))
+    command = [
+        sys.executable,
+        "-m",
+        "shardio",
+        "convert",
+        "imagefolder",
+        photos,
+        tmp_path / "out",
+        "--dask",
+        "nonsense://x",
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "no Dask scheduler answers at 'nonsense://x'" in done.stderr.splitlines()[-1]

@@ -1,0 +1,418 @@
+"""Conversions that are cut off, go on, share their work, or stand in each other's way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+from _cli import unfinished
+
+import shardio
+from shardio.care.verify import verify
+from shardio.conversion import convert
+from shardio.conversion.journal import Journal, Lock, Record, Skipped
+from shardio.dataset.shard_writer import WrittenShard
+from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
+from shardio.order.world import World
+from shardio_converters.imagefolder import imagefolder
+from shardio_converters.numpy import numpy
+
+COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 small JPEGs in two classes."""
+    root = tmp_path_factory.mktemp("source")
+    for number in range(60):
+        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their conversion in one go."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    convert(imagefolder(photos), out, shard_size="2KB")
+    return out
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """All files of a dataset by name; fails if there is anything else."""
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+class Breaking:
+    """A source that fails at one sample, until it is told not to."""
+
+    def __init__(self, root: Path, at: int | None) -> None:
+        self._source, self.at = imagefolder(root), at
+        self.fields, self.metadata = self._source.fields, self._source.metadata
+        self.read: list[int] = []
+
+    def early(self) -> int:
+        """How many samples of the first half were read; a few always are, to tell one source from another."""
+        return sum(number < 30 for number in self.read)
+
+    def sizes(self) -> np.ndarray:
+        return self._source.sizes()
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.read.append(index)
+        if index == self.at:
+            raise BadSample("the disk has a scratch")
+        return dict(self._source[index])
+
+
+def test_resume_keeps_the_shards_that_stand(photos: Path, whole: Path, tmp_path: Path) -> None:
+    """Shards with a record are not written again; the result is that of a conversion in one go."""
+    source = Breaking(photos, at=41)
+    with pytest.raises(BadSample, match="scratch"):
+        convert(source, tmp_path / "out", shard_size="2KB")
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "out")
+    source.at, source.read = None, []
+    convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    assert 41 in source.read
+    assert source.early() < 8
+    assert files(tmp_path / "out") == files(whole)
+
+
+def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path: Path) -> None:
+    """A shard that is not what its record says is written again."""
+    source = Breaking(photos, at=59)
+    with pytest.raises(BadSample):
+        convert(source, tmp_path / "out", shard_size="2KB")
+    (shard,) = (tmp_path / "out" / ".converting").rglob("shard-000001.tar")
+    shard.write_bytes(shard.read_bytes()[:-7] + b"damaged")
+    (shard.with_name("shard-000003.tar")).unlink()
+    source.at = None
+    convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    assert files(tmp_path / "out") == files(whole)
+
+
+def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:
+    """What ended at a bad sample goes on without it; and not back, for then the sample would have to be there."""
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=41), tmp_path / "out", shard_size="2KB")
+    broken = Breaking(photos, at=41)
+    made = convert(broken, tmp_path / "out", shard_size="2KB", on_error="skip", max_bad=1, resume=True)
+    assert ([bad.number for bad in made.skipped], made.manifest.samples) == ([41], 59)
+    assert broken.early() < 8
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB")
+    with pytest.raises(TooManyBad) as error:
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB", on_error="skip", max_bad=0, resume=True)
+    assert [bad.number for bad in error.value.skipped] == [59]
+    with pytest.raises(BadSample, match="scratch"):
+        convert(Breaking(photos, at=59), tmp_path / "again", shard_size="2KB", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"shard_size": "3KB"}, "shard_size"),
+        ({"container": "lmdb"}, "container"),
+        ({"numbers": np.arange(9)}, "samples"),
+    ],
+)
+def test_a_dataset_that_stands_is_not_another_one(
+    photos: Path, tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    """Resume takes a finished dataset for what was asked for only if it is."""
+    convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
+    with pytest.raises(
+        ConfigError, match=f"the dataset that stands there has {named} .*: give the same source and opt"
+    ):
+        convert(imagefolder(photos), tmp_path / "out", **{"shard_size": "2KB"} | options, resume=True)
+    with shardio.create(tmp_path / "other", fields={"label": "int64"}) as writer:
+        writer.append({"label": 1})
+    with pytest.raises(ConfigError, match="the dataset that stands there has container None, not 'tar'"):
+        convert(imagefolder(photos), tmp_path / "other", resume=True)
+
+
+@pytest.mark.parametrize("options", [{"container": "hdf5", "compression": "lz4"}, {"compression": "gzip"}])
+def test_wrong_options_leave_nothing_behind(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """They are refused before anything is there, so that the right ones can follow."""
+    with pytest.raises(ConfigError):
+        convert(imagefolder(photos), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_resume_of_what_is_whole_does_nothing(photos: Path, whole: Path, tmp_path: Path) -> None:
+    """A conversion that is over is left as it is, and one that has not begun begins."""
+    source = Breaking(photos, at=None)
+    convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    assert files(tmp_path / "out") == files(whole)
+    source.read = []
+    convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    assert len(source.read) == 8
+
+
+@pytest.mark.parametrize("where", range(4))
+def test_a_publication_that_was_cut_off_goes_on(
+    photos: Path, whole: Path, tmp_path: Path, where: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the renames at the end stop, also over an older dataset, resume ends them."""
+    out = tmp_path / "out"
+    convert(imagefolder(photos), out, shard_size="5KB")  # an older dataset, with other shards of the same names
+    replace, left = os.replace, [where * 5 + 2]
+
+    def stopping(old: Any, new: Any) -> None:
+        if Path(new).parent == out and ".converting" not in str(new):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+        replace(old, new)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardio.dataset.writer.os.replace", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            convert(imagefolder(photos), out, shard_size="2KB", overwrite=True)
+    with pytest.raises(NotADataset):
+        shardio.open(out)
+    convert(imagefolder(photos), out, shard_size="2KB", resume=True)
+    assert files(out) == files(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"shard_size": "3KB"}, "shard_size"),
+        ({"container": "hdf5"}, "container"),
+        ({"numbers": np.arange(59)}, "samples"),
+    ],
+)
+def test_another_conversion_does_not_go_on_with_it(
+    photos: Path, tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    """What is left of a conversion with other settings is refused, and the message names what differs."""
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
+    with pytest.raises(ConfigError, match=f"unfinished conversion has {named} "):
+        convert(imagefolder(photos), tmp_path / "out", **({"shard_size": "2KB"} | options), resume=True)
+    with pytest.raises(ConfigError, match="resume goes on with what is left of an unfinished one, overwrite begins"):
+        convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
+    convert(imagefolder(photos), tmp_path / "out", shard_size="3KB", overwrite=True)
+    assert len(shardio.open(tmp_path / "out")) == 60
+
+
+def test_another_source_does_not_go_on_with_it(photos: Path, tmp_path: Path) -> None:
+    """A source that has changed in between is told so."""
+    copy = tmp_path / "src"
+    subprocess.run(["cp", "-r", str(photos), str(copy)], check=True)
+    with pytest.raises(BadSample):
+        convert(Breaking(copy, at=59), tmp_path / "out", shard_size="2KB")
+    (copy / "cat" / "00.jpg").write_bytes(jpeg(60, 60))
+    with pytest.raises(ConfigError, match="sizes and order"):
+        convert(imagefolder(copy), tmp_path / "out", shard_size="2KB", resume=True)
+
+
+def test_an_old_dataset_stays_until_the_new_one_is_whole(photos: Path, tmp_path: Path) -> None:
+    """A conversion that replaces a dataset leaves it alone until all shards stand, and can be gone on with."""
+    convert(imagefolder(photos), tmp_path / "out", shard_size="9KB")
+    before = shardio.open(tmp_path / "out").manifest
+    source = Breaking(photos, at=59)
+    with pytest.raises(BadSample):
+        convert(source, tmp_path / "out", shard_size="2KB", overwrite=True)
+    assert shardio.open(tmp_path / "out").manifest.to_json() == before.to_json()
+    assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
+    source.at, source.read = None, []
+    convert(source, tmp_path / "out", shard_size="2KB", overwrite=True, resume=True)
+    assert source.early() < 8
+    assert len(shardio.open(tmp_path / "out").manifest.shards) > len(before.shards)
+
+
+def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: Path) -> None:
+    """The second one is told who is at work; when that one is gone, its lock is, too."""
+    holder = (
+        "import sys, time; from pathlib import Path; from shardio.conversion.journal import Lock\n"
+        "lock = Lock(Path(sys.argv[1]), 'a test'); print('held', flush=True); time.sleep(600)"
+    )
+    out = tmp_path / "out"
+    (out / ".converting").mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", holder, str(out / ".converting" / "lock")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(ConfigError, match=f"another conversion is at work here already: process {process.pid} on "):
+            convert(imagefolder(photos), out, shard_size="2KB", **options)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    convert(imagefolder(photos), out, shard_size="2KB", resume=True)
+    assert files(out) == files(whole)
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_ranks_share_one_conversion(photos: Path, tmp_path: Path, container: str) -> None:
+    """Each rank writes its part, all return the same manifest, and the bytes are those of one process."""
+    convert(imagefolder(photos), tmp_path / "one", container=container, shard_size="2KB")
+    made: dict[int, Any] = {}
+
+    def rank(number: int) -> None:
+        made[number] = convert(
+            imagefolder(photos), tmp_path / "out", container=container, shard_size="2KB", world=World(number, 3)
+        )
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (2, 1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert files(tmp_path / "out") == files(tmp_path / "one")
+    assert len({made[rank].manifest.to_json() for rank in range(3)}) == 1
+
+
+def test_more_ranks_than_shards(photos: Path, tmp_path: Path) -> None:
+    """Ranks that have nothing to do end with the others, however late they come."""
+    results: list[int] = []
+
+    def rank(number: int) -> None:
+        time.sleep(number * 0.4)
+        made = convert(imagefolder(photos), tmp_path / "out", shard_size="1GB", world=World(number, 3))
+        results.append(made.manifest.samples)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [60] * 3
+    assert not (tmp_path / "out" / ".converting").exists()
+
+
+@pytest.mark.parametrize("fields", [("x=a", "x=b"), ("y=b", "x=b")])
+def test_other_fields_do_not_go_on(fields: tuple[str, str], tmp_path: Path) -> None:
+    """Arrays of the same sizes and kinds are told apart by what is in them."""
+    np.savez(tmp_path / "m.npz", a=np.arange(100), b=-np.arange(100))
+    convert(numpy(tmp_path / "m.npz", fields=fields[0]), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"has (some samples|fields) "):
+        convert(numpy(tmp_path / "m.npz", fields=fields[1]), tmp_path / "out", resume=True)
+
+
+def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None:
+    """The first rank tells of another's failure by its number, and nobody waits for ever."""
+    failed: dict[int, BaseException] = {}
+
+    def rank(number: int) -> None:
+        try:
+            convert(Breaking(photos, at=17), tmp_path / "out", shard_size="1KB", world=World(number, 2))
+        except ShardioError as error:
+            failed[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    (one,) = [number for number, error in failed.items() if isinstance(error, BadSample)]
+    assert f"rank {one}: BadSample: the disk has a scratch" in str(failed[0]) or one == 0
+    assert "rank 0 ended before" in str(failed[1]) or one == 1
+
+
+def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
+    """More bad samples than allowed end the conversion, with one of them named; as many as allowed do not."""
+    copy = tmp_path / "src"
+    subprocess.run(["cp", "-r", str(photos), str(copy)], check=True)
+    for name in ("cat/00.jpg", "dog/03.jpg"):
+        (copy / name).write_bytes(b"")
+    with pytest.raises(TooManyBad, match=r"2 of 60 samples are bad, max_bad=0.01 allows 1; one of them: .*jpg"):
+        convert(imagefolder(copy), tmp_path / "out", on_error="skip", shard_size="2KB")
+    result = convert(imagefolder(copy), tmp_path / "out", on_error="skip", shard_size="2KB", max_bad=2, resume=True)
+    assert len(result.skipped) == 2
+    assert len(shardio.open(tmp_path / "out")) == 58
+
+
+def records(out: Path) -> int:
+    """How many shards of an unfinished conversion stand."""
+    return len(unfinished(out, "*.done"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("container", ["tar", "hdf5"])
+def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
+    """kill -9 again and again, resumed each time: the same bytes in the end, and nothing left behind."""
+    (tmp_path / "src" / "a").mkdir(parents=True)
+    for number in range(400):
+        (tmp_path / "src" / "a" / f"{number:03d}.jpg").write_bytes(jpeg(20, 30, seed=number))
+    convert(imagefolder(tmp_path / "src"), tmp_path / "one", container=container, shard_size="2KB")
+    out = tmp_path / "out"
+    command = [*COMMAND, tmp_path / "src", out, "--to", container, "--shard-size", "2KB", "--resume", "--workers", "2"]
+    chance = random.Random(7)
+    kills = 0
+    while kills < 6:
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        deadline, before = time.monotonic() + 60, records(out)
+        # At work, not while it starts: a shard more stands than before.
+        while records(out) <= before and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.1)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills > 2
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert files(out) == files(tmp_path / "one")
+    assert verify(shardio.open(out), deep=True).problems == ()
+
+
+def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
+    """The journal of an unfinished conversion says in JSON what it is."""
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
+    plan = json.loads((tmp_path / "out" / ".converting" / "plan.json").read_bytes())
+    assert (plan["container"], plan["samples"], plan["shard_size"]) == ("tar", 60, 2000)
+
+
+def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
+    """A rank that outlived its job finds no place in a conversion that has begun anew; one that goes on takes it."""
+    (tmp_path / ".converting").mkdir()
+    journals = [Journal(tmp_path, "tar") for _ in range(3)]
+    record = Record(WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {}), (Skipped(1, "why"),))
+    journals[0].begin({"samples": 1}, resume=False)
+    journals[0].write(0, record)
+    journals[1].begin({"samples": 1}, resume=True)
+    assert journals[1].read(0) is not None
+    journals[2].begin({"samples": 1}, resume=False)
+    assert journals[2].read(0) is None
+    with pytest.raises(FileNotFoundError):
+        journals[0].write(1, record)
+    assert journals[2].done() == set()
+
+
+def test_a_lock_is_exclusive(tmp_path: Path) -> None:
+    """Within one process, too, a lock is held once."""
+    (tmp_path / "a").mkdir()
+    first = Lock(tmp_path / "a" / "lock", "a test")
+    with pytest.raises(ConfigError, match=f"a test is at work here already: process {os.getpid()} on"):
+        Lock(tmp_path / "a" / "lock", "a test")
+    first.release()
+    Lock(tmp_path / "a" / "lock", "a test").release()
+
+
+@pytest.mark.slow
+def test_torchrun(photos: Path, whole: Path, tmp_path: Path) -> None:
+    """Under a launcher each rank takes its part by itself, and only the first one tells of it."""
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *COMMAND[1:]]
+    command = [*run, str(photos), str(tmp_path / "out"), "--shard-size", "2KB", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("60 samples in") == 1
+    assert files(tmp_path / "out") == files(whole)

@@ -1,0 +1,598 @@
+"""Images on their way into a shard: which are changed, what they become, and that the rest stays as it is."""
+
+import base64
+import hashlib
+import math
+import pickle
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from _builders import CMYK_JPEG, DHT, bmp, encode, jpeg, pixels, png, spoiled, tiff, webp, with_exif, without
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from shardio import native
+from shardio.conversion.reencode import MOST_PIXELS, Rework
+from shardio.errors import BadSample, ConfigError
+from shardio.format.images import jpeg_coding, orientation, probe
+from shardio.native import recode
+
+compiled = pytest.mark.skipif(native.library() is None, reason="not compiled here")
+
+
+@pytest.fixture(params=[pytest.param("native", marks=compiled), "opencv"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the compiled part and without it."""
+    if request.param == "opencv":
+        monkeypatch.setattr(native, "library", lambda: None)
+    return request.param
+
+
+def decode(data: bytes, flags: int = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_IGNORE_ORIENTATION) -> NDArray[Any]:
+    """The pixels of an image file, as they are stored."""
+    made = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    assert made is not None
+    return np.asarray(made)
+
+
+def photo(height: int, width: int, channels: int = 3, *, seed: int = 0) -> NDArray[np.uint8]:
+    """Soft shapes in softer colours, nowhere the same: `[height, width]`, or with channels."""
+    random = np.random.default_rng(seed)
+    shapes = random.integers(0, 150, (height // 12 + 2, width // 12 + 2)).astype(np.float32)
+    colors = random.integers(0, 100, (3, 3, channels)).astype(np.float32)
+    shapes, colors = (cv2.resize(n, (width, height), interpolation=cv2.INTER_LINEAR) for n in (shapes, colors))
+    return (shapes + colors if channels == 1 else shapes[..., None] + colors).astype(np.uint8)
+
+
+def psnr(made: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """How near two pictures are, in dB."""
+    assert made.shape == wanted.shape
+    return 10 * math.log10(255**2 / max(1e-9, float(np.mean((made.astype(float) - wanted) ** 2))))
+
+
+def assert_plain(data: bytes, shape: tuple[int, ...]) -> None:
+    """It is a baseline JPEG of that shape, 4:2:0 or grey, without metadata."""
+    assert jpeg_coding(data).baseline
+    assert decode(data).shape == shape
+    frame = data.index(b"\xff\xc0")
+    assert data[frame + 11] == (0x22 if len(shape) == 3 else 0x11)
+    assert b"Exif" not in data
+    assert b"\xff\xe2" not in data[:frame]
+
+
+# Files that OpenCV does not write: 11 x 13 pixels, made with libjpeg-turbo.
+FORMS = {
+    name: base64.b85decode(text)
+    for name, text in {
+        "arithmetic": (
+            "|JeWF01!$>Nk#wx0RR9200961|JwjV01XKW3knDg3knMk4h;_zAQcl55)&sJ9v2`kDKRiEDJ?8BI!Zn>HbyrrEkIX6ModmpQ&KWM"
+            "T47pHU`kO^PygEhLjevB4iga*CKVMXPc<zyPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPf!2J"
+            "01*fP3jhrR0U`hb5di}c0sqVZ3IGrg1pyEd1^?Or3<CiG0ucid06zfETG=i>kO3dNtveh!{q-(Qm(E#KW)A}CnY4suSpV4"
+        ),
+        "arithmetic, progressive": (
+            "|JeWF01!$>Nk#wx0RR9200961|JwjV01XKW3knDg3knMk4h;_zAQcl55)&sJ9v2`kDKRiEDJ?8BI!Zn>HbyrrEkIX6ModmpQ&KWM"
+            "T47pHU`kO^PygEhLjevB4iga*CKVMXPc<zyPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPf!2K"
+            "01*fP3jhrR0U`hb5di}c0sqVZ1^^HN5dYc$3<CiG0uTcb0005Rrx-|{DF4g=1P}%P+5iXv0RRC70v<z|RR7EX1Q7-Q+5iXv0|5a)"
+            "0Tn1@|I7dc5e5I+00;pB0RcY&oPGby00a;P|Jncu0RaF8KLWu2%m4%s1^?Or2mt{A0Y4%2;XKP=|Jncy0|5X600RI301&kQ%m4%t"
+            "1^?Or2mu2D0Y4Ba|I7dc5e5I+00;pB0RcY{p#RJO1P}%P+5iXv0RRC%5F-tpBlQ2-"
+        ),
+        "several scans": (
+            "|JeWF01!$>Nk#wx0RR9200961|JwjV01XKW3knDg3knMk4h;_zAQcl55)&sJ9v2`kDKRiEDJ?8BI!Zn>HbyrrEkIX6ModmpQ&KWM"
+            "T47pHU`kO^PygEhLjevB4iga*CKVMXPc<zyPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPft%zPf!2A"
+            "01*fP3jhrR0U`hb5di}c0sq7R761VO0RR910000000000000F82LHqW9S{Hk0|fy90000000000000010t5pRAtEs{|Jncu0RaF2"
+            "KLD&*{K&l-`gFv_d$F>M(R-})r~kwN6afJM00000000000000000030!~hl%00RI300000000000000000I>M+5iXv0ucZ|078fV"
+            "!~hfl0RR910000000000000000sq7R7!d#h0{{R30000000000000021O*ZQ+5iXv0}%i}04w4yAOG0"
+        ),
+        "rgb": (
+            "|JeWT01iQ9Z(?NtWB>pF0095n07C!`2?`4e2n`Dg3l0tq4-+626A}^=CmbFZATB8}FfJ)AEHgSvJ~K8(H!LkcS3yQhPEu1+GCo>i"
+            "T2Nq0QBqI;zyJ{l01E&O15yzHM-c!*5di<h02lxO0|5a50000000000000001qTKK|HJ?z5C8!I1_uEE0000000000000330|W&j"
+            "F%lCMG(u8hBLCU|3<FXCM*u<q06zfE$as&nzhbypYfz!fcHyo28##vfu{@CRF!|3rsl+QON)$P6+%ukcQL~m)1&{yP"
+        ),
+        "coarse": (
+            "|JeWF01!$>Nk#wx0RR9200961|JwkA5CEV6ZUA@yi~x85WB{N5i~xcFi~zI%ssNw>z5wt6kO2e$@BrKZ+yL+a>H%H>aseU%kOD*j"
+            "{sLkGSOPi${sJ%pCIWy0&;ytQ3<7`xr~_sKvH~UoFasb2LIWxTW&^eZ)C2|u5CjGSYy$!WY6Q9jU<2p`umhL_@&pD0-v8SGgAo9#"
+            "0JH$K0Pq0P0Pq3U0R#aA0oDWF0+a$U0+a*Z1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP"
+            "1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1KtDP1K$6^01*fP3jhrR0U`hb5di}c0sq7R761VO0RR9100000"
+            "00000000621OLPT6%YXd00000000000000000031|HJ?k0RaF20000000000000000095Q02UDe0RaF20000000000000000TKV&"
+            "01N{G00I#M5dc2`hC^mbVI%+9"
+        ),
+    }.items()
+}
+
+
+def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
+    """A baseline JPEG whose header says otherwise."""
+    frame = source.index(b"\xff\xc0")
+    return (
+        source[: frame + 1]
+        + bytes([0xC0 + process])
+        + source[frame + 2 : frame + 4]
+        + bytes([bits])
+        + source[frame + 5 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
+        ({"resize_shorter": 2.5}, "resize_shorter must be a whole number of at least 1, got 2.5"),
+        ({"max_pixels": -1}, "max_pixels must be a whole number of at least 1, got -1"),
+        ({"quality": 0}, "quality must be a whole number from 1 to 100, got 0"),
+        ({"quality": 101}, "quality must be a whole number from 1 to 100, got 101"),
+        ({"recompress": "yes"}, "recompress must be one of never, if-needed, always, got 'yes'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """The message says the rule and the value."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Rework(**arguments)
+
+
+def test_what_changes_nothing_is_idle() -> None:
+    """Without a size or a wish to recompress; then the bytes are not even looked at."""
+    assert Rework(quality=50).idle
+    assert Rework()(b"no image") == b"no image"
+    assert not Rework(resize_shorter=9).idle
+    assert not Rework(max_pixels=9).idle
+    assert not Rework(recompress="if-needed").idle
+    assert pickle.loads(pickle.dumps(Rework(9, 8, 7, "always"))) == Rework(9, 8, 7, "always")  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("rework", "size", "wanted"),
+    [
+        (Rework(resize_shorter=256), (375, 500), (256, 341)),
+        (Rework(resize_shorter=256), (500, 375), (341, 256)),
+        (Rework(resize_shorter=256), (256, 900), (256, 900)),
+        (Rework(resize_shorter=256), (90, 90), (90, 90)),
+        (Rework(max_pixels=10_000), (300, 300), (100, 100)),
+        (Rework(max_pixels=10_000), (100, 100), (100, 100)),
+        (Rework(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each way: both rounded up would be too many
+        (Rework(max_pixels=10), (1, 1000), (1, 10)),
+        (Rework(max_pixels=1), (700, 3), (1, 1)),
+        (Rework(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both
+        (Rework(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
+        (Rework(resize_shorter=1), (2, 9), (1, 4)),
+    ],
+)
+def test_sizes(rework: Rework, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Sides are rounded; the ratio is kept as far as that allows."""
+    assert rework.size_of(*size) == wanted
+
+
+@given(
+    st.integers(1, 65500),
+    st.integers(1, 65500),
+    st.none() | st.integers(1, 70000),
+    st.none() | st.integers(1, 2**33),
+)
+def test_the_size_rule(height: int, width: int, shorter: int | None, most: int | None) -> None:
+    """Never larger, never nothing, within both limits, and no smaller than they ask for."""
+    made = Rework(resize_shorter=shorter, max_pixels=most).size_of(height, width)
+    assert 1 <= made[0] <= height
+    assert 1 <= made[1] <= width
+    over = [min(height, width) > (shorter or 2**40), height * width > (most or 2**40)]
+    assert (made == (height, width)) == (not any(over))
+    assert min(made) <= (shorter or 2**40)
+    assert made[0] * made[1] <= (most or 2**40)
+    scale = min(1.0, (shorter or 2**40) / min(height, width), math.sqrt((most or 2**40) / (height * width)))
+    low, high = sorted(made)
+    assert abs(low - max(1, min(height, width) * scale)) <= 0.5 + 1e-6 or low * high == most or high - low <= 1
+    assert high <= max(height, width) * scale + 0.5 + 1e-6 or low * high <= 2
+
+
+KEPT = {
+    "jpeg": jpeg(90, 70),
+    "jpeg, grey": jpeg(90, 70, 1),
+    "jpeg, 4:4:4": encode("jpg", photo(90, 70), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
+    "jpeg, not turned": with_exif(jpeg(90, 70), tiff(1)),
+    "png": png(90, 70),
+    "png, turned": with_exif(png(90, 70), tiff(6)),
+    "webp": webp(90, 70),
+    "bmp": bmp(90, 70),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_needs_nothing_is_given_back(name: str, way: str) -> None:
+    """Not a byte changes while the image is small enough, and hardware takes it or it is no JPEG."""
+    limits = {"resize_shorter": 70, "max_pixels": 90 * 70}
+    for rework in (Rework(**limits), Rework(**limits, recompress="if-needed"), Rework(recompress="if-needed")):
+        assert rework(KEPT[name]) is KEPT[name]
+
+
+def test_what_is_not_decoded_is_not_judged() -> None:
+    """Pixels are only looked at where they are needed."""
+    for data in (spoiled(jpeg(90, 70)), CMYK_JPEG, jpeg(90, 70, progressive=True), with_exif(jpeg(90, 70), tiff(6))):
+        assert Rework(resize_shorter=70)(data) is data
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "to"),
+    [
+        ((300, 420), 199),  # less than twice
+        ((300, 420), 150),  # exactly twice
+        ((301, 421), 67),  # decoded at half the scale
+        ((423, 301), 33),  # at a quarter
+        ((811, 613), 17),  # at an eighth
+        ((7, 900), 3),
+    ],
+)
+def test_shrunk_jpegs_look_as_opencv_has_them(size: tuple[int, int], to: int, channels: int, way: str) -> None:
+    """As near to the averaged picture as encoding allows, in grey and in colour."""
+    data = encode("jpg", photo(*size, channels), cv2.IMWRITE_JPEG_QUALITY, 95)
+    rework = Rework(resize_shorter=to, quality=95)
+    made, wanted = rework(data), rework.size_of(*size)
+    assert_plain(made, wanted if channels == 1 else (*wanted, 3))
+    averaged = cv2.resize(decode(data), wanted[::-1], interpolation=cv2.INTER_AREA)
+    again = decode(encode("jpg", averaged[..., ::-1] if channels == 3 else averaged, cv2.IMWRITE_JPEG_QUALITY, 95))
+    assert psnr(decode(made), averaged) > min(38, psnr(again, averaged) - 1.5)
+    assert psnr(decode(made), again) > 34
+    bright = [cv2.cvtColor(p, cv2.COLOR_BGR2GRAY) if channels == 3 else p for p in (decode(made), averaged)]
+    assert psnr(*bright) > 38
+
+
+@compiled
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 120), st.integers(1, 120), st.integers(1, 120), st.integers(0, 3))
+def test_averages_are_opencvs(height: int, width: int, to: int, seed: int) -> None:
+    """On hard noise, too, brightness differs by rounding only: no result leans to one side or leaves out a pixel."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
+    rework = Rework(resize_shorter=max(1, min(to, min(height, width)), -(-min(height, width) // 3)), quality=100)
+    size = rework.size_of(height, width)
+    wanted = cv2.resize(decode(data), size[::-1], interpolation=cv2.INTER_AREA)
+    assert np.abs(decode(rework(data)).astype(int) - wanted).max() <= 3  # rounding, and that of the encoder
+
+
+@pytest.mark.parametrize("sampling", ["411", "420", "422", "440", "444"])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (17, 33), (97, 141)])
+@pytest.mark.parametrize("turned", [1, 6])
+def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int, way: str) -> None:
+    """Colours stand where they stood, whatever their grid was and wherever the image ends."""
+    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
+    picture = np.stack([pixels(*size, 1, seed=n) for n in range(3)], -1) if min(size) < 12 else photo(*size)
+    picture = cv2.GaussianBlur(picture, (31, 31), 0)
+    options = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor, cv2.IMWRITE_JPEG_QUALITY, 98
+    data = with_exif(encode("jpg", picture, *options), tiff(turned))
+    upright = np.rot90(decode(data), -1) if turned == 6 else decode(data)
+    same = Rework(recompress="always", quality=98)(data)
+    assert_plain(same, upright.shape)
+    assert psnr(decode(same), upright) > 36
+    rework = Rework(resize_shorter=max(1, min(size) * 2 // 3))
+    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(rework(data)), wanted) > 34
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_progressive_jpeg_keeps_every_pixel(channels: int) -> None:
+    """Only the order of its coefficients changes; without the compiled part it is encoded anew."""
+    data = encode("jpg", photo(123, 77, channels), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    made = Rework(recompress="if-needed")(data)
+    assert jpeg_coding(made).baseline
+    assert Rework(recompress="if-needed")(made) is made
+    if native.library() is not None:
+        np.testing.assert_array_equal(decode(made), decode(data))
+    else:
+        assert psnr(decode(made), decode(data)) > 40
+
+
+@pytest.mark.parametrize("sampling", ["411", "422", "440", "444"])
+@compiled
+def test_sampling_is_kept_with_the_pixels(sampling: str) -> None:
+    """A transcoded file is the same in all but its order."""
+    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
+    options = cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor
+    data = encode("jpg", photo(45, 83), *options)
+    made = Rework(recompress="if-needed")(data)
+    assert jpeg_coding(made).baseline
+    np.testing.assert_array_equal(decode(made), decode(data))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_unusual_jpegs_become_baseline_if_needed(name: str, way: str) -> None:
+    """Without loss where the coefficients can stay; else as near as encoding comes."""
+    data = FORMS[name]
+    assert not jpeg_coding(data).baseline
+    made = Rework(recompress="if-needed", quality=98)(data)
+    assert jpeg_coding(made).baseline
+    if way == "native" and name not in ("rgb", "coarse"):
+        np.testing.assert_array_equal(decode(made), decode(data))
+    else:
+        assert psnr(decode(made), decode(data)) > 35
+        assert_plain(made, (11, 13, 3))
+
+
+def test_a_cmyk_jpeg_becomes_ycbcr(way: str) -> None:
+    """Four inks are no business of hardware."""
+    made = Rework(recompress="if-needed", quality=100)(CMYK_JPEG)
+    assert_plain(made, (2, 3, 3))
+    assert psnr(decode(made), decode(CMYK_JPEG)) > 30
+    assert_plain(Rework(resize_shorter=1)(CMYK_JPEG), (1, 2, 3))
+
+
+@pytest.mark.parametrize(("process", "bits"), [(3, 8), (0, 12), (1, 12)])
+def test_what_no_decoder_takes_is_a_bad_sample(process: int, bits: int, way: str) -> None:
+    """Lossless and 12-bit files are told apart; whether they decode is for OpenCV to say, and these do not."""
+    with pytest.raises(BadSample, match="does not decode"):
+        Rework(recompress="if-needed")(of(jpeg(20, 30), process=process, bits=bits))
+
+
+def test_extended_is_baseline_by_another_name(way: str) -> None:
+    """Eight bits with the usual number of tables."""
+    data = of(jpeg(20, 30), process=1)
+    made = Rework(recompress="if-needed", quality=98)(data)
+    assert jpeg_coding(made).baseline
+    assert psnr(decode(made), decode(data)) > (90 if way == "native" else 38)
+
+
+TURNS = {
+    1: lambda p: p,
+    2: lambda p: cv2.flip(p, 1),
+    3: lambda p: cv2.rotate(p, cv2.ROTATE_180),
+    4: lambda p: cv2.flip(p, 0),
+    5: cv2.transpose,
+    6: lambda p: cv2.rotate(p, cv2.ROTATE_90_CLOCKWISE),
+    7: lambda p: cv2.rotate(cv2.transpose(p), cv2.ROTATE_180),
+    8: lambda p: cv2.rotate(p, cv2.ROTATE_90_COUNTERCLOCKWISE),
+}
+
+
+@pytest.mark.parametrize("turned", TURNS)
+@pytest.mark.parametrize("size", [(60, 80), (61, 83), (9, 2)])
+def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, int], way: str) -> None:
+    """Upright as OpenCV turns it, with and without shrinking; the tag goes, so that nobody turns it again."""
+    picture = photo(*size, 3 if min(size) > 2 else 1)  # colours of so few pixels would only be averaged away
+    data = with_exif(encode("jpg", picture, cv2.IMWRITE_JPEG_QUALITY, 98), tiff(turned))
+    upright = decode(data, cv2.IMREAD_ANYCOLOR)
+    np.testing.assert_array_equal(upright, TURNS[turned](decode(data)))
+    made = Rework(recompress="if-needed", quality=98)(data)
+    if turned == 1:
+        assert made is data
+    else:
+        assert_plain(made, upright.shape)
+        assert orientation(made) == 1
+        assert psnr(decode(made), upright) > 38
+    rework = Rework(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
+    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(rework(data)), wanted) > 38
+
+
+@pytest.mark.parametrize("turned", TURNS)
+@pytest.mark.parametrize(("kind", "options"), [("png", ()), ("webp", (cv2.IMWRITE_WEBP_QUALITY, 95))])
+def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[int, ...]) -> None:
+    """They are applied where the image is encoded anew, and count for its size."""
+    data = with_exif(encode(kind, photo(60, 80), *options), tiff(turned))
+    upright = TURNS[turned](decode(data))
+    rework = Rework(max_pixels=600)
+    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(rework(data)), wanted) > 36
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        photo(60, 80),
+        photo(60, 80, 1),
+        photo(60, 80, 4),
+        photo(60, 80).astype(np.uint16) * 257,
+        photo(60, 80, 1).astype(np.uint16) * 257,
+    ],
+    ids=["color", "grey", "alpha", "color 16", "grey 16"],
+)
+def test_a_png_that_shrinks_stays_a_png(picture: NDArray[Any]) -> None:
+    """With its channels and bits, and without loss; `always` makes a JPEG of it."""
+    data = encode("png", picture)
+    made = Rework(resize_shorter=20, recompress="if-needed")(data)
+    assert probe(made).format == "png"
+    stored = decode(data, cv2.IMREAD_UNCHANGED)
+    assert stored.dtype == picture.dtype
+    wanted = cv2.resize(stored, (27, 20), interpolation=cv2.INTER_AREA)
+    np.testing.assert_array_equal(decode(made, cv2.IMREAD_UNCHANGED), wanted)
+    assert_plain(Rework(recompress="always")(data), picture.shape if picture.ndim == 2 else (*picture.shape[:2], 3))
+
+
+@pytest.mark.parametrize("kind", ["webp", "bmp"])
+def test_webp_and_bmp_become_jpegs(kind: str) -> None:
+    """When they shrink as well as with `always`."""
+    data = encode(kind, photo(60, 80))
+    assert_plain(Rework(recompress="always")(data), (60, 80, 3))
+    wanted = cv2.resize(decode(data), (40, 30), interpolation=cv2.INTER_AREA)
+    made = Rework(resize_shorter=30, quality=95)(data)
+    assert_plain(made, (30, 40, 3))
+    assert psnr(decode(made), wanted) > 34
+
+
+def test_quality_is_kept_to(way: str) -> None:
+    """A lower one gives fewer bytes."""
+    data = encode("jpg", photo(200, 200))
+    sizes = [len(Rework(recompress="always", quality=quality)(data)) for quality in (1, 50, 92, 100)]
+    assert sizes == sorted(set(sizes))
+
+
+def test_large_results(way: str) -> None:
+    """More than the memory that is there at first."""
+    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
+    data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
+    made = Rework(recompress="always", quality=100)(data)
+    assert len(made) > 300_000
+    assert_plain(made, (700, 900, 3))
+
+
+DAMAGED = {
+    "cut within the scan": lambda data: data[: len(data) // 2] + b"\xff\xd9",
+    "cut in the last rows": lambda data: data[:-60] + b"\xff\xd9",
+    "an end in its midst": lambda data: data[: len(data) // 2] + b"\xff\xd9" + data[len(data) // 2 :],
+}
+
+
+@compiled
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("how", DAMAGED)
+def test_missing_pixels_are_a_bad_sample(how: str, progressive: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """Decoders would paint them grey and say so on stderr; here the sample is refused and nothing is printed."""
+    whole = encode("jpg", photo(300, 400), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    data = DAMAGED[how](whole)
+    probe(data)
+    for rework in (Rework(resize_shorter=100), Rework(recompress="always"), Rework(recompress="if-needed")):
+        if progressive or rework.recompress != "if-needed":
+            with pytest.raises(BadSample, match=r"the jpeg image is damaged: Corrupt JPEG data"):
+                rework(data)
+    assert Rework(recompress="always")(whole)  # what comes next is not harmed
+    assert capfd.readouterr().err == ""
+
+
+def test_bytes_before_the_end_are_no_damage(way: str) -> None:
+    """Some cameras pad their files; every pixel is there."""
+    whole = encode("jpg", photo(100, 80))
+    padded = whole[:-2] + b"\0" * 50 + whole[-2:]
+    made = Rework(resize_shorter=50)(padded)
+    assert made == Rework(resize_shorter=50)(whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"no image at all", "not a JPEG"),
+        (jpeg(90, 70)[:500], "cut short"),
+        (spoiled(jpeg(90, 70)), "does not decode"),
+        (png(90, 70)[:60] + png(90, 70)[-12:], "does not decode"),
+        (struct.pack("<2sIHHI", b"BM", 26, 0, 0, 26) + struct.pack("<IHHHH", 12, 0, 9, 1, 24), "no pixels"),
+    ],
+)
+def test_what_cannot_be_decoded_is_a_bad_sample(data: bytes, message: str, way: str) -> None:
+    """Where it has to be decoded."""
+    with pytest.raises(BadSample, match=message):
+        Rework(resize_shorter=8)(data)
+
+
+def sized(data: bytes, height: int, width: int) -> bytes:
+    """A JPEG whose header claims another size."""
+    frame = re.search(rb"\xff[\xc0\xc2]", data)
+    assert frame
+    return data[: frame.start() + 5] + struct.pack(">HH", height, width) + data[frame.start() + 9 :]
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("recompress", ["never", "if-needed", "always"])
+def test_a_header_that_claims_too_much(progressive: bool, recompress: Any, way: str) -> None:
+    """It is refused before any memory is asked for."""
+    data = sized(jpeg(90, 70, progressive=progressive), 65500, 65500)
+    with pytest.raises(BadSample, match=f"claims 65500 x 65500 pixels, at most {MOST_PIXELS} are taken"):
+        Rework(resize_shorter=64, recompress=recompress)(data)
+
+
+@compiled
+def test_a_header_that_claims_much_is_found_out_soon() -> None:
+    """The pixels are not there; nothing is made of them."""
+    with pytest.raises(BadSample, match="damaged"):
+        Rework(resize_shorter=64)(sized(jpeg(90, 70), 20_000, 20_000))
+
+
+def test_sides_that_jpeg_does_not_have(way: str) -> None:
+    """PNG knows longer ones."""
+    data = encode("png", np.zeros((1, 65501), np.uint8))
+    with pytest.raises(BadSample, match="at most 65500 pixels a side, this image 1 x 65501"):
+        Rework(recompress="always")(data)
+
+
+@compiled
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.booleans(), st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), min_size=1, max_size=5))
+def test_damaged_bytes_do_no_harm(progressive: bool, changes: list[tuple[int, int]]) -> None:
+    """Whatever a JPEG says, C makes a picture, leaves the file to others or refuses it."""
+    data = bytearray(jpeg(40, 50, progressive=progressive))
+    for place, value in changes:
+        data[place % len(data)] = value
+    for make in (recode.transcode, lambda data: recode.recode(data, (21, 13), (True, False, True), 90)):
+        try:
+            made = make(bytes(data))
+        except BadSample:
+            continue
+        assert made is None or probe(made).format == "jpeg"
+
+
+def test_what_c_is_not_asked_for(way: str) -> None:
+    """It makes nothing larger, nothing without pixels, and no average that is very steep: then OpenCV has its turn."""
+    data = encode("jpg", photo(300, 3))
+    if way == "native":
+        for size in ((301, 3), (300, 4), (0, 3), (300, 0), (1, 3)):
+            assert recode.recode(data, size, (False, False, False), 90) is None
+    made = Rework(max_pixels=1)(data)
+    assert_plain(made, (1, 1, 3))
+
+
+@compiled
+def test_nothing_of_one_file_gets_into_the_next() -> None:
+    """Tables of the last file, in particular, which libjpeg would keep. Without any it takes those of films."""
+    data = encode("jpg", photo(200, 150))
+    rework = Rework(resize_shorter=80)
+    first = rework(data)
+    for name in FORMS:
+        Rework(recompress="if-needed")(FORMS[name])
+        assert rework(data) == first
+        assert rework(without(data, DHT)) == first
+
+
+SAME = """
+import hashlib, sys
+from pathlib import Path
+from shardio.conversion.reencode import Rework
+data = Path(sys.argv[1]).read_bytes()
+for rework in (Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework(recompress="always")):
+    print(hashlib.sha256(rework(data)).hexdigest())
+"""
+
+
+def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
+    """A shard's bytes don't depend on who writes it, nor on what was made before."""
+    data = encode("jpg", photo(200, 150), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    reworks = Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework(recompress="always")
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda _: [rework(data) for rework in reworks], range(24)))
+    assert all(run == runs[0] for run in runs)
+    (tmp_path / "x.jpg").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-c", SAME, str(tmp_path / "x.jpg")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [hashlib.sha256(made).hexdigest() for made in runs[0]]
+
+
+@compiled
+def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And made anew for the next one."""
+    data = encode("jpg", photo(200, 150))
+    first = Rework(resize_shorter=50)(data)
+    monkeypatch.setattr(recode, "_LARGE", 100)
+    assert [Rework(resize_shorter=50)(data) for _ in range(3)] == [first] * 3
+    assert not hasattr(recode._local, "recoder")
+
+
+@compiled
+def test_wide_and_plain_kernels_average_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every processor gives the same bytes."""
+    plain = tmp_path / "plain.so"
+    sources = [str(path) for path in native.FILE.parent.glob("*.c")]
+    command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
+    subprocess.run([*command, "-ljpeg", "-lm"], check=True)
+    data = [encode("jpg", photo(230, 310)), encode("jpg", photo(64, 91, 1))]
+    made = []
+    for file in (native.FILE, plain):
+        monkeypatch.setattr(native, "FILE", file)
+        native.library.cache_clear()
+        made.append([Rework(resize_shorter=to)(file) for file in data for to in (1, 5, 21, 32, 50, 60)])
+    native.library.cache_clear()
+    assert made[0] == made[1]

@@ -1,0 +1,188 @@
+"""Samples changed on their way: pixels that become images. Sizes and dtypes: test_cli_convert.py, test_reencode.py."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from _cli import run
+from numpy.typing import NDArray
+
+import shardio
+from shardio.conversion import convert
+from shardio.conversion.reencode import Rework
+from shardio.conversion.transformed_source import Reworked
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.format.fields import Field, infer_fields
+from shardio.system.types import Sample
+
+NONE = Rework()
+
+
+class Samples:
+    """Samples in a list."""
+
+    metadata = {"source": "list"}
+
+    def __init__(self, samples: list[Sample], fields: dict[str, Field] | None = None) -> None:
+        self._samples, self.fields = samples, fields or infer_fields(samples[0])
+
+    def sizes(self) -> NDArray[np.int64]:
+        """One byte each."""
+        return np.ones(len(self._samples), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._samples[index]
+
+
+def noise(*shape: int) -> NDArray[np.uint8]:
+    """Random pixels."""
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def decoded(data: bytes) -> NDArray[Any]:
+    """Grey [h, w] or RGB [h, w, 3]."""
+    found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    return found[..., ::-1] if found.ndim == 3 else found
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "channels"), [((5, 7), 1), ((5, 7, 1), 1), ((5, 7, 3), 3), ((3, 5, 7), 3), ((1, 5, 7), 1), ((3, 3, 3), 3)]
+)
+def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool) -> None:
+    """Colours first or last; of one size where the arrays are of one shape; other fields stay as they are."""
+    array = noise(*shape)
+    fields = {"a": Field("array", "uint8", shape if fixed else None), "b": Field("array", "uint8", shape)}
+    source = Reworked(Samples([{"a": array, "b": array}], fields), NONE, {}, ["a"])
+    assert source.fields["b"] == fields["b"]
+    first = len(shape) == 3 and shape[2] not in (1, 3)
+    wanted = array.transpose(1, 2, 0) if first else array
+    size = wanted.shape[:2] if fixed else None
+    assert source.fields["a"] == Field("image", shape=size, channels=channels)
+    assert np.array_equal(decoded(source[0]["a"]), wanted[..., 0] if channels == 1 and wanted.ndim == 3 else wanted)
+    assert source[0]["b"] is array
+    assert source.changes == {"pixels": ["a"]}
+
+
+def test_pixels_shrink_like_images() -> None:
+    """What is made of pixels goes on to what is done with images."""
+    source = Reworked(Samples([{"a": noise(20, 40, 3)}]), Rework(resize_shorter=10), {}, ["a"])
+    assert source.fields["a"] == Field("image")
+    assert decoded(source[0]["a"]).shape == (10, 20, 3)
+
+
+def test_pixels_of_several_shapes() -> None:
+    """The first sample tells whether they are grey; then colours would be lost, and are a bad sample."""
+    fields = {"a": Field("array", "uint8")}
+    grey = Reworked(
+        Samples([{"a": noise(4, 5)}, {"a": noise(6, 3, 1)}, {"a": noise(4, 5, 3)}], fields), NONE, {}, ["a"]
+    )
+    assert grey.fields["a"] == Field("image", channels=1)
+    assert decoded(grey[1]["a"]).shape == (6, 3)
+    with pytest.raises(BadSample, match="sample 2 of the source, field 'a': expected grey pixels"):
+        grey[2]
+    mixed = Reworked(Samples([{"a": noise(4, 5, 3)}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
+    assert (mixed.fields["a"].channels, decoded(mixed[1]["a"]).shape) == (3, (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((5, 7), np.float32), "pixels must be uint8, got float32"),
+        (np.zeros((5, 7, 4), np.uint8), "pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got [5, 7, 4]"),
+        (np.zeros(5, np.uint8), "pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got [5]"),
+    ],
+)
+def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
+    """Known from the field: an error of the option."""
+    with pytest.raises(ConfigError, match=re.escape(f"pixels: field 'a': {message}")):
+        Reworked(Samples([{"a": array}]), NONE, {}, ["a"])
+
+
+@pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
+def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
+    """One that is not there, one without arrays, one that is cast as well."""
+    with pytest.raises(
+        ConfigError, match=rf"pixels are fields of arrays that are not cast \(arrays here: a\), got '{name}'"
+    ):
+        Reworked(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
+
+
+def test_empty_pixels_are_bad() -> None:
+    """There is no image without pixels."""
+    source = Reworked(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
+    with pytest.raises(BadSample, match=re.escape("field 'a': pixels: cannot be stored as PNG: [0, 7] of uint8")):
+        source[0]
+
+
+def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
+    """From a .npz by the command line: the Loader crops and flips them."""
+    images = noise(6, 12, 16, 3)
+    np.savez(tmp_path / "in.npz", image=images, label=np.arange(6))
+    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "image", "--to", "hdf5")
+    dataset = shardio.open(tmp_path / "out")
+    assert dataset.fields["image"] == Field("image", shape=(12, 16), channels=3)
+    loader = shardio.Loader(dataset, batch_size=6, shuffle=None, transforms=[shardio.CenterCrop((8, 8))])
+    (batch,) = loader
+    assert np.array_equal(batch["image"].numpy(), images[:, 2:10, 4:12])
+
+
+def test_arrays_of_one_element_become_numbers() -> None:
+    """Labels int64 as all labels; others of their own type, or of the one that is asked for."""
+    sample = {"label": np.full((1, 1), 7, np.uint8), "x": np.ones(1, np.float32), "y": np.ones((1,), np.float64)}
+    source = Reworked(Samples([sample]), NONE, {"y": "float32"}, squeeze=["label", "x", "y"])
+    assert source.fields == {
+        "label": Field("scalar", "int64"),
+        "x": Field("scalar", "float32"),
+        "y": Field("scalar", "float32"),
+    }
+    made = source[0]
+    assert [(name, np.shape(value), np.asarray(value).dtype) for name, value in made.items()] == [
+        ("label", (), np.int64),
+        ("x", (), np.float32),
+        ("y", (), np.float32),
+    ]
+    assert made["label"] == 7
+    for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
+        with pytest.raises(ConfigError, match="squeeze: fields of arrays of one element, got 'a'; there are"):
+            Reworked(Samples([{name: value}]), NONE, {}, squeeze=["a"])
+
+
+def test_arrays_of_more_elements_are_bad_samples() -> None:
+    """Which a conversion may skip."""
+    fields = {"label": Field("array", "int64", (1,))}
+    samples: list[Sample] = [{"label": value} for value in (np.ones(1, np.int64), np.ones(2, np.int64), None)]
+    source = Reworked(Samples(samples, fields), NONE, {}, squeeze=["label"])
+    assert source[0]["label"] == 1
+    for number, told in ((1, "expected one number, got [2] of int64"), (2, "expected one number, got [] of object")):
+        with pytest.raises(BadSample, match=re.escape(f"sample {number} of the source, field 'label': {told}")):
+            source[number]
+
+
+def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
+    """The next one does; none at all is an error of the source."""
+
+    class Damaged(Samples):
+        def __getitem__(self, index: int) -> Sample:
+            if not index:
+                raise BadSample("the first")
+            return super().__getitem__(index)
+
+    fields = {"a": Field("array", "uint8")}
+    source = Reworked(Damaged([{}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
+    assert source.fields["a"].channels == 1
+    with pytest.raises(BadSample, match="the first"):
+        Reworked(Damaged([{}], fields), NONE, {}, ["a"])
+    with pytest.raises(SourceError, match="holds no samples"):
+        Reworked(Samples([], fields), NONE, {}, ["a"])
+
+
+def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
+    """Going on with a conversion that made no images of them is refused."""
+    source = Samples([{"a": noise(4, 5, 3)}])
+    convert(source, tmp_path / "out")
+    with pytest.raises(ConfigError, match="give the same source and options"):
+        convert(Reworked(source, NONE, {}, ["a"]), tmp_path / "out", resume=True)

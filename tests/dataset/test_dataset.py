@@ -1,0 +1,454 @@
+"""Datasets written and read back: every container holds the same, and nothing half-written passes for whole."""
+
+import json
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+
+import shardio
+from shardio.care.verify import verify
+from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardCorrupt
+from shardio.format import manifest
+
+CONTAINERS = ["tar", "hdf5", "lmdb"]
+
+
+FIELDS = {
+    "image": "image",
+    "label": "int64",
+    "key": "text",
+    "grid": ("float32", (2, 3)),
+    "points": shardio.Field("array", dtype="int16"),
+    "blob": "bytes",
+    "note": "json",
+}
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample with a field of every kind."""
+    return {
+        "image": jpeg(20 + number % 3, 30, seed=number),
+        "label": number % 7,
+        "key": f"päth/{number}.jpg",
+        "grid": np.full((2, 3), number, np.float32),
+        "points": np.arange(number % 4, dtype=np.int16),
+        "blob": bytes([number % 256]) * (number % 5),
+        "note": {"n": number, "tags": ["a", None]},
+    }
+
+
+def write(path: Path, container: str = "tar", count: int = 40, **options: Any) -> shardio.Dataset:
+    """A dataset of `count` samples in several shards."""
+    with shardio.create(path, container=container, **{"shard_size": "8KB", "fields": FIELDS} | options) as writer:
+        for number in range(count):
+            writer.append(sample(number))
+    return shardio.open(path)
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether two samples have the same fields and values."""
+    return found.keys() == expected.keys() and all(np.array_equal(found[n], expected[n]) for n in expected)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_what_was_written_is_read(tmp_path: Path, container: str) -> None:
+    """Every kind of field comes back from every container, one by one and many at once, in the order asked for."""
+    ds = write(tmp_path / "d", container)
+    assert len(ds) == 40
+    assert len(ds.manifest.shards) > 3
+    assert all(same(ds[number], sample(number)) for number in range(40))
+    assert same(ds[-1], sample(39))
+    wanted = [38, 3, 3, 0, 21]
+    found = ds.read(wanted)
+    assert found["label"].dtype == np.int64
+    assert found["grid"].shape == (5, 2, 3)
+    for row, number in enumerate(wanted):
+        assert same({name: column[row] for name, column in found.items()}, sample(number))
+    assert list(ds.read([5], ["key"])) == ["key"]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_the_digest_names_the_content(tmp_path: Path) -> None:
+    """The same samples have one digest in every container and shard size; another order or value has another."""
+    kept = {
+        write(tmp_path / f"a{n}", c, shard_size=s).digest
+        for n, (c, s) in enumerate([("tar", "3KB"), ("hdf5", "9KB"), ("lmdb", "1GB")])
+    }
+    assert len(kept) == 1
+    assert shardio.from_samples([sample(n) for n in range(40)], FIELDS).digest in kept
+    assert shardio.from_samples([sample(n) for n in [1, 0, *range(2, 40)]], FIELDS).digest not in kept
+    assert shardio.from_samples([sample(n) | {"label": 0} for n in range(40)], FIELDS).digest not in kept
+
+
+def test_a_dataset_in_memory_is_a_dataset() -> None:
+    """from_samples reads as one on disk does, and survives pickling."""
+    ds = shardio.from_samples([sample(n) for n in range(25)], FIELDS, shard_samples=10)
+    assert ds.manifest.shards.samples.tolist() == [10, 10, 5]
+    again = pickle.loads(pickle.dumps(ds))  # noqa: S301  # our own
+    assert all(same(again[n], sample(n)) for n in range(25))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_it_works_in_another_process(tmp_path: Path, container: str, method: str) -> None:
+    """A dataset that was read here is read by a forked child, and by a new process that it was pickled to."""
+    ds = write(tmp_path / "d", container, count=12)
+    assert same(ds[11], sample(11))
+    context = multiprocessing.get_context(method)
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_read_labels, args=(ds, send))
+    process.start()
+    assert receive.poll(60)
+    assert receive.recv() == [n % 7 for n in range(12)]
+    process.join()
+    assert ds.read([3], ["key"])["key"] == [sample(3)["key"]]
+
+
+def _read_labels(ds: shardio.Dataset, send: Any) -> None:
+    send.send(ds.read(range(len(ds)), ["label", "key"])["label"].tolist())
+
+
+def test_images_that_share_a_size_say_so(tmp_path: Path) -> None:
+    """The manifest tells the common (height, width), which lets batches be stacked; None where they differ."""
+    same_size = shardio.from_samples([{"image": jpeg(8, 9, seed=n)} for n in range(3)])
+    assert same_size.fields["image"].shape == (8, 9)
+    assert shardio.from_samples([sample(0), sample(1)], FIELDS).fields["image"].shape is None
+
+
+def test_fields_may_be_given_in_short(tmp_path: Path) -> None:
+    """A kind, a dtype, or a dtype and a shape are enough."""
+    with shardio.create(
+        tmp_path / "d", container="hdf5", fields={"image": "image", "label": "int16", "x": ("float16", (2,))}
+    ) as w:
+        w.append({"image": jpeg(), "label": 3, "x": np.ones(2, np.float16)})
+    assert shardio.open(tmp_path / "d").read([0])["label"].dtype == np.int16
+
+
+def test_an_empty_dataset_is_a_dataset(tmp_path: Path) -> None:
+    """No samples are fine, as long as somebody says what they would have been."""
+    with shardio.create(tmp_path / "d", fields={"label": "int64"}):
+        pass
+    assert len(shardio.open(tmp_path / "d")) == 0
+    with pytest.raises(ConfigError, match="no sample was written"), shardio.create(tmp_path / "e"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": b""}, r"sample 1 \(key päth/1.jpg\): field 'image': the image is empty"),
+        ({"image": jpeg()[:-30]}, "field 'image': the jpeg image is cut short"),
+        ({"label": 2.5}, "field 'label': int64 cannot hold 2.5"),
+        ({"label": 2**63}, "field 'label'"),
+        ({"grid": np.ones((3, 2), np.float32)}, r"field 'grid': expected shape \(2, 3\), got \(3, 2\)"),
+        ({"key": b"bytes"}, "field 'key': expected str, got bytes"),
+        ({"note": {1, 2}}, "field 'note': not JSON"),
+        ({"more": 1}, "not a field: more"),
+    ],
+)
+def test_a_bad_sample_is_named_and_leaves_no_trace(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """append says which sample and field and why; the dataset goes on without it."""
+    with shardio.create(tmp_path / "d", container="hdf5", fields=FIELDS) as writer:
+        writer.append(sample(0))
+        with pytest.raises(BadSample, match=message):
+            writer.append(sample(1) | change)
+        writer.append(sample(2))
+    ds = shardio.open(tmp_path / "d")
+    assert [same(ds[0], sample(0)), same(ds[1], sample(2)), len(ds)] == [True, True, 2]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_what_was_cut_off_is_no_dataset(tmp_path: Path) -> None:
+    """An error in the middle leaves nothing, and an older dataset as it was."""
+
+    def cut_off() -> None:
+        with shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB") as writer:
+            for number in range(30):
+                writer.append(sample(number))
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        cut_off()
+    assert not list((tmp_path / "d").iterdir())
+    with pytest.raises(NotADataset, match="may have been cut off"):
+        shardio.open(tmp_path / "d")
+    assert len(write(tmp_path / "d")) == 40
+
+
+def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
+    """A writer killed in the middle of a shard leaves no manifest, and no partial shard under a shard's name."""
+    child = os.fork()
+    if child == 0:
+        writer = shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB")
+        for number in range(33):
+            writer.append(sample(number))
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "d")
+    whole = write(tmp_path / "whole")
+    (hidden,) = (tmp_path / "d").iterdir()
+    names = {path.name: path for path in hidden.iterdir() if path.is_file()}
+    assert names
+    for name, path in names.items():
+        assert path.read_bytes() == (whole.path / name).read_bytes()
+    with pytest.raises(ConfigError, match="overwrite replaces what is left of an unfinished one"):
+        shardio.create(tmp_path / "d")
+    assert len(write(tmp_path / "d", overwrite=True)) == 40
+    assert not hidden.exists()
+
+
+def test_other_peoples_files_are_never_removed(tmp_path: Path) -> None:
+    """overwrite replaces datasets and nothing else; files that are called like shards may be somebody's, too."""
+    for name in ("notes.txt", "shard-000000.tar"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(ConfigError, match=rf"must be empty; it holds {name}"):
+            shardio.create(folder, overwrite=True)
+        assert (folder / name).read_text() == "mine"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a file system can only be mounted by root")
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_full_disk_is_an_error_and_no_dataset(tmp_path: Path, container: str) -> None:
+    """On a full disk the error is the system's own, and nothing is left of it."""
+
+    def fill(path: Path) -> None:
+        with shardio.create(path, container=container, shard_size="100KB") as writer:
+            for number in range(3000):
+                writer.append({"blob": bytes(999), "label": number})
+
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {disk} 2>/dev/null"):
+        pytest.skip("no right to mount here")
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            fill(disk / "d")
+        with pytest.raises(NotADataset):
+            shardio.open(disk / "d")
+        assert not list((disk / "d").iterdir())
+    finally:
+        os.system(f"umount {disk}")
+
+
+def _rename(m: dict[str, Any]) -> dict[str, Any]:
+    return m | {"shards": m["shards"] | {"names": ["../../etc/passwd", *m["shards"]["names"][1:]]}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda m: m | {"format": "other"}, "format is 'other'"),
+        (lambda m: m | {"version": 99}, "version 99 was written by another release"),
+        (lambda m: m | {"samples": 1}, "samples is 1, but the shards hold 40"),
+        (lambda m: m | {"fields": {}}, "at least one field"),
+        (_rename, "not the name of a file"),
+        (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "equally many"),
+        (lambda m: {"format": "shardio", "version": 1}, "missing required field"),
+        (lambda m: [], "Expected `object`"),
+    ],
+)
+def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    """What is wrong in shardio.json is named, and a shard's name never leads out of the directory."""
+    ds = write(tmp_path / "d")
+    path = tmp_path / "d" / manifest.FILE_NAME
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(ManifestError, match=message):
+        shardio.open(ds.path)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_damage_is_found(tmp_path: Path, container: str) -> None:
+    """One changed byte, a missing file and a file cut short are each found and named."""
+    ds = write(tmp_path / "d", container)
+    names = ds.manifest.shards.names
+    flipped, gone, short = (tmp_path / "d" / names[number] for number in (0, 1, 2))
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    gone.unlink()
+    os.truncate(short, short.stat().st_size // 2)
+    problems = verify(shardio.open(ds.path)).problems
+    assert len(problems) == 3
+    for problem, name, word in zip(problems, names, ["checksum", "missing", "bytes"], strict=False):
+        assert name in problem
+        assert word in problem
+    with pytest.raises(ShardCorrupt, match=names[1]):
+        shardio.open(ds.path).read([ds.manifest.shards.starts[1]])
+
+
+def test_deep_verification_finds_a_forged_shard(tmp_path: Path) -> None:
+    """A whole shard of other samples, with the manifest's checksum adjusted, is found by its samples."""
+    ds = write(tmp_path / "d", "hdf5")
+    import h5py
+
+    path = tmp_path / "d" / ds.manifest.shards.names[1]
+    with h5py.File(path, "r+") as file:
+        file["label"][2] = 6 - file["label"][2]
+    stored = json.loads((ds.path / manifest.FILE_NAME).read_text())
+    from shardio.format import checksums
+
+    size, checksum = checksums.of_files([path])
+    stored["shards"]["bytes"][1], stored["shards"]["checksums"][1] = size, checksum
+    (ds.path / manifest.FILE_NAME).write_text(json.dumps(stored))
+    assert verify(shardio.open(ds.path)).problems == ()
+    (problem,) = verify(shardio.open(ds.path), deep=True).problems
+    assert "shard-000001.h5, row 2" in problem
+    assert "checksum" in problem
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_same_samples_give_the_same_bytes(tmp_path: Path, container: str) -> None:
+    """Writing twice gives identical files, the manifest included."""
+    first, second = write(tmp_path / "a", container), write(tmp_path / "b", container)
+    for path in sorted(first.path.iterdir()):
+        assert path.read_bytes() == (second.path / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda ds: ds[40], IndexError, r"index must be in \[0, 40\), got 40"),
+        (lambda ds: ds.read([3, -1]), IndexError, r"\[0, 40\), got -1"),
+        (lambda ds: ds.read([0], ["nope"]), ConfigError, "no field 'nope'; there are image"),
+        (lambda ds: ds.select(np.array([0])).column("image"), ConfigError, r"read it with values\(\)"),
+        (lambda ds: ds.select(np.array([0])).values("label"), ConfigError, r"read it with column\(\)"),
+    ],
+)
+def test_wrong_questions_are_refused(tmp_path: Path, use: Any, error: type[Exception], message: str) -> None:
+    """Each message names the rule and the value."""
+    ds = write(tmp_path / "d")
+    with pytest.raises(error, match=message):
+        use(ds)
+
+
+def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some shards are open at a time, and all can be read."""
+    ds = write(tmp_path / "d", count=60, shard_size="1KB")
+    monkeypatch.setattr(ds._readers, "limit", 4)
+    assert len(ds.manifest.shards) > 20
+    assert ds.read(range(60), ["label"])["label"].tolist() == [n % 7 for n in range(60)]
+    assert len(ds._readers._open) <= 4
+
+
+def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """A replacement that fails, by a bad option or in the middle, leaves the old dataset as it was."""
+    old = write(tmp_path / "d", count=9)
+    before = {path.name: path.read_bytes() for path in old.path.iterdir()}
+
+    def fail() -> None:
+        with shardio.create(tmp_path / "d", overwrite=True, fields=FIELDS, shard_size="1KB") as writer:
+            for number in range(30):
+                writer.append(sample(number))
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fail()
+    with (
+        pytest.raises(ConfigError, match="compression"),
+        shardio.create(tmp_path / "d", overwrite=True, compression="x") as w,
+    ):
+        w.append(sample(0))
+    assert {path.name: path.read_bytes() for path in old.path.iterdir()} == before
+    new = write(tmp_path / "d", "hdf5", count=5, overwrite=True)
+    assert len(new) == 5
+    assert all(path.suffix in (".h5", ".json") for path in new.path.iterdir())
+
+
+def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:
+    """Names that only look like shardio's, folders and links among them, are refused before anything is touched."""
+    write(tmp_path / "d", count=3)
+    for number, make in enumerate(
+        [lambda p: p.mkdir(), lambda p: p.write_text("mine"), lambda p: p.symlink_to(tmp_path)]
+    ):
+        stray = tmp_path / "d" / ("shard-notes", "shard-foo.docx", "shard-000009.tar")[number]
+        make(stray)
+        with pytest.raises(ConfigError, match=f"it holds {stray.name}"):
+            shardio.create(tmp_path / "d", overwrite=True)
+        assert len(shardio.open(tmp_path / "d")) == 3
+        stray.rmdir() if number == 0 else stray.unlink()
+
+
+def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of the disk, close() raises too: what may lack a part never gets a manifest."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = shardio.create(tmp_path / "d")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    blobs = [{"blob": os.urandom(100_000)} for _ in range(100)]
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            list(map(writer.append, blobs))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(shardio.ShardioError, match="writing failed before"):
+        writer.close()
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "d")
+
+
+def test_a_memoryview_is_its_bytes(tmp_path: Path) -> None:
+    """Views of numbers and views with gaps are stored as plain bytes, with the right checksum."""
+    with shardio.create(tmp_path / "d", fields={"b": "bytes"}) as writer:
+        writer.append({"b": memoryview(np.arange(10))})
+        writer.append({"b": memoryview(b"abcdef")[::2]})
+    ds = shardio.open(tmp_path / "d")
+    assert [ds[0]["b"], ds[1]["b"]] == [np.arange(10).tobytes(), b"ace"]
+    assert verify(ds, deep=True).problems == ()
+
+
+def test_a_damaged_value_is_named(tmp_path: Path) -> None:
+    """Text that is no UTF-8 any more says which sample it is."""
+    with shardio.create(tmp_path / "d", fields={"v": "text", "key": "text"}) as writer:
+        for number in range(4):
+            writer.append({"v": f"hello{number}", "key": f"k{number}"})
+    shard = tmp_path / "d" / "shard-000000.tar"
+    shard.write_bytes(shard.read_bytes().replace(b"hello2", b"h\xfflo\xff2"))
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, row 2 \(sample 2, key k2\), field 'v': not text"):
+        shardio.open(tmp_path / "d").read(range(4))
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets opened by a relative path, and those in memory, do not care."""
+    write(tmp_path / "d", count=3)
+    monkeypatch.chdir(tmp_path)
+    on_disk, in_memory = shardio.open("d"), shardio.from_samples([{"x": 1}])
+    monkeypatch.chdir("/")
+    assert on_disk[2]["label"] == 2
+    assert in_memory[0]["x"] == 1
+
+
+def test_a_dataset_in_memory_goes_with_its_last_user() -> None:
+    """Nothing keeps the samples once the dataset is gone."""
+    from shardio.containers import memory
+
+    before = len(memory._SHARDS)
+    ds = shardio.from_samples([{"x": n} for n in range(10)], shard_samples=2)
+    assert len(memory._SHARDS) == before + 5
+    del ds
+    assert len(memory._SHARDS) == before
+
+
+@pytest.mark.parametrize("metadata", [{"a": object()}, {"a": float("nan")}, {1: 2}])
+def test_metadata_is_checked_first(tmp_path: Path, metadata: dict[Any, Any]) -> None:
+    """What is no JSON is refused before anything is written."""
+    with pytest.raises(ConfigError, match="metadata"):
+        shardio.create(tmp_path / "d", metadata=metadata)
+
+
+@pytest.mark.parametrize("indices", [[0.5, 1.0], np.array([True, False])])
+def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
+    """Masks and fractions are refused, not rounded."""
+    with pytest.raises(ConfigError, match="indices must be whole numbers"):
+        write(tmp_path / "d", count=3).read(indices)

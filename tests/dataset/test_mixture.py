@@ -1,0 +1,250 @@
+"""Mixtures: drawn from by weight, each source in whole epochs of its own, exact and elastic as a single dataset is."""
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg, spoiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio import World
+from shardio.errors import ConfigError, StateMismatch
+from shardio.order.interleave import MOST_TURNS, MixedPlan, whole_weights
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+
+
+def numbers(count: int, first: int = 0) -> shardio.Dataset:
+    """Samples that hold a number each, from `first` on."""
+    return shardio.from_samples([{"number": first + n} for n in range(count)], {"number": "int64"}, shard_samples=7)
+
+
+def load(dataset: Any, batch_size: int = 8, **options: Any) -> shardio.Loader:
+    """A loader of a single process with two threads."""
+    return shardio.Loader(dataset, batch_size, **{"world": World(), "threads": 2} | options)
+
+
+@given(
+    sizes=SIZES,
+    weights=st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    n=st.integers(1, 100),
+    seed=st.integers(0, 2**40),
+    shuffle=st.sampled_from(["global", "block", None]),
+)
+@settings(max_examples=60, deadline=None)
+def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: int, seed: int, shuffle: Any) -> None:
+    """Every window holds each source as often as its weight says; every source's samples come in whole epochs."""
+    weights = weights[: len(sizes)]
+    plans = [MixedPlan(n, tuple(sizes), tuple(weights), seed, epoch, shuffle, 4, 3) for epoch in range(4)]
+    drawn = [plan.drawn(np.arange(n)) for plan in plans]
+    indices, draws = (np.concatenate(column) for column in zip(*drawn, strict=True))
+    starts = np.cumsum([0, *sizes])
+    sources = np.searchsorted(starts, indices, "right") - 1
+    length = sum(weights)
+    for first in range(0, len(sources) - length + 1, length):
+        assert np.bincount(sources[first : first + length], minlength=len(sizes)).tolist() == weights
+    for source, size in enumerate(sizes):
+        own = indices[sources == source] - starts[source]
+        for epoch in range(len(own) // size):
+            assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
+    assert len(np.unique(draws)) == len(draws)  # a sample that comes again is not cropped as before
+    some = np.random.default_rng(0).integers(0, n, 20)  # any position alone, in any order
+    assert plans[2].drawn(some)[0].tolist() == drawn[2][0][some].tolist()
+
+
+@given(
+    sizes=SIZES,
+    weights=st.lists(st.integers(1, 5), min_size=4, max_size=4),
+    samples=st.integers(20, 80),
+    worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    batches=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    stop=st.integers(1, 30),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=30, deadline=None)
+def test_elastic_resume(
+    sizes: list[int],
+    weights: list[int],
+    samples: int,
+    worlds: tuple[int, int],
+    batches: tuple[int, int],
+    stop: int,
+    threads: int,
+) -> None:
+    """Stopped after any step and resumed with another world and batch size, it goes on in the same order."""
+    starts = np.cumsum([0, *sizes])
+    sources = {f"s{n}": numbers(size, int(starts[n])) for n, size in enumerate(sizes)}
+    mixed = shardio.mix(sources, dict(zip(sources, weights, strict=False)), samples=samples)
+
+    def ranks(which: int) -> list[shardio.Loader]:
+        size = worlds[which]
+        return [
+            load(mixed, batches[which], world=World(r, size), tail="pad", seed=5, threads=threads) for r in range(size)
+        ]
+
+    def taken(steps: Any) -> list[int]:
+        found = []
+        for step in steps:
+            for batch in step:
+                assert batch["number"].tolist() == batch["index"].tolist()
+                found += batch["index"][batch["valid"]].tolist()
+        return found
+
+    first = ranks(0)
+    iterators = [iter(loader) for loader in first]
+    before = taken([next(it) for it in iterators] for _ in range(min(stop, len(first[0]))))
+    states = [loader.state_dict() for loader in first]
+    assert all(state == states[0] for state in states)
+    assert len(json.dumps(states[0])) < 1024
+    second = ranks(1)
+    for loader in second:
+        loader.load_state_dict(json.loads(json.dumps(states[0])))
+    epoch = states[0]["epoch"]
+    after = taken(zip(*second, strict=True))
+    whole = [int(i) for e in (0, 1) for i in _plan(mixed, 5, e).indices(0, samples)]
+    assert before + after == whole[: samples * (epoch + 1)]
+
+
+def _plan(mixed: shardio.Mixture, seed: int, epoch: int) -> MixedPlan:
+    plan = mixed.plan(seed, "global", 64, 16)
+    assert isinstance(plan, MixedPlan)
+    return replace(plan, epoch=epoch)
+
+
+def test_counts_and_sources() -> None:
+    """`source` says where each sample is from, stats count them, and a small source comes again and again."""
+    mixed = shardio.mix({"big": numbers(300), "small": numbers(5, 300)}, {"big": 3, "small": 1}, samples=80)
+    loader = load(mixed, 8)
+    batches = list(loader)
+    sources = torch.cat([batch["source"] for batch in batches])
+    assert sources.bincount().tolist() == [60, 20]
+    assert loader.stats().sources == {"big": 60, "small": 20}
+    for batch in batches:
+        assert batch["source"].bincount().tolist() == [6, 2]  # each step, as the window divides the batch
+        assert torch.equal(batch["source"] == 1, batch["number"] >= 300)
+    more = torch.cat([batch["number"] for batch in loader])
+    assert (
+        len(
+            {*torch.cat([batch["number"] for batch in batches]).tolist(), *more[more < 300].tolist()}
+            - set(range(300, 305))
+        )
+        == 120
+    )
+
+
+def test_without_weights_every_sample_comes_once() -> None:
+    """As one dataset would."""
+    mixed = shardio.mix({"a": numbers(30), "b": numbers(11, 30)})
+    for _ in range(2):
+        found = [number for batch in load(mixed, 4, tail="pad") for number in batch["number"][batch["valid"]].tolist()]
+        assert sorted(found) == list(range(41))
+        assert found != list(range(41))
+
+
+def photos(count: int, first: int, bad: int = -1) -> list[dict[str, Any]]:
+    """Photos with labels and keys, and a note that other sources do not have; one of them broken."""
+    rows = []
+    for n in range(first, first + count):
+        image = jpeg(20 + n % 3, 24, seed=n)
+        image = spoiled(image) if n == bad else image
+        rows.append({"image": image, "label": n, "key": f"k{n}", f"note{first}": [n]})
+    return rows
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_images_of_different_containers(tmp_path: Path, isolate: bool) -> None:
+    """Sources may be of different containers; a sample's crop is that of its draw, whatever is mixed in one batch."""
+    sources: dict[str, Any] = {"memory": shardio.from_samples(photos(9, 0), shard_samples=4)}
+    for number, container in enumerate(("tar", "hdf5", "lmdb"), 1):
+        rows = photos(9, 9 * number)
+        with shardio.create(tmp_path / container, container=container, shard_size=4000) as writer:
+            for row in rows:
+                writer.append(row)
+        sources[container] = tmp_path / container
+    mixed = shardio.mix(sources, dict.fromkeys(sources, 1))
+    assert list(mixed.fields) == ["image", "label", "key"]
+    options: dict[str, Any] = {"transforms": [shardio.RandomResizedCrop(8)], "seed": 2, "verify": True}
+    batches = list(load(mixed, 9, isolate=isolate, **options))
+    alone = list(load(mixed, 1, threads=1, **options))
+    assert torch.equal(torch.cat([b["image"] for b in batches]), torch.cat([b["image"] for b in alone]))
+    assert torch.cat([b["label"] for b in batches]).sort().values.tolist() == list(range(36))
+    assert [key for b in batches for key in b["key"]] == [f"k{n}" for b in batches for n in b["label"].tolist()]
+    assert torch.equal(torch.cat([b["index"] for b in batches]), torch.cat([b["label"] for b in batches]))
+
+
+def test_a_bad_sample_is_replaced_by_one_of_its_source() -> None:
+    """The weights stay exact, and the record names the source."""
+    sources = {"a": shardio.from_samples(photos(10, 0)), "b": shardio.from_samples(photos(10, 10, bad=13))}
+    mixed = shardio.mix(sources, {"a": 1, "b": 1})
+    loader = load(mixed, 4, transforms=[shardio.RandomResizedCrop(8)], on_bad_sample="replace", max_bad=5)
+    batches = list(loader)
+    assert torch.cat([batch["source"] for batch in batches]).bincount().tolist() == [10, 10]
+    (bad,) = loader.quarantine()
+    assert bad.location.shard.startswith("b/shard-")
+    assert (bad.location.index, bad.location.key) == (13, "k13")
+    assert bad.replaced_by in range(10, 20)
+
+
+def test_a_state_of_another_mixture_is_refused() -> None:
+    """Sources, weights and the length of an epoch are in the digest."""
+    sources = {"a": numbers(20), "b": numbers(20, 20)}
+    state = load(shardio.mix(sources, {"a": 1, "b": 1})).state_dict()
+    again = shardio.mix(sources, {"b": 0.5, "a": 0.5})
+    load(again).load_state_dict(state)
+    load(pickle.loads(pickle.dumps(again))).load_state_dict(state)  # noqa: S301
+    others = [
+        shardio.mix(sources, {"a": 2, "b": 1}),
+        shardio.mix(sources, {"a": 1, "b": 1}, samples=39),
+        shardio.mix(sources),
+        shardio.mix({"b": sources["b"], "a": sources["a"]}, {"a": 1, "b": 1}),
+        sources["a"],
+    ]
+    for other in others:
+        with pytest.raises(StateMismatch, match="the state's digest is 'mix:"):
+            load(other).load_state_dict(state)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-3, 1e3), min_size=1, max_size=6))
+def test_whole_weights_are_close(weights: dict[str, float]) -> None:
+    """Rounded weights are at most one turn off."""
+    whole = whole_weights(weights)
+    total, turns = sum(weights.values()), sum(whole.values())
+    assert turns <= MOST_TURNS + len(weights)
+    for name, weight in weights.items():
+        assert whole[name] >= 1
+        assert abs(whole[name] / turns - weight / total) <= (1 + len(weights)) / MOST_TURNS
+
+
+def test_whole_weights_of_plain_numbers() -> None:
+    """What people write becomes what they mean."""
+    assert whole_weights({"a": 0.7, "b": 0.2, "c": 0.1}) == {"a": 7, "b": 2, "c": 1}
+    assert whole_weights({"a": 100, "b": 50}) == {"a": 2, "b": 1}
+    assert whole_weights({"a": 1e9, "b": 1}) == {"a": 4095, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda a, b: shardio.mix({}), "at least one source"),
+        (lambda a, b: shardio.mix({"a": a, "b": b}, {"a": 1}), "weights must name the sources a, b, got a"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": float("inf")}), "got inf"),
+        (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is a mixture itself"),
+        (lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})), "a mixture has an order of its own"),
+        (lambda a, b: shardio.mix({"a": a}, samples=5), "samples= needs weights="),
+        (lambda a, b: shardio.mix({"a": a}, {"a": 1}, samples=0), "samples must be .*, got 0"),
+        (lambda a, b: shardio.mix({"a": a, "b": b}), "field 'number' is .*int64.* in source 'a', but .* in 'b'"),
+        (lambda a, b: shardio.mix({"a": a, "t": shardio.from_samples([{"t": "x"}])}), "no field in common"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
+    """In words that name the source and the value."""
+    with pytest.raises(ConfigError, match=message):
+        make(numbers(3), shardio.from_samples([{"number": 1.5}]))

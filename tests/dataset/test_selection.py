@@ -1,0 +1,102 @@
+"""Selections: many rows of many shards in one call of compiled code give what the containers give one by one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio import native
+from shardio.containers import direct
+from shardio.errors import ShardCorrupt
+from shardio.format.fields import CHECKSUM, shape_column
+from shardio.testing.samples import FIELDS, sample
+
+COUNT = 60
+COLUMNS = ("tensor", "wide", "label", "weight", "good", CHECKSUM, shape_column("image"))
+VALUES = ("image", "points", "caption", "blob", "meta")
+
+
+@pytest.fixture(scope="module", params=["tar", "hdf5", "lmdb", "memory"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[shardio.Dataset]:
+    """Several shards of every kind of field."""
+    rows = [sample(n) | {"image": picture(n)} for n in range(COUNT)]
+    if request.param == "memory":
+        yield shardio.from_samples(rows, FIELDS, shard_samples=9)
+        return
+    path = tmp_path_factory.mktemp(request.param) / "d"
+    with shardio.create(path, container=request.param, fields=FIELDS, shard_size="40KB") as writer:
+        for row in rows:
+            writer.append(row)
+    yield shardio.open(path)
+
+
+def picture(number: int) -> bytes:
+    """A small JPEG."""
+    return jpeg(8 + number % 5, 9, seed=number)
+
+
+def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
+    """All fields of some samples, values as bytes."""
+    found = dataset.select(np.array(indices, np.int64))
+    columns: dict[str, Any] = {name: found.column(name).tolist() for name in COLUMNS}
+    memory = direct.Memory()
+    return columns | {name: list(map(bytes, found.values(name, memory))) for name in VALUES}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(indices=st.lists(st.integers(0, COUNT - 1), max_size=70))
+def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[int]) -> None:
+    """Any samples, in any order and with repeats: compiled code and the containers' own reads agree."""
+    assert len(dataset.manifest.shards) > 3
+    fast = everything(dataset, indices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
+        assert everything(dataset, indices) == fast
+
+
+def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No field of many shards needs a call for each shard."""
+    if native.library() is None:
+        pytest.skip("not compiled here")
+    for container in ("tar", "hdf5", "lmdb"):
+        with shardio.create(tmp_path / container, container=container, fields=FIELDS, shard_size="40KB") as writer:
+            for number in range(COUNT):
+                writer.append(sample(number) | {"image": picture(number)})
+        opened = shardio.open(tmp_path / container)
+        wanted = everything(opened, [3, 55, 3, 20])
+        with monkeypatch.context() as patch:
+            for reader in opened._readers._open.values():
+                patch.setattr(type(reader), "read", None)
+            assert everything(opened, [3, 55, 3, 20]) == wanted
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5"])
+@pytest.mark.parametrize("name", ["image", "wide"])
+def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: str) -> None:
+    """What compiled code could not read is told by the container: which file, field and row."""
+    path = tmp_path / "d"
+    field = FIELDS[name]
+    with shardio.create(path, container=container, fields={name: field}, shard_size="1MB") as writer:
+        for number in range(COUNT):
+            writer.append({name: picture(number) if name == "image" else sample(number)[name]})
+    opened = shardio.open(path)
+    everyone = np.arange(COUNT)
+    read = opened.select(everyone).column if field.fixed else opened.select(everyone).values
+    read(name)
+    (shard,) = path.glob("shard-*[5r]")
+    values = opened.reader(0).direct(name)
+    assert values is not None
+    size = shard.stat().st_size
+    with shard.open("r+b") as file:
+        file.truncate(size // 4096 * 4096 // 2)
+        with pytest.raises(ShardCorrupt, match=rf"{shard.name}.*'{name}', row \d+"):
+            opened.select(everyone).column(name) if field.fixed else opened.select(everyone).values(
+                name, direct.Memory()
+            )
+        file.truncate(size)  # mapped pages have a file behind them again

@@ -1,0 +1,82 @@
+"""Datasets and a loader's state that an older shardio wrote: they read, verify and resume as they did.
+
+`written_before/make.py` wrote them, with the release candidate before its modules moved into folders.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _cli import run
+
+import shardio
+from shardio import World
+
+FOLDER = Path(__file__).parent / "written_before"
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+DATASETS = ["tar", "hdf5", "lmdb", "others"]  # the last one is a tar of somebody else's, adopted in place
+
+
+def named(value: Any) -> str:
+    """A value's name: its bytes, hashed with what else tells it from others."""
+    if isinstance(value, np.ndarray):
+        value = value.dtype.str.encode() + repr(value.shape).encode() + value.tobytes()
+    data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_samples_read_as_they_were_written(name: str) -> None:
+    """Every value of every sample is the same, byte for byte, and so is the digest."""
+    dataset = shardio.open(FOLDER / name)
+    assert dataset.digest == EXPECTED["digests"][name]
+    assert [{field: named(v) for field, v in dataset[n].items()} for n in range(20)] == EXPECTED["samples"][name]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_deep_verification_finds_nothing(name: str) -> None:
+    """Files, checksums and digests stand as the manifests say."""
+    assert shardio.verify(shardio.open(FOLDER / name), deep=True).found == ()
+
+
+def test_files_are_those_that_were_written() -> None:
+    """No file of the fixture has changed since."""
+    found = {str(path.relative_to(FOLDER)) for name in DATASETS for path in (FOLDER / name).iterdir()}
+    assert found == set(EXPECTED["files"])
+    for path, digest in EXPECTED["files"].items():
+        assert hashlib.sha256((FOLDER / path).read_bytes()).hexdigest() == digest, path
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path: Path) -> None:
+    """A dataset that is written today has the old one's files."""
+    old = shardio.open(FOLDER / container)
+    names = ("label", "key", "note", "points", "row", "raw")
+    fields = {"image": shardio.Field("image"), **{name: old.fields[name] for name in names}}
+    with shardio.create(tmp_path / "new", container=container, fields=fields, shard_size="6KB") as writer:
+        for number in range(len(old)):
+            writer.append(old[number])
+    new = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    assert new == {path.name: path.read_bytes() for path in (FOLDER / container).iterdir()}
+
+
+@pytest.mark.parametrize(("container", "batch_size"), [("hdf5", 4), ("tar", 4), ("lmdb", 2)])
+def test_a_state_goes_on(container: str, batch_size: int) -> None:
+    """The epoch goes on with the samples that the old loader would have delivered next, in its order."""
+    loader = shardio.Loader(FOLDER / container, batch_size, seed=5, threads=1, world=World())
+    loader.load_state_dict(EXPECTED["state"])
+    rest = [index for batch in loader for index in batch["index"].tolist()]
+    assert rest == [index for step in EXPECTED["rest"] for index in step]
+
+
+def test_indexing_again_gives_the_same_index(tmp_path: Path) -> None:
+    """An adopted file's index is written as it was."""
+    (tmp_path / "others").mkdir()
+    shutil.copy(FOLDER / "others" / "photos.tar", tmp_path / "others")
+    run("index", "others", "-o", "others", cwd=tmp_path)
+    index = "others/photos.idx.npy"
+    assert (tmp_path / index).read_bytes() == (FOLDER / index).read_bytes()

@@ -1,0 +1,594 @@
+"""Engines for whole batches: they deliver what the CPU engine does, in its order, whatever the images are."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from _builders import CMYK_JPEG, encode, jpeg, png, spoiled, webp
+from numpy.typing import NDArray
+from PIL import Image
+
+import shardio
+from shardio import World, native
+from shardio.engines.choice import choose
+from shardio.engines.headers import plain
+from shardio.errors import (
+    BadSample,
+    ConfigError,
+    EngineWarning,
+    MissingDependency,
+    PipelineClosed,
+    TooManyBad,
+)
+from shardio.loader.device.prefetcher import Transfer
+from shardio.transforms import Transform
+from shardio.transforms.recipe import Recipe
+
+WHOLE = ["dali", "nvimgcodec"]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CROP = [shardio.RandomResizedCrop(32), shardio.RandomHorizontalFlip()]
+
+
+@cache
+def photo(number: int, progressive: bool = False) -> bytes:
+    """A JPEG that is no photo, but has slopes, edges and noise, of about 120 x 160 pixels."""
+    random = np.random.default_rng(number)
+    height, width = 100 + number % 40, 140 + number % 50
+    y, x = np.mgrid[0:height, 0:width] / 100
+    planes = [127 + 120 * np.sin(a * x + b * y + c) for a, b, c in random.uniform(0, 9, (3, 3))]
+    image = np.clip(np.stack(planes, axis=2) + random.integers(-9, 9, (height, width, 3)), 0, 255).astype(np.uint8)
+    cv2.circle(image, (width // 2, height // 3), 25, random.integers(0, 256, 3).tolist(), -1)
+    return encode("jpg", image, cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive))
+
+
+def dataset(images: Sequence[bytes], channels: int = 3) -> shardio.Dataset:
+    """These images with labels and keys."""
+    rows = [{"image": image, "label": number + 1, "key": f"k{number}"} for number, image in enumerate(images)]
+    fields = {"image": shardio.Field("image", channels=channels), "label": shardio.Field("scalar", "int64")}
+    return shardio.from_samples(rows, fields=fields | {"key": shardio.Field("text")}, shard_samples=11)
+
+
+def load(data: shardio.Dataset, engine: str, batch_size: int = 8, **options: Any) -> shardio.Loader:
+    """A loader of one rank with an engine."""
+    given = {"transforms": CROP, "world": World(), "threads": 2, "seed": 5}
+    return shardio.Loader(data, batch_size, engine=engine, **(given | options))
+
+
+def images_of(batch: dict[str, Any]) -> NDArray[np.float64]:
+    """The images of a batch as numbers."""
+    made: NDArray[np.float64] = batch["image"].double().numpy()
+    return made
+
+
+TRANSFORMS: dict[str, list[Transform]] = {
+    "train": CROP,
+    "antialias": [shardio.RandomResizedCrop(48, antialias=True)],
+    "bicubic": [shardio.RandomResizedCrop(48, interpolation="bicubic", antialias=True)],
+    "validate": [shardio.Resize(64), shardio.CenterCrop(56)],
+    "border": [shardio.CenterCrop(150)],
+    "random crop": [shardio.RandomCrop(90, padding=20), shardio.RandomHorizontalFlip()],
+    "rotate, then crop": [shardio.RandomRotation(20, "bilinear"), shardio.RandomCrop(64)],
+    "twice": [shardio.RandomResizedCrop(64), shardio.RandomHorizontalFlip(), shardio.Resize((40, 50))],
+    "contrastive": [
+        shardio.RandomResizedCrop(48),
+        shardio.RandomHorizontalFlip(),
+        shardio.RandomApply([shardio.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+        shardio.RandomGrayscale(0.2),
+        shardio.GaussianBlur(5),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("engine", WHOLE)
+def test_same_samples_crops_and_pixels(engine: str, name: str) -> None:
+    """Over an epoch of 64 images: indices and labels are equal, pixels within 2 of 255 in the mean of each batch."""
+    data = dataset([photo(number) for number in range(64)])
+    transforms = TRANSFORMS[name]
+    pairs = zip(load(data, "cpu", transforms=transforms), load(data, engine, transforms=transforms), strict=True)
+    for ours, theirs in pairs:
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert ours["label"].tolist() == theirs["label"].tolist()
+        assert ours["key"] == theirs["key"]
+        assert ours["image"].shape == theirs["image"].shape
+        assert theirs["image"].dtype == torch.uint8
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+@pytest.mark.parametrize("name", ["train", "antialias"])
+@pytest.mark.parametrize("engine", WHOLE)
+def test_parity_over_256_images(engine: str, name: str) -> None:
+    """The same indices in every batch, and the pixels of all together within 2 of 255 in the mean."""
+    data, differences = dataset([photo(number) for number in range(256)]), []
+    loaders = (load(data, which, 64, transforms=TRANSFORMS[name]) for which in ("cpu", engine))
+    for ours, theirs in zip(*loaders, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        differences.append(np.abs(images_of(ours) - images_of(theirs)).mean())
+    assert len(differences) == 4
+    assert np.mean(differences) < 2
+
+
+@pytest.mark.parametrize("engine", ["cpu", *WHOLE])
+def test_pillow_judges_the_same_crops(engine: str) -> None:
+    """256 images, cropped and resized with antialias: within 2 of 255 of what Pillow makes of the same crops."""
+    data = dataset([photo(number) for number in range(256)])
+    transforms = [shardio.RandomResizedCrop(64, antialias=True)]
+    recipe = Recipe.of(transforms, channels=3, size=None)
+    differences = []
+    for batch in load(data, engine, 64, transforms=transforms):
+        for index, image in zip(batch["index"].tolist(), batch["image"].numpy(), strict=True):
+            with Image.open(io.BytesIO(photo(index))) as file:
+                size = np.array([[file.height, file.width]], np.int32)
+                steps: Any = recipe.steps(size, seed=5, epoch=0, indices=np.array([index]))
+                top, left, height, width = steps[0].boxes[0].tolist()
+                box = (left, top, left + width, top + height)
+                wanted = np.asarray(file.resize((64, 64), Image.Resampling.BILINEAR, box=box))
+            # Pillow interpolates chroma, and looks beyond the crop for the filter's last taps.
+            differences.append(np.abs(image.astype(int) - wanted).mean())
+    assert np.mean(differences) < 2
+
+
+@pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", True)])
+@pytest.mark.parametrize("engine", ["cpu", *WHOLE])
+def test_numbers_of_every_kind(engine: str, dtype: str, channels_last: bool) -> None:
+    """Floats are [B, C, H, W] of the asked precision, in the asked layout, normalized and erased alike."""
+    data = dataset([photo(number) for number in range(16)])
+    erase = shardio.RandomErasing(1.0, value=(0.5, -1.0, 2.0))
+    transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype=dtype), erase]  # type: ignore[arg-type]
+    plain_bytes = list(load(data, "cpu"))
+    for bytes_of, batch in zip(
+        plain_bytes, load(data, engine, transforms=transforms, channels_last=channels_last), strict=True
+    ):
+        image = batch["image"]
+        assert image.dtype == getattr(torch, dtype)
+        assert image.shape == (8, 3, 32, 32)
+        assert image.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        wanted = (bytes_of["image"].permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(
+            STD
+        ).view(3, 1, 1)
+        erased = (image == torch.tensor((0.5, -1.0, 2.0)).view(3, 1, 1)).all(dim=1, keepdim=True)
+        shares = erased.float().mean(dim=(1, 2, 3))
+        assert shares.min() > 0.01
+        assert shares.max() < 0.5
+        assert ((image.float() - wanted).abs() * ~erased).mean() < 0.04
+
+
+ODD = {
+    "cmyk": CMYK_JPEG,
+    "png": png(30, 40),
+    "16-bit png": png(30, 40, dtype=np.uint16),
+    "rgba png": png(30, 40, 4),
+    "webp": webp(30, 40),
+    "grey jpeg": jpeg(30, 40, 1),
+    "progressive": photo(3, progressive=True),
+    "small": jpeg(1, 1),
+}
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_odd_images_come_in_their_places(engine: str) -> None:
+    """What a decoder of whole batches would stumble over is made by the CPU engine, and the batch is whole."""
+    images = [photo(number) for number in range(24)]
+    for place, odd in zip(range(1, 24, 3), ODD.values(), strict=True):
+        images[place] = odd
+    data = dataset(images)
+    for ours, theirs in zip(load(data, "cpu"), load(data, engine), strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert np.abs(images_of(ours) - images_of(theirs)).mean(axis=(1, 2, 3)).max() < 4
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
+    """Then the engine has nothing to do, and the batches behind it come as before."""
+    data = dataset([*(png(30, 40, seed=number) for number in range(8)), *(photo(number) for number in range(8))])
+    pairs = zip(load(data, "cpu", shuffle=None), load(data, engine, shuffle=None), strict=True)
+    for ours, theirs in pairs:
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+def broken_png(number: int) -> bytes:
+    """A PNG whose pixels do not unpack: the CPU engine gets it, and refuses it."""
+    whole = bytearray(png(30, 40, seed=number))
+    middle = whole.index(b"IDAT") + 8
+    whole[middle : middle + 40] = bytes(40)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("broken", [lambda number: spoiled(photo(number)), broken_png], ids=["jpeg", "png"])
+@pytest.mark.parametrize("action", ["raise", "replace", "mask"])
+@pytest.mark.parametrize("engine", WHOLE)
+def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Callable[[int], bytes]) -> None:
+    """They are raised with their place, replaced or masked as by the CPU engine, and what is behind them comes."""
+    bad = [7, 22]
+    data = dataset([broken(number) if number in bad else photo(number) for number in range(40)])
+    loader = load(data, engine, on_bad_sample=action, max_bad=0.5)
+    if action == "raise":
+        with pytest.raises(BadSample, match=r"sample (7|22).*field 'image'"):
+            list(loader)
+        return
+    wanted = load(data, "cpu", on_bad_sample=action, max_bad=0.5)
+    for _ in range(2):
+        for ours, theirs in zip(wanted, loader, strict=True):
+            assert ours["index"].tolist() == theirs["index"].tolist()
+            assert ours["label"].tolist() == theirs["label"].tolist()
+            assert ours["key"] == theirs["key"]
+            assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+            if action == "mask":
+                assert ours["valid"].tolist() == theirs["valid"].tolist()
+    assert [one.location.index for one in loader.quarantine()] == [one.location.index for one in wanted.quarantine()]
+    assert sorted(one.location.index for one in loader.quarantine()) == sorted(bad * 2)
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_too_many_bad_images_are_raised(engine: str) -> None:
+    """The budget counts what the engine refuses, too."""
+    data = dataset([spoiled(photo(number)) if number % 5 == 0 else photo(number) for number in range(40)])
+    with pytest.raises(TooManyBad):
+        list(load(data, engine, on_bad_sample="replace", max_bad=3))
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_resumed_on_another_world(engine: str) -> None:
+    """The state is the CPU engine's, so that a job may go on with another engine, world and batch size."""
+    data = dataset([photo(number) for number in range(64)])
+    first = load(data, engine, 8, world=World(0, 2))
+    batches = iter(first)
+    before = [next(batches) for _ in range(2)]
+    state = first.state_dict()
+    del batches
+    for other in (engine, "cpu"):
+        second = load(data, other, 4)
+        second.load_state_dict(state)
+        after = [index for batch in second for index in batch["index"].tolist()]
+        other_rank = load(data, "cpu", 8, world=World(1, 2))
+        seen = [batch["index"].tolist() for batch, _ in zip(other_rank, range(2), strict=False)]
+        delivered = [i for b in before for i in b["index"].tolist()] + [i for batch in seen for i in batch]
+        assert sorted(delivered + after) == list(range(64))
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_batches_are_yours_and_epochs_go_on(engine: str) -> None:
+    """Batches that are kept do not change; a loop left in the middle leaves nothing in the next one."""
+    data = dataset([photo(number) for number in range(48)])
+    loader = load(data, engine)
+    kept = list(loader)
+    copies = [batch["image"].clone() for batch in kept]
+    for _ in loader:
+        break
+    for _ in loader:
+        break
+    third = list(loader)
+    assert all(torch.equal(batch["image"], copy) for batch, copy in zip(kept, copies, strict=True))
+    wanted = load(data, "cpu")
+    wanted.set_epoch(3)
+    assert [b["index"].tolist() for b in wanted] == [b["index"].tolist() for b in third]
+    wanted.set_epoch(3)
+    for ours, theirs in zip(wanted, third, strict=True):
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_padded_tails_grey_fields_and_two_images(engine: str) -> None:
+    """Several image fields have an engine each; grey ones one channel; padding is marked."""
+    rows = [{"left": photo(n), "right": jpeg(40, 50, 1, seed=n), "label": n} for n in range(13)]
+    fields = {
+        "left": shardio.Field("image", channels=3),
+        "right": shardio.Field("image", channels=1),
+        "label": shardio.Field("scalar", "int64"),
+    }
+    data = shardio.from_samples(rows, fields=fields)
+    transforms = {"left": CROP, "right": [shardio.Resize((20, 30)), shardio.ColorJitter(0.3, 0.3, 0.3, 0.3)]}
+    options = {"transforms": transforms, "tail": "pad"}
+    for ours, theirs in zip(load(data, "cpu", 5, **options), load(data, engine, 5, **options), strict=True):
+        assert ours["valid"].tolist() == theirs["valid"].tolist()
+        for name, shape in (("left", (5, 32, 32, 3)), ("right", (5, 20, 30, 1))):
+            assert theirs[name].shape == shape
+            assert (ours[name].double() - theirs[name].double()).abs().mean() < 2
+
+
+def test_what_an_engine_cannot_do_is_said() -> None:
+    """Before anything is started, with the reason; auto takes the CPU engine then."""
+    data = dataset([photo(number) for number in range(8)])
+    for options, message in (
+        ({"map": dict}, "cannot serve map"),
+        ({"isolate": True}, "cannot serve isolate"),
+        ({"transforms": [shardio.Resize(64)]}, "images of different sizes"),
+        ({"engine_options": {"hw_decoder_load": 2}}, r"hw_decoder_load must be in \[0, 1\], got 2"),
+        ({"engine_options": {"threads": 2}}, "has the option hw_decoder_load, not 'threads'"),
+    ):
+        for engine in WHOLE:
+            with pytest.raises(ConfigError, match=message):
+                load(data, engine, **options)
+    with pytest.raises(ConfigError, match="engine must be one of auto, cpu, dali, nvimgcodec, got 'gpu'"):
+        load(data, "gpu")
+    assert len(list(load(data, "auto", transforms=[shardio.Resize(64)]))) == 1
+
+
+def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a GPU DALI, then nvImageCodec; else, and for what they cannot do, the CPU engine."""
+    recipe = Recipe.of(CROP, channels=3, size=None)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    there = {"nvidia.dali", "nvidia.nvimgcodec"}
+    monkeypatch.setattr("shardio.engines.choice.find_spec", lambda name: name if name in there else None)
+    assert choose("auto", gpu, [recipe], why_not=None) == "dali"
+    assert choose("auto", gpu, [recipe], why_not="map") == "cpu"
+    assert choose("auto", gpu, [], why_not=None) == "cpu"
+    assert choose("auto", cpu, [recipe], why_not=None) == "cpu"
+    there.remove("nvidia.dali")
+    assert choose("auto", gpu, [recipe], why_not=None) == "nvimgcodec"
+    there.clear()
+    assert choose("auto", gpu, [recipe], why_not=None) == "cpu"
+
+
+def test_dali_is_imported_only_where_it_is_used() -> None:
+    """Neither shardio nor a loader with the CPU engine imports it; without it an engine says how to get it."""
+    code = """
+import sys, shardio
+sys.modules["nvidia.dali"] = None
+rows = [{"image": bytes.fromhex("JPEG")} for _ in range(4)]
+data = shardio.from_samples(rows)
+crop = [shardio.RandomResizedCrop(8)]
+for engine in ("auto", "cpu"):
+    assert len(list(shardio.Loader(data, 2, transforms=crop, engine=engine))) == 2
+assert not any(name.startswith("nvidia.dali") for name in sys.modules if name != "nvidia.dali")
+try:
+    shardio.Loader(data, 2, transforms=crop, engine="dali")
+except shardio.ShardioError as error:
+    print(type(error).__name__, error)
+""".replace("JPEG", jpeg(20, 20).hex())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{MissingDependency.__name__} the engine 'dali' needs nvidia.dali: pip install")
+
+
+PLAIN = [
+    (photo(1), True),
+    (photo(1, progressive=True), True),
+    (jpeg(30, 40, 1), True),
+    (b"", False),
+    (b"\xff\xd8\xff", False),
+    (png(30, 40), False),
+    (CMYK_JPEG, False),
+    (photo(1)[:-30], False),  # cut short
+    (photo(1) + b"\0" * 9, True),  # what follows the end is nobody's concern
+    (photo(1)[:400], False),
+]
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [pytest.param(True, marks=pytest.mark.skipif(native.library() is None, reason="not compiled here")), False],
+)
+def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole grey and YCbCr JPEGs of the stored size are; so they are for the compiled part and without."""
+    if compiled and native.library() is None:
+        pytest.skip("not compiled here")
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (2, 3) for d, ok in PLAIN]
+    found = plain([data for data, _ in PLAIN], np.array(sizes, np.int32))
+    assert found.tolist() == [ok for _, ok in PLAIN]
+    assert not plain([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
+
+
+@pytest.mark.skipif(native.library() is None, reason="only the compiled part tells it")
+def test_rgb_and_odd_precision_are_not_plain() -> None:
+    """JPEGs that hold RGB, by Adobe's mark or by their components' names, and those of 12 bits."""
+    whole = jpeg(30, 40)
+    frame = whole.index(b"\xff\xc0")
+    size = np.array([[30, 40]], np.int32)
+    named = bytearray(whole)
+    named[frame + 10], named[frame + 13], named[frame + 16] = b"RGB"
+    twelve = bytearray(whole)
+    twelve[frame + 4] = 12
+    adobe = whole[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + b"\x00" + whole[2:]
+    assert plain([whole], size).tolist() == [True]
+    assert plain([bytes(named), bytes(twelve), adobe], np.repeat(size, 3, axis=0)).tolist() == [False] * 3
+
+
+def test_headers_of_anything_are_read_within_bounds() -> None:
+    """Cut and changed at random, a header is plain or it is not, and nothing beyond it is read."""
+    if native.library() is None:
+        pytest.skip("not compiled here")
+    random = np.random.default_rng(0)
+    whole = photo(2)
+    size = np.array([cv2.imdecode(np.frombuffer(whole, np.uint8), -1).shape[:2]], np.int32)
+    for _ in range(2000):
+        changed = bytearray(whole[: random.integers(0, 700)])
+        for place in random.integers(0, max(1, len(changed)), 5).tolist() if changed else ():
+            changed[place] = random.integers(0, 256)
+        plain([bytes(changed)], size)
+
+
+LEFT = """
+import os, sys
+import numpy as np, shardio
+from test_engines import CROP, dataset, photo
+
+def rows(loader):
+    return [batch["index"].tolist() for batch in loader]
+
+data = dataset([photo(number) for number in range(24)])
+loader = shardio.Loader(data, 4, transforms=CROP, engine=sys.argv[1], seed=5, world=shardio.World(), threads=2)
+batches = iter(loader)
+next(batches)
+child = os.fork()
+if not child:  # what the engine's libraries had begun stays with the parent: no hang, but a word
+    try:
+        list(loader)
+    except shardio.ShardioError as error:
+        assert "was in use before this process was forked" in str(error)
+        other = shardio.Loader(data, 4, transforms=CROP, engine="cpu", seed=5, world=shardio.World(), threads=2)
+        os._exit(0 if sorted(sum(rows(other), [])) == list(range(24)) else 3)
+    os._exit(4)
+left = [batch["index"].tolist() for batch in batches]
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert len(left) == 5, left
+next(iter(loader))  # and the process ends in the middle of an epoch
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", WHOLE)
+def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
+    """After a fork an engine that was in use says so, and the parent goes on; a process may end in mid-epoch."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, engine],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+HELD = """
+import sys
+from test_engines import CROP, dataset, load, photo
+
+def batches():
+    return iter(load(dataset([photo(number) for number in range(40)]), sys.argv[1]))
+
+if sys.argv[2] == "module":
+    held = batches()
+    next(held)
+else:
+    def ends():
+        held = batches()
+        next(held)
+        raise RuntimeError("enough")
+    ends()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["module", "function"])
+@pytest.mark.parametrize("engine", WHOLE)
+def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
+    """The process ends without a word of it, also where its own error keeps the iterator."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELD, engine, where],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )
+    assert done.returncode == (where == "function"), done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.stderr.count("Traceback") == (where == "function")
+
+
+class Refusing:
+    """An engine that makes nothing."""
+
+    ahead = 1
+    reason = "DALI: out of\n  memory"
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, encoded: Sequence[bytes], sizes: Any, steps: Any) -> None:
+        """Nothing."""
+        self.begun.append(len(encoded))
+
+    def end(self) -> tuple[torch.Tensor, Sequence[int]]:
+        """All are refused."""
+        return torch.empty(0), range(self.begun.pop(0))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no image is to blame the batches come all the same, and a warning gives the engine's reason."""
+    monkeypatch.setattr("shardio.engines.dali.DaliEngine", Refusing)
+    data = dataset([photo(number) for number in range(16)])
+    with pytest.warns(EngineWarning, match="field 'image': 8 images were refused, none is bad.*DALI: out of memory"):
+        found = list(load(data, "dali"))
+    for ours, theirs in zip(load(data, "cpu"), found, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+def test_a_layout_survives_another_process() -> None:
+    """Floats by pixel come from producers as they come from threads, in half precision too."""
+    data = dataset([photo(number) for number in range(8)])
+    transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype="bfloat16")]
+    options = {"transforms": transforms, "channels_last": True}
+    for ours, theirs in zip(load(data, "cpu", **options), load(data, "cpu", isolate=True, **options), strict=True):
+        assert torch.equal(ours["image"], theirs["image"])
+        assert theirs["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while a batch is sent leaves no batch with another one's images, in the next loop or any other."""
+    data = dataset([photo(number) for number in range(40)])
+    loader = load(data, engine)
+    copied, calls = Transfer._copied, 0
+
+    def interrupted(self: Transfer, batch: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return copied(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transfer, "_copied", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+    wanted = load(data, "cpu")
+    wanted.set_epoch(loader.epoch + loader._midway)
+    for ours, theirs in zip(wanted, loader, strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
+    """It is told that it is over, and the newer one delivers all of its epoch."""
+    loader = load(dataset([photo(number) for number in range(32)]), engine, 4)
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    first = next(newer)
+    with pytest.raises(PipelineClosed, match="newer loop"):
+        next(older)
+    seen = [index for batch in (first, *newer) for index in batch["index"].tolist()]
+    assert sorted(seen) == list(range(32))
+
+
+@pytest.mark.parametrize("engine", WHOLE)
+def test_odd_images_leave_the_layout(engine: str) -> None:
+    """Batches of plain images, of odd ones, and of both stand in memory alike."""
+    images = [png(30, 40) if number in (3, *range(8, 12)) else photo(number) for number in range(16)]
+    transforms = [*CROP, shardio.ToFloat()]
+    for batch in load(dataset(images), engine, 4, transforms=transforms, shuffle=None, channels_last=True):
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("engine", ["cpu", *WHOLE])
+def test_filters_wider_than_the_image(engine: str) -> None:
+    """Borders are mirrored as often as it takes, and one pixel is itself."""
+    data = dataset([jpeg(1, 1), *(photo(number) for number in range(7))])
+    transforms = [shardio.RandomResizedCrop(8), shardio.GaussianBlur(33, sigma=9.0)]
+    (ours,), (theirs,) = (list(load(data, name, transforms=transforms)) for name in ("cpu", engine))
+    assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+
+
+def test_options_of_an_engine_that_has_none() -> None:
+    """They would do nothing."""
+    with pytest.raises(ConfigError, match="the engine 'cpu' has no engine_options"):
+        load(dataset([photo(1)] * 8), "cpu", engine_options={"hw_decoder_load": 0.5})

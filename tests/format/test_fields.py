@@ -1,0 +1,346 @@
+"""Fields: values become bytes and come back the same, and what does not fit is refused rather than changed."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import bmp, jpeg, png, webp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ConfigError
+from shardio.format.fields import (
+    CHECKSUM,
+    Field,
+    FieldLike,
+    as_field,
+    as_fields,
+    infer_fields,
+    shape_column,
+    with_hidden,
+)
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="="),
+    hnp.unsigned_integer_dtypes(endianness="="),
+    hnp.floating_dtypes(endianness="=", sizes=(16, 32, 64)),
+    hnp.complex_number_dtypes(endianness="=", sizes=(64, 128)),
+)
+ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
+WORDS = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether dtype, shape and every bit agree; NaN is NaN."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+class TestRoundTrips:
+    @given(ARRAYS)
+    def test_fixed_arrays(self, array: NDArray[Any]) -> None:
+        """A fixed array is stored as its bare numbers and comes back bit by bit."""
+        field = Field("array", dtype=array.dtype.name, shape=array.shape)
+        stored = field.encode(array)
+        assert bytes(stored) == array.tobytes()
+        assert len(bytes(stored)) == field.row_bytes
+        assert same(field.decode(stored), array)
+
+    @given(ARRAYS)
+    def test_arrays_of_any_shape(self, array: NDArray[Any]) -> None:
+        """An array without a fixed shape is stored as a .npy file, which NumPy itself reads."""
+        field = Field("array", dtype=array.dtype.name)
+        stored = bytes(field.encode(array))
+        assert same(field.decode(stored), array)
+        assert same(np.load(io.BytesIO(stored), allow_pickle=False), array)
+
+    @given(DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, ())))
+    def test_scalars(self, array: NDArray[Any]) -> None:
+        """A NumPy scalar comes back as the Python number of the same value."""
+        field = Field("scalar", dtype=array.dtype.name)
+        stored = field.encode(array[()])
+        value = field.decode(stored)
+        assert len(stored) == field.row_bytes == array.dtype.itemsize
+        assert type(value) in (bool, int, float, complex)
+        np.testing.assert_array_equal(np.array(value, array.dtype), array)
+
+    @given(WORDS)
+    def test_text(self, text: str) -> None:
+        """Text is stored as UTF-8."""
+        assert Field("text").encode(text) == text.encode("utf-8")
+        assert Field("text").decode(text.encode("utf-8")) == text
+
+    @given(JSON)
+    def test_json(self, value: Any) -> None:
+        """JSON comes back equal, and any JSON parser reads what is stored."""
+        stored = Field("json").encode(value)
+        assert Field("json").decode(stored) == value
+        assert json.loads(bytes(stored)) == value
+
+    @pytest.mark.parametrize("kind", ["bytes", "image"])
+    @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+    def test_bytes_and_images(self, kind: Any, buffer: type) -> None:
+        """Bytes and encoded images are stored as they are."""
+        data = bytes(range(256))
+        assert bytes(Field(kind).encode(buffer(data))) == data
+        assert Field(kind).decode(buffer(data)) == data
+
+    def test_decoded_arrays_are_copies(self) -> None:
+        """A decoded array can be written to, and the stored bytes stay as they were."""
+        field = Field("array", dtype="int32", shape=(2,))
+        stored = bytes(8)
+        field.decode(stored)[:] = 7
+        assert stored == bytes(8)
+
+
+class TestStoredBytes:
+    """The same value gives the same bytes, however it lay in memory."""
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda array: np.asfortranarray(array),
+            lambda array: np.ascontiguousarray(array[:, ::-1])[:, ::-1],  # negative strides
+            lambda array: array.astype(">i4"),  # big-endian, as many scientific files are
+            lambda array: np.asfortranarray(array.astype(np.int64)),  # converted from another layout and dtype
+            lambda array: array.tolist(),
+        ],
+    )
+    @pytest.mark.parametrize("shape", [(3, 2), None])
+    def test_arrays_in_any_layout(self, other: Any, shape: tuple[int, ...] | None) -> None:
+        """Order, strides and byte order of the given array leave no trace."""
+        array = np.arange(6, dtype=np.int32).reshape(3, 2)
+        field = Field("array", dtype="int32", shape=shape)
+        assert bytes(field.encode(other(array))) == bytes(field.encode(array))
+
+    def test_numbers_are_little_endian(self) -> None:
+        """Scalars and fixed arrays are little-endian, whatever the machine or the given dtype."""
+        assert Field("scalar", dtype="int32").encode(1) == b"\1\0\0\0"
+        assert Field("scalar", dtype=">i4").encode(np.array(1, ">i4")) == b"\1\0\0\0"
+        assert bytes(Field("array", dtype="uint16", shape=(2,)).encode([1, 256])) == b"\1\0\0\1"
+
+    def test_json_is_canonical(self) -> None:
+        """Keys are sorted and no space is spent; text stays readable."""
+        assert Field("json").encode({"b": [1, None], "a": "ü"}) == '{"a":"ü","b":[1,null]}'.encode()
+
+
+class TestWhatFits:
+    @pytest.mark.parametrize(
+        ("dtype", "value", "expected"),
+        [
+            ("float32", 0.1, float(np.float32(0.1))),  # a Python float has no dtype: rounded to the field's
+            ("float32", 3, 3.0),
+            ("float32", math.inf, math.inf),  # infinite before, so nothing is lost
+            ("float64", True, 1.0),
+            ("complex64", 0.5, 0.5 + 0j),
+            ("int64", True, 1),
+            ("int64", 3.0, 3),  # whole, so nothing is lost
+            ("uint8", 255, 255),
+            ("uint64", 2**64 - 1, 2**64 - 1),
+            ("bool", 1, True),
+        ],
+    )
+    def test_numbers_that_lose_nothing_are_taken(self, dtype: str, value: Any, expected: Any) -> None:
+        """A number of another type is stored if the field's dtype holds it."""
+        field = Field("scalar", dtype=dtype)
+        assert field.decode(field.encode(value)) == expected
+
+    def test_missing_values_survive_a_wider_or_narrower_float(self) -> None:
+        """NaN is a value that every float dtype holds."""
+        wide = np.array([1.5, math.nan])
+        field = Field("array", dtype="float32", shape=(2,))
+        np.testing.assert_array_equal(field.decode(field.encode(wide)), wide.astype(np.float32))
+
+    @pytest.mark.parametrize(
+        ("field", "value", "reason"),
+        [
+            (Field("scalar", dtype="uint8"), 256, "uint8 cannot hold 256"),
+            (Field("scalar", dtype="uint8"), -1, "uint8 cannot hold -1"),
+            (Field("scalar", dtype="uint64"), -1, "uint64 cannot hold -1"),  # back as int64 it would be -1 again
+            (Field("scalar", dtype="int64"), 2**64 - 1, "int64 cannot hold"),
+            (Field("scalar", dtype="int64"), 2**80, "expected int64, got object"),
+            (Field("scalar", dtype="int64"), 0.5, "int64 cannot hold 0.5"),
+            (Field("scalar", dtype="int64"), math.nan, "int64 cannot hold nan"),
+            (Field("scalar", dtype="bool"), 2, "bool cannot hold 2"),
+            (Field("scalar", dtype="float16"), 1e6, "float16 cannot hold 1000000.0"),  # would become infinite
+            (Field("scalar", dtype="float64"), 1 + 2j, "float64 cannot hold"),
+            (Field("scalar", dtype="int64"), "3", "expected int64, got <U1"),
+            (Field("scalar", dtype="int64"), None, "expected int64, got object"),
+            (Field("scalar", dtype="int64"), [3], r"expected shape \(\), got \(1,\)"),
+            (Field("array", dtype="int64", shape=(2,)), [1, 2, 3], r"expected shape \(2,\), got \(3,\)"),
+            (Field("array", dtype="int64", shape=(2,)), [1, [2, 3]], "not an array"),  # ragged
+            (Field("array", dtype="int64"), [[1], [2, 3]], "not an array"),
+            (Field("array", dtype="uint8"), [1, 300], "uint8 cannot hold"),
+            (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype holds more
+            (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy calls the two equal
+            (Field("text"), b"bytes", "expected str, got bytes"),
+            (Field("text"), "\ud800", "not text"),  # half a surrogate pair has no UTF-8
+            (Field("bytes"), "text", "expected bytes, got str"),
+            (Field("image"), np.zeros((2, 2, 3)), "expected bytes, got ndarray"),
+            (Field("json"), {"a": {1, 2}}, "not JSON"),
+            (Field("json"), {"a": b"bytes"}, "not JSON"),
+            (Field("json"), [math.nan], "not JSON"),  # Python writes NaN, which no other parser need read
+            (Field("json"), {"a": 1, 2: 3}, "not JSON"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, field: Field, value: Any, reason: str) -> None:
+        """A value that the stored bytes could not give back is a bad sample, and the message says why."""
+        with pytest.raises(BadSample, match=reason):
+            field.encode(value)
+
+
+class TestField:
+    @pytest.mark.parametrize(
+        ("field", "fixed", "row_bytes"),
+        [
+            (Field("scalar", dtype="int64"), True, 8),
+            (Field("array", dtype="float32", shape=(2, 3)), True, 24),
+            (Field("array", dtype="float32", shape=()), True, 4),
+            (Field("array", dtype="float32", shape=(0, 3)), True, 0),
+            (Field("array", dtype="float32"), False, None),
+            (Field("image", shape=(28, 28)), False, None),  # images of one size still differ in bytes
+            (Field("text"), False, None),
+        ],
+    )
+    def test_fixed_fields_know_their_size(self, field: Field, fixed: bool, row_bytes: int | None) -> None:
+        """A field is fixed if all its samples take the same number of bytes."""
+        assert field.fixed is fixed
+        if row_bytes is not None:
+            assert field.row_bytes == row_bytes
+
+    def test_values_are_normalised(self) -> None:
+        """The same field has one spelling, so that manifests compare equal."""
+        assert Field("array", dtype="<f4", shape=[2, np.int64(3)]) == Field("array", dtype="float32", shape=(2, 3))  # type: ignore[arg-type]
+        assert Field("scalar", dtype=">i8") == Field("scalar", dtype="int64")
+        assert Field("image") == Field("image", channels=3)
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            ({"kind": "video"}, "kind must be one of image, array.*got 'video'"),
+            ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
+            ({"kind": "scalar", "dtype": "int65"}, "got 'int65'"),
+            ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle
+            ({"kind": "scalar", "dtype": "U4"}, "got 'U4'"),
+            ({"kind": "scalar", "dtype": "longdouble"}, "got 'longdouble'"),  # differs from machine to machine
+            ({"kind": "scalar", "dtype": "int64", "shape": (2,)}, "takes no shape"),
+            ({"kind": "text", "dtype": "int64"}, "takes no dtype"),
+            ({"kind": "image", "dtype": "uint8"}, "takes no dtype"),
+            ({"kind": "image", "shape": (28, 28, 3)}, "not a shape"),  # height and width only
+            ({"kind": "array", "dtype": "int64", "shape": (-1, 2)}, "not a shape"),
+            ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "whole numbers"),
+            ({"kind": "array", "dtype": "int64", "shape": 3}, "whole numbers"),
+            ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
+            ({"kind": "text", "channels": 3}, "channels must be"),
+        ],
+    )
+    def test_fields_that_make_no_sense_are_refused(self, options: Mapping[str, Any], reason: str) -> None:
+        """A field checks itself where it is made."""
+        with pytest.raises(ConfigError, match=reason):
+            Field(**options)
+
+
+class TestShortForms:
+    @pytest.mark.parametrize(
+        ("short", "expected"),
+        [
+            (Field("text"), Field("text")),
+            ("image", Field("image")),
+            ("text", Field("text")),
+            ("bytes", Field("bytes")),
+            ("json", Field("json")),
+            ("int64", Field("scalar", dtype="int64")),  # a dtype is a scalar
+            (("float32", (2, 3)), Field("array", dtype="float32", shape=(2, 3))),
+            ({"kind": "image", "channels": 1}, Field("image", channels=1)),
+            ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
+            ({"kind": "array", "dtype": "int8", "shape": None}, Field("array", dtype="int8")),
+        ],
+    )
+    def test_short_forms(self, short: FieldLike, expected: Field) -> None:
+        """Each short form stands for one field."""
+        assert as_field(short) == expected
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("video", "got 'video'"),  # neither a kind nor a dtype
+            (("float32",), "not a field"),
+            (3, "not a field: 3"),
+            ({"dtype": "int64"}, "a field has a kind"),
+            ({"kind": "text", "size": 3}, "got size"),
+        ],
+    )
+    def test_what_is_no_field(self, value: Any, reason: str) -> None:
+        """Anything else is refused with the value."""
+        with pytest.raises(ConfigError, match=reason):
+            as_field(value)
+
+    @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
+    def test_names_are_plain(self, name: Any) -> None:
+        """A name becomes part of file names and keys; a leading underscore is kept for shardio's own columns."""
+        with pytest.raises(ConfigError, match="a field's name is letters"):
+            as_fields({name: "text"})
+
+    def test_fields_keep_their_order(self) -> None:
+        """Fields stay in the order in which they are given; there is at least one."""
+        assert list(as_fields({"b": "text", "a-1.x_y": "int64"})) == ["b", "a-1.x_y"]
+        with pytest.raises(ConfigError, match="at least one"):
+            as_fields({})
+
+
+class TestInference:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (jpeg(), Field("image")),
+            (png(), Field("image")),
+            (webp(), Field("image")),
+            (memoryview(bmp()), Field("image")),
+            (b"plain bytes", Field("bytes")),
+            (b"", Field("bytes")),
+            ("words", Field("text")),
+            (np.str_("words"), Field("text")),
+            (3, Field("scalar", dtype="int64")),
+            (0.5, Field("scalar", dtype="float64")),
+            (True, Field("scalar", dtype="bool")),
+            (np.float32(0.5), Field("scalar", dtype="float32")),
+            (np.zeros((2, 3), np.uint8), Field("array", dtype="uint8", shape=(2, 3))),
+            (np.zeros(2, ">f4"), Field("array", dtype="float32", shape=(2,))),
+            ({"a": 1}, Field("json")),
+            ([1, 2], Field("json")),
+            (None, Field("json")),
+        ],
+    )
+    def test_the_field_of_a_value(self, value: Any, expected: Field) -> None:
+        """A value tells its field, and the field stores the value."""
+        fields = infer_fields({"value": value})
+        assert fields == {"value": expected}
+        fields["value"].encode(value)
+
+    @pytest.mark.parametrize("value", [object(), {1, 2}, 2**80, np.array(["words"]), np.datetime64("2020-01-01")])
+    def test_what_no_field_holds(self, value: Any) -> None:
+        """A value of which no kind of field is made is refused."""
+        with pytest.raises(ConfigError):
+            infer_fields({"value": value})
+
+
+def test_hidden_columns() -> None:
+    """Every shard also has a checksum, and each image its height and width."""
+    fields = as_fields({"image": "image", "mask": "image", "label": "int64"})
+    assert with_hidden(fields) == {
+        **fields,
+        shape_column("image"): Field("array", dtype="int32", shape=(2,)),
+        shape_column("mask"): Field("array", dtype="int32", shape=(2,)),
+        CHECKSUM: Field("scalar", dtype="uint64"),
+    }

@@ -1,0 +1,302 @@
+"""`images.probe` reads sizes as the decoders do, and finds files that are cut short."""
+
+import struct
+
+import cv2
+import numpy as np
+import pytest
+from _builders import CMYK_JPEG, bmp, jpeg, png, tiff, webp, with_exif, with_thumbnail
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardio.errors import BadSample
+from shardio.format.images import SUFFIXES, ImageInfo, JpegCoding, jpeg_coding, orientation, probe, sniff
+from shardio.system.types import Buffer
+
+FILES = {
+    "jpeg": jpeg(9, 11),
+    "jpeg, progressive": jpeg(9, 11, progressive=True),
+    "png": png(9, 11),
+    "webp, lossy": webp(9, 11),
+    "webp, lossless": webp(9, 11, quality=101),
+    "webp, lossy with alpha": webp(9, 11, 4),
+    "bmp": bmp(9, 11),
+}
+
+
+def core_bmp(height: int = 3, width: int = 5) -> bytes:
+    """A BMP with the 12-byte header of OS/2, 24 bits a pixel."""
+    rows = bytes(range(height * ((width * 3 + 3) // 4 * 4)))
+    return (
+        struct.pack("<2sIHHI", b"BM", 26 + len(rows), 0, 0, 26) + struct.pack("<IHHHH", 12, width, height, 1, 24) + rows
+    )
+
+
+def run_length_bmp(height: int = 3, width: int = 5) -> bytes:
+    """A BMP of 8 bits a pixel, whose rows are one run each."""
+    runs = b"".join(bytes([width, row, 0, 0]) for row in range(height)) + b"\0\1"
+    palette = b"".join(bytes([i, i, i, 0]) for i in range(256))
+    start = 54 + len(palette)
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    return struct.pack("<2sIHHI", b"BM", start + len(runs), 0, 0, start) + head + palette + runs
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (jpeg(12, 16), ImageInfo("jpeg", 12, 16, 3)),
+        (jpeg(12, 16, 1), ImageInfo("jpeg", 12, 16, 1)),  # grey
+        (jpeg(12, 16, progressive=True), ImageInfo("jpeg", 12, 16, 3)),  # several scans
+        (jpeg(1, 700), ImageInfo("jpeg", 1, 700, 3)),  # sides above 255 need both bytes
+        (with_thumbnail(jpeg(12, 16), jpeg(3, 4)), ImageInfo("jpeg", 12, 16, 3)),  # the size is not the thumbnail's
+        (png(12, 16), ImageInfo("png", 12, 16, 3)),
+        (png(12, 16, 1), ImageInfo("png", 12, 16, 1)),
+        (png(12, 16, 4), ImageInfo("png", 12, 16, 4)),
+        (png(12, 16, dtype=np.uint16), ImageInfo("png", 12, 16, 3)),  # 16 bits a channel
+        (webp(12, 16), ImageInfo("webp", 12, 16, 3)),  # VP8
+        (webp(12, 16, quality=101), ImageInfo("webp", 12, 16, 3)),  # VP8L
+        (webp(12, 16, 4), ImageInfo("webp", 12, 16, 4)),  # VP8X: lossy, alpha apart
+        (webp(12, 16, 4, quality=101), ImageInfo("webp", 12, 16, 4)),  # VP8L holds alpha itself
+        (webp(300, 400), ImageInfo("webp", 300, 400, 3)),
+        (bmp(12, 16), ImageInfo("bmp", 12, 16, 3)),  # 24 bits
+        (bmp(12, 15), ImageInfo("bmp", 12, 15, 3)),  # rows padded
+        (bmp(12, 16, 4), ImageInfo("bmp", 12, 16, 4)),  # 32 bits, long header
+        (bmp(12, 16, 1), ImageInfo("bmp", 12, 16, 3)),  # 8 bits and a palette, which may hold colours
+        (core_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
+        (run_length_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
+    ],
+)
+def test_probe_says_what_the_decoder_finds(data: bytes, expected: ImageInfo) -> None:
+    """Format, size and channels come from the header; OpenCV decodes the same size from the same bytes."""
+    assert probe(data) == expected
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    assert decoded is not None
+    assert decoded.shape[:2] == (expected.height, expected.width)
+
+
+def test_a_cmyk_jpeg_has_four_channels() -> None:
+    """A JPEG made for print is accepted: it becomes RGB where it is decoded."""
+    assert probe(CMYK_JPEG) == ImageInfo("jpeg", 2, 3, 4)
+
+
+@pytest.mark.parametrize("data", [*FILES.values(), core_bmp(), run_length_bmp()], ids=[*FILES, "bmp core", "bmp runs"])
+def test_every_truncation_is_found(data: bytes) -> None:
+    """A file that lost its end is refused wherever it was cut, down to the last byte."""
+    probe(data)
+    for cut in range(len(data)):
+        with pytest.raises(BadSample):
+            probe(data[:cut])
+
+
+def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image() -> None:
+    """A JPEG with a whole thumbnail is refused wherever its own pixels are cut."""
+    data = with_thumbnail(jpeg(12, 16), thumbnail := jpeg(3, 4))
+    assert thumbnail.endswith(b"\xff\xd9")
+    for cut in range(data.index(thumbnail) + len(thumbnail), len(data)):
+        with pytest.raises(BadSample, match="cut short"):
+            probe(data[:cut])
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy", "bmp"])
+@pytest.mark.parametrize("extra", [b"\0", b"\n", b"padding " * 20])
+def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
+    """Cameras and downloads append bytes that every decoder ignores."""
+    assert probe(FILES[name] + extra) == probe(FILES[name])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", r"empty \(0 bytes\)"),
+        (b"not an image, whatever its name says", "not a JPEG, PNG, WebP or BMP image: it begins with b'not an i'"),
+        (b"\0" * 1000, "not a JPEG"),  # a hole that a crash left
+        (b"GIF89a\x01\0\x01\0", "not a JPEG"),
+        (b"BM", "not a JPEG"),  # two letters are no BMP
+        (b"\xff\xd8\xff\xe0\0\4ab12345678", "no marker at byte 8"),
+        (b"\xff\xd8\xff\xd9", "ends before any scan"),
+        (b"\xff\xd8\xff\xda\0\2\0\0\xff\xd9", "no frame header before the first scan"),
+        (FILES["png"][:12] + b"IDAT" + FILES["png"][16:], "begins with the chunk b'IDAT'"),
+        (FILES["png"][:16] + b"\0" * 8 + FILES["png"][24:], "no pixels: 0 x 0"),
+        (FILES["webp, lossy"][:12] + b"VPXX" + FILES["webp, lossy"][16:], "unknown chunk b'VPXX'"),
+    ],
+)
+def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+    """The message says what is wrong with the bytes."""
+    with pytest.raises(BadSample, match=reason):
+        probe(data)
+
+
+@given(
+    st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\4\0\0\0WEBP", b"BM" + b"\0" * 8]),
+    st.binary(max_size=80),
+)
+@settings(deadline=None, max_examples=300)
+def test_any_bytes_are_an_image_or_a_bad_sample(head: bytes, rest: bytes) -> None:
+    """Nothing but BadSample comes out of bytes that only begin like an image."""
+    try:
+        info = probe(head + rest)
+    except BadSample:
+        return
+    assert info.height > 0
+    assert info.width > 0
+
+
+@given(st.sampled_from(sorted(FILES)), st.integers(0, 120), st.integers(0, 255))
+@settings(deadline=None, max_examples=300)
+def test_a_damaged_byte_is_an_image_or_a_bad_sample(name: str, place: int, byte: int) -> None:
+    """One wrong byte in a header gives no error but BadSample, and a size of at least one pixel."""
+    data = bytearray(FILES[name])
+    data[place % len(data)] = byte
+    try:
+        info = probe(data)
+    except BadSample:
+        return
+    assert info.height > 0
+    assert info.width > 0
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_will_do(kind: type[Buffer]) -> None:
+    """Readers hand out memory they don't own; it is looked at as it is."""
+    assert sniff(kind(FILES["jpeg"])) == "jpeg"
+    assert probe(kind(FILES["jpeg"])).format == "jpeg"
+
+
+def test_every_format_has_a_suffix() -> None:
+    """The formats that `sniff` knows are those that have a suffix."""
+    assert {sniff(data) for data in FILES.values()} == set(SUFFIXES)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+@pytest.mark.parametrize("name", ["jpeg", "jpeg, progressive", "png", "webp, lossy"])
+def test_orientations_are_read(name: str, kind: int, order: str, number: int) -> None:
+    """In every format that has EXIF, either byte order, as a short or a long number."""
+    data = with_exif(FILES[name], tiff(number, order=order, kind=kind))
+    assert orientation(data) == number
+    assert orientation(memoryview(data)) == number
+    assert probe(data).format == probe(FILES[name]).format
+
+
+@pytest.mark.parametrize("data", [*FILES.values(), with_thumbnail(jpeg(9, 11), jpeg(3, 4)), b"", b"no image"])
+def test_no_orientation_is_upright(data: bytes) -> None:
+    """Without EXIF, or without that tag in it."""
+    assert orientation(data) == 1
+
+
+def test_the_orientation_is_the_images_own() -> None:
+    """A turned thumbnail says nothing, nor does what stands behind the header."""
+    thumbnail = with_exif(jpeg(3, 4), tiff(6))
+    assert orientation(with_thumbnail(jpeg(9, 11), thumbnail)) == 1
+    assert orientation(jpeg(9, 11) + thumbnail) == 1
+    assert orientation(with_exif(with_thumbnail(jpeg(9, 11), thumbnail), tiff(3))) == 3
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"",
+        b"II*\0",
+        tiff(0),
+        tiff(9),
+        tiff(6, kind=5),  # a fraction
+        b"XX" + tiff(6)[2:],  # no byte order
+        tiff(6)[:4] + struct.pack("<I", 2**32 - 1) + tiff(6)[8:],  # a directory beyond the end
+        tiff(6)[:4] + struct.pack("<I", 30) + tiff(6)[8:],
+        tiff(6)[:8] + struct.pack("<H", 1) + tiff(6)[10:],  # the tag is not in the directory
+        tiff(6)[:22] + b"\x13\x01" + tiff(6)[24:],  # which counts more tags than there are
+        tiff(6)[:30],
+    ],
+)
+@pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy"])
+def test_a_damaged_orientation_is_none(name: str, exif: bytes) -> None:
+    """Nothing is read from beyond the block, and no number that EXIF does not know."""
+    assert orientation(with_exif(FILES[name], exif)) == 1
+
+
+@given(st.sampled_from(["jpeg", "png", "webp, lossy"]), st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255))))
+@settings(deadline=None, max_examples=300)
+def test_any_bytes_have_an_orientation(name: str, changes: list[tuple[int, int]]) -> None:
+    """A number from 1 to 8, whatever is in the file, and wherever it ends."""
+    data = bytearray(with_exif(FILES[name], tiff(6)))
+    for place, byte in changes:
+        data[place] = byte
+    assert 1 <= orientation(data) <= 8
+    assert 1 <= orientation(data[: 5 * len(changes)]) <= 8
+
+
+def adobe(image: bytes, transform: int) -> bytes:
+    """A JPEG with Adobe's mark in the place of JFIF's."""
+    assert image[2:4] == b"\xff\xe0"
+    body = b"Adobe" + struct.pack(">HHHB", 100, 0, 0, transform)
+    return image[:2] + b"\xff\xee" + struct.pack(">H", len(body) + 2) + body + image[20:]
+
+
+def named(image: bytes, names: bytes) -> bytes:
+    """A JPEG without JFIF's mark, whose components have other names, in the frame's header and in the scan's."""
+    image = image[:2] + image[2 + 2 + int.from_bytes(image[4:6]) :] if image[2:4] == b"\xff\xe0" else image
+    frame, scan = image.index(b"\xff\xc0") + 10, image.index(b"\xff\xda") + 5
+    data = bytearray(image)
+    data[frame : frame + 9 : 3] = data[scan : scan + 6 : 2] = names
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (jpeg(9, 11), JpegCoding(0, 8, "ycbcr", False)),
+        (jpeg(9, 11, 1), JpegCoding(0, 8, "grey", False)),
+        (jpeg(9, 11, progressive=True), JpegCoding(2, 8, "ycbcr", False)),
+        (with_thumbnail(jpeg(9, 11, progressive=True), jpeg(3, 4)), JpegCoding(2, 8, "ycbcr", False)),
+        (CMYK_JPEG, JpegCoding(0, 8, "cmyk", False)),
+        (adobe(jpeg(9, 11), 0), JpegCoding(0, 8, "rgb", False)),
+        (adobe(jpeg(9, 11), 1), JpegCoding(0, 8, "ycbcr", False)),
+        (named(jpeg(9, 11), b"RGB"), JpegCoding(0, 8, "rgb", False)),
+        (named(jpeg(9, 11), b"\0\1\2"), JpegCoding(0, 8, "ycbcr", False)),
+    ],
+)
+def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
+    """By the headers of the image itself; colours are told as decoders tell them."""
+    assert jpeg_coding(data) == expected
+    plain = expected.colors in ("ycbcr", "grey")
+    assert (expected.baseline, expected.transcodable) == (plain and not expected.process, plain)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        adobe(jpeg(9, 11), 0),
+        adobe(jpeg(9, 11), 1),
+        adobe(jpeg(9, 11), 2),
+        named(jpeg(9, 11), b"RGB"),
+        named(jpeg(9, 11), b"\0\1\2"),
+        named(adobe(jpeg(9, 11), 1), b"RGB"),
+        jpeg(9, 11)[:20] + adobe(jpeg(9, 11), 0)[2:],
+    ],
+)
+def test_colors_are_what_decoders_take_them_for(data: bytes) -> None:
+    """The same numbers, read as YCbCr, give the picture that was encoded; read as RGB, another one."""
+    decoded, plain = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
+    assert jpeg_coding(data).colors == ("ycbcr" if (decoded == plain).all() else "rgb")
+
+
+@pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])
+def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
+    """It is a bad sample, as for `probe`."""
+    with pytest.raises(BadSample, match="headers end before any scan"):
+        jpeg_coding(jpeg(9, 11)[:cut])
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1), st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_a_damaged_header_has_a_coding_or_none(changes: list[tuple[int, int]], progressive: bool) -> None:
+    """Nothing but BadSample comes of it."""
+    data = bytearray(jpeg(9, 11, progressive=progressive))
+    for place, byte in changes:
+        data[place] = byte
+    try:
+        coding = jpeg_coding(data)
+    except BadSample:
+        return
+    assert coding.transcodable or not coding.baseline

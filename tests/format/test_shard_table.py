@@ -1,0 +1,116 @@
+"""Shards as columns: listed in the manifest, or in a table beside it when there are very many."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+import shardio
+from shardio.errors import ManifestError
+from shardio.format import manifest
+from shardio.format.shard_table import Shards, TextColumn
+
+
+def shards(names: list[str], samples: list[int] | None = None) -> Shards:
+    """Shards of these names."""
+    counts = np.array(samples or [2] * len(names), np.int64)
+    return Shards(TextColumn(names), counts, counts * 100, TextColumn(["0" * 32] * len(names)))
+
+
+def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Dataset:
+    """A dataset of tiny shards."""
+    with shardio.create(path, fields={"label": "int64"}, shard_size=8, overwrite=overwrite) as writer:
+        for number in range(count):
+            writer.append({"label": number})
+    return shardio.open(path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.tar", "../b.tar"],  # would leave the directory
+        ["a.tar", "x/b.tar"],  # a folder
+        ["a.tar", ""],
+        ["a.tar", ".hidden"],
+        ["a.tar", "-rf"],  # an option to other programs
+        ["a.tar", "b\0c.tar"],  # ends early for the system
+        ["a.tar", "b c"],
+        ["a.tar", "é.tar"],
+        ["a.tar", "a.tar"],  # twice
+        ["c.tar", "a.tar", "c.tar"],  # twice, out of order
+    ],
+)
+def test_names_that_are_no_plain_file_are_refused(names: list[str]) -> None:
+    """A shard's name is one plain file name, and no two shards have the same."""
+    with pytest.raises(ManifestError, match="shards: "):
+        shards(names)
+
+
+def test_counts_that_overflow_are_refused() -> None:
+    """Samples that add up to more than an index can number are no dataset."""
+    with pytest.raises(ManifestError, match="samples must be in"):
+        shards(["a", "b", "c"], [2**62, 2**62, 2**62])
+    with pytest.raises(ManifestError, match="samples must be in"):
+        shards(["a", "b"], [-1, 2])
+
+
+def test_names_read_as_text() -> None:
+    """Names are a sequence of strings, whatever they are kept in."""
+    found = shards(["b.tar", "a.tar", "long-name.tar"]).names
+    assert list(found) == ["b.tar", "a.tar", "long-name.tar"]
+    assert (found[0], found[-1], list(found[1:]), len(found)) == (
+        "b.tar",
+        "long-name.tar",
+        ["a.tar", "long-name.tar"],
+        3,
+    )
+    assert list(shards([]).names) == []
+
+
+def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is memory-mapped, holds what the manifest would, and goes when the dataset is replaced."""
+    listed = write(tmp_path / "a").manifest.shards
+    monkeypatch.setattr(manifest, "MOST_INLINE", 5)
+    ds = write(tmp_path / "b")
+    assert (tmp_path / "b" / manifest.TABLE_NAME).is_file()
+    assert not (tmp_path / "a" / manifest.TABLE_NAME).exists()
+    assert isinstance(ds.manifest.shards.samples.base, np.memmap)
+    assert (ds.manifest.shards.names, ds.manifest.shards.checksums) == (listed.names, listed.checksums)
+    assert ds.read(range(12))["label"].tolist() == list(range(12))
+    assert len((tmp_path / "b" / manifest.FILE_NAME).read_bytes()) < 1000
+    assert len(write(tmp_path / "b", count=4, overwrite=True)) == 4
+    assert not (tmp_path / "b" / manifest.TABLE_NAME).exists()
+
+
+def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing, changed, cut short, of other columns, or of Python objects: each is said."""
+    monkeypatch.setattr(manifest, "MOST_INLINE", 5)
+    write(tmp_path / "d")
+    table = tmp_path / "d" / manifest.TABLE_NAME
+    whole = table.read_bytes()
+    changed = bytearray(whole)
+    changed[-1] ^= 1
+    for content, message in (
+        (None, "which is missing"),
+        (bytes(changed), "checksum"),
+        (whole[:-100], "cut short"),
+        (whole[:40], "cut short"),
+        (b"", "cut short"),
+    ):
+        table.unlink(missing_ok=True)
+        if content is not None:
+            table.write_bytes(content)
+        with pytest.raises(ManifestError, match=message):
+            shardio.open(tmp_path / "d")
+    np.save(table, np.arange(12))
+    described = (tmp_path / "d" / manifest.FILE_NAME).read_text()
+    old = xxhash.xxh3_128_hexdigest(whole)
+    (tmp_path / "d" / manifest.FILE_NAME).write_text(
+        described.replace(old, xxhash.xxh3_128_hexdigest(table.read_bytes()))
+    )
+    with pytest.raises(ManifestError, match="not a table"):
+        shardio.open(tmp_path / "d")
+    np.save(table, np.array([None] * 12), allow_pickle=True)
+    with pytest.raises(ManifestError, match="damaged"):
+        shardio.open(tmp_path / "d")

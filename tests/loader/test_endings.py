@@ -1,0 +1,216 @@
+"""However a job ends, its threads and processes end with it, and nothing is left in /dev/shm or in temporary folders.
+
+Fork and spawn are beginnings: what was made before them works after them.
+"""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _leftovers import left_behind, names
+
+import shardio
+from shardio import World
+from shardio.errors import PipelineClosed
+
+ENDS = 2.0 + 3.0  # seconds: the promise, and what a loaded machine and the interpreter's own end may add
+
+SCRIPT = """
+import os, sys, threading, time
+import shardio
+
+def slow(batch):
+    time.sleep(0.02)
+    return batch
+
+def main(how, isolate):
+    data = shardio.from_samples([{"x": n} for n in range(100_000)], {"x": "int64"})
+    loader = shardio.Loader(data, 4, isolate=isolate, threads=2, map=slow)
+    for step, batch in enumerate(loader):
+        if step == 3:
+            producers = loader._workers._producers
+            print(*[m.process.pid for m in producers.members] if isolate else [], flush=True)
+            if how == "break":
+                break
+            if how == "raise":
+                raise RuntimeError("a bug in the training loop")
+            if how == "exit":
+                sys.exit(3)
+    if how == "break":
+        names = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+        assert not any(name.startswith("shardio rank") for name in names), names
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "True")
+"""
+
+CODES = {"break": 0, "raise": 1, "exit": 3, "SIGINT": -2, "SIGTERM": -15, "SIGKILL": -9}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("how", list(CODES))
+def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
+    """A loop left early, an exception, sys.exit, Ctrl-C, SIGTERM and SIGKILL: the code of each, and nothing stays."""
+    (tmp_path / "main.py").write_text(SCRIPT)
+    (tmp_path / "tmp").mkdir()
+    before = names()
+    job = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", how, str(isolate)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
+        start_new_session=True,
+    )
+    assert job.stdout is not None
+    producers = [int(pid) for pid in job.stdout.readline().split()]
+    assert len(producers) == 2 * isolate
+    if how.startswith("SIG"):
+        time.sleep(0.2)
+        os.killpg(job.pid, getattr(signal, how)) if how == "SIGINT" else job.send_signal(getattr(signal, how))
+    begun = time.monotonic()
+    _, told = job.communicate(timeout=60)
+    assert time.monotonic() - begun < ENDS, told
+    assert job.returncode == CODES[how], told
+    assert ("KeyboardInterrupt" in told) == (how == "SIGINT")
+    assert told == "" or how in ("raise", "SIGINT"), told
+    deadline = time.monotonic() + ENDS
+    while any(running(pid) for pid in producers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(running(pid) for pid in producers)
+    assert not left_behind(before)
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def numbers() -> shardio.Dataset:
+    """Samples that hold their own number."""
+    return shardio.from_samples([{"x": n} for n in range(64)], {"x": "int64"}, shard_samples=9)
+
+
+def make(**options: Any) -> shardio.Loader:
+    """A loader of them."""
+    return shardio.Loader(numbers(), 4, **{"world": World(), "threads": 2, "seed": 5, "timeout": 30.0} | options)
+
+
+def epoch(loader: shardio.Loader) -> list[int]:
+    """What the next epoch delivers."""
+    return [n for batch in loader for n in batch["x"].tolist()]
+
+
+def send_epoch(loader: shardio.Loader, pipe: Any) -> None:
+    """In a child: two epochs, to the parent."""
+    pipe.send((epoch(loader), epoch(loader)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_loader_works_in_another_process(method: str, isolate: bool) -> None:
+    """Made, and used, before a fork or pickled to a new process: it goes on there, and here, where it stood."""
+    loader, wanted = make(isolate=isolate), make()
+    assert epoch(loader) == epoch(wanted)
+    begun = iter(loader)  # a loop is under way when the process forks
+    next(begun)
+    context = multiprocessing.get_context(method)
+    if method == "fork":
+        begun_elsewhere = wanted.state_dict()
+        wanted.set_epoch(2)  # a loop left early is over: the next one is the next epoch
+    else:
+        wanted.set_epoch(1)
+        begun_elsewhere = loader.state_dict()
+        wanted.load_state_dict(begun_elsewhere)
+    ours, theirs = context.Pipe()
+    child = context.Process(target=send_epoch, args=(loader, theirs))
+    child.start()
+    assert ours.poll(60)
+    assert ours.recv() == (epoch(wanted), epoch(wanted))
+    child.join(10)
+    assert child.exitcode == 0
+    assert len(list(begun)) == 15  # and here it goes on
+    assert sorted(epoch(loader)) == list(range(64))
+
+
+def test_pickling_keeps_where_it_stands() -> None:
+    """In the middle of an epoch, the copy delivers the rest of it."""
+    loader = make(shuffle="block", block=4, window=3)
+    batches = iter(loader)
+    seen = [n for _ in range(5) for n in next(batches)["x"].tolist()]
+    copy = pickle.loads(pickle.dumps(loader))  # noqa: S301
+    assert sorted(seen + epoch(copy)) == list(range(64))
+    assert (copy.threads, copy.world, copy.batch_size) == (loader.threads, loader.world, loader.batch_size)
+
+
+@pytest.mark.slow
+def test_producers_outlive_the_thread_that_began_the_loop() -> None:
+    """The kernel ends a child with the thread that started it; so a thread that stays starts it."""
+    loader = make(isolate=True)
+    found: list[int] = []
+
+    def begin() -> None:
+        batches = iter(loader)
+        found.extend(next(batches)["x"].tolist())
+        batches_of.append(batches)
+
+    batches_of: list[Any] = []
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    found += [n for batch in batches_of[0] for n in batch["x"].tolist()]
+    assert sorted(found) == list(range(64))
+
+
+@pytest.mark.slow
+def test_producers_that_died_are_made_anew() -> None:
+    """The loop that met it ends with the error; the next one works."""
+    loader = make(isolate=True)
+    next(iter(loader))
+    assert loader._workers._producers is not None
+    for member in loader._workers._producers.members:
+        member.process.kill()
+        member.process.join()
+    assert sorted(epoch(loader)) == list(range(64))
+
+
+def test_a_batch_after_the_end_is_refused() -> None:
+    """A closed loop says so, and does not hang."""
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    batches.close()
+    with pytest.raises(PipelineClosed):
+        next(batches)
+
+
+@pytest.mark.slow
+def test_a_short_soak() -> None:
+    """`soak.py` for half a minute: ranks killed and restarted, shards damaged, disks full; nothing lost or repeated."""
+    soak = Path(__file__).parents[1] / "soak.py"
+    done = subprocess.run(
+        [sys.executable, soak, "--minutes", "0.5", "--seed", "3"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["lost"] == found["repeated"] == 0
+    assert found["restarts"] >= 1
+    assert found["samples_delivered"] > 0
+    assert len(found["faults"]) >= 3

@@ -1,0 +1,250 @@
+"""Arrays read by the device itself: the same as the host reads, from every container that holds them as they are.
+
+kvikio needs a GPU's driver to be called at all, so a stand-in with its interface reads here, late and into host memory.
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shardio
+from shardio import World
+from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
+from shardio.loader.device.copier import DeviceLane
+
+SHAPE = (4, 64, 80)
+
+
+class Future:
+    """A read that happens when it is asked for."""
+
+    def __init__(self, path: str, target: torch.Tensor, size: int, offset: int) -> None:
+        self.how = (path, target, size, offset)
+
+    def get(self) -> int:
+        """Reads; how many bytes there were."""
+        path, target, size, offset = self.how
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        target[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return len(data)
+
+
+_read = Future.get
+
+
+class CuFile:
+    """As kvikio.CuFile."""
+
+    opened: list[str] = []
+    reads: list[int] = []
+
+    def __init__(self, path: str, flags: str) -> None:
+        assert flags == "r"
+        self.path = path
+        self.opened.append(path)
+
+    def pread(self, target: torch.Tensor, size: int, file_offset: int) -> Future:
+        """A future."""
+        self.reads.append(size)
+        return Future(self.path, target, size, file_offset)
+
+
+@pytest.fixture
+def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
+    """The stand-in, with a driver that is said to be there, and a GPU that is the host."""
+    CuFile.opened, CuFile.reads = [], []
+    module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
+    monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
+    monkeypatch.setattr("shardio.loader.loader.check_direct", lambda device, others: None)
+    monkeypatch.setattr("shardio.loader.loader.lane_to", DeviceLane)
+    return CuFile
+
+
+def dataset(path: Path, container: str, **options: Any) -> shardio.Dataset:
+    """Large arrays, a label, and an array that is small."""
+    fields = {
+        "field": shardio.Field("array", "float32", SHAPE),
+        "small": shardio.Field("array", "int16", (3,)),
+        "label": shardio.Field("scalar", "int64"),
+    }
+    random = np.random.default_rng(0)
+    with shardio.create(path, container=container, fields=fields, shard_size="600KB", **options) as writer:
+        for n in range(24):
+            writer.append({"field": random.random(SHAPE, np.float32), "small": np.full(3, n, np.int16), "label": n})
+    return shardio.open(path)
+
+
+def load(data: Any, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    return shardio.Loader(data, 6, **({"world": World(), "threads": 2, "seed": 3} | options))
+
+
+@pytest.mark.parametrize("shuffle", ["global", None])
+@pytest.mark.parametrize("container", ["hdf5", "tar", "lmdb"])
+def test_the_device_reads_what_the_host_reads(
+    tmp_path: Path, kvikio: type[CuFile], container: str, shuffle: Any
+) -> None:
+    """Every array of an epoch, each file opened once; neighbours in a file are read at once."""
+    data = dataset(tmp_path / "d", container)
+    plain = load(data, shuffle=shuffle)
+    for ours, theirs in zip(plain, load(data, shuffle=shuffle, gpu_direct=True), strict=True):
+        assert theirs.keys() == ours.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert len(kvikio.opened) == len(set(kvikio.opened)) == len(data.manifest.shards)
+    rows = [size // (4 * 64 * 80 * 4) for size in kvikio.reads]
+    assert sum(rows) == 24
+    if shuffle is None or container != "hdf5":
+        assert (max(rows) > 1) == (container == "hdf5")
+
+
+def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile]) -> None:
+    """With the sample and the field, and how much of it there was."""
+    data = dataset(tmp_path / "d", "hdf5")
+    loader = load(data, shuffle=None, gpu_direct=True)
+    batches = iter(loader)
+    next(batches)
+    (*_, last) = sorted((tmp_path / "d").glob("*.h5"))
+    with open(last, "r+b") as file:
+        file.truncate(100_000)
+    with pytest.raises(ShardCorrupt, match=r"shard-\d+\.h5.*field 'field': \d+ of \d+ bytes could be read"):
+        list(batches)
+
+
+def same(loaded: shardio.Loader, wanted: shardio.Loader) -> None:
+    """Checks that both give the same batches, and meet the same bad samples."""
+    for ours, theirs in zip(loaded, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    numbers = [[bad.location.index for bad in one.quarantine()] for one in (loaded, wanted)]
+    assert numbers[0] == numbers[1] != []
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+@pytest.mark.parametrize("fields", [None, ["field"]])
+def test_bad_samples_of_a_shard_that_is_cut_short(
+    tmp_path: Path, kvikio: type[CuFile], fields: Any, on_bad: Any
+) -> None:
+    """They are replaced or masked as without gpu_direct, also where a whole batch is bad."""
+    data = dataset(tmp_path / "d", "tar")
+    given: dict[str, Any] = {"shuffle": None, "on_bad_sample": on_bad, "max_bad": 12, "fields": fields}
+    (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
+    with open(last, "r+b") as file:
+        file.truncate(last.stat().st_size - 2 * 4 * 64 * 80 * 4)
+    same(load(tmp_path / "d", **given, gpu_direct=True), load(data, **given))
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, kvikio: type[CuFile], on_bad: Any) -> None:
+    """Whoever meets them, the device or the host: the epoch goes on to its end."""
+    data = dataset(tmp_path / "d", "tar")
+    loader = load(data, shuffle=None, on_bad_sample=on_bad, max_bad=12, gpu_direct=True)
+    batches = iter(loader)
+    found = [next(batches)]
+    (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
+    with open(last, "r+b") as file:
+        file.truncate(100_000)
+    found += batches
+    assert len(found) == 4
+    assert loader.quarantine()
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask", "raise"])
+@pytest.mark.parametrize("where", ["open", "pread"])
+def test_reads_that_cannot_begin(
+    tmp_path: Path, kvikio: type[CuFile], where: str, on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host reads such a batch; where damage is to be raised, it is raised in that batch's turn."""
+    data = dataset(tmp_path / "d", "hdf5")
+    _, second, _ = sorted(str(path) for path in (tmp_path / "d").glob("*.h5"))
+
+    def fails(self: CuFile, *given: Any) -> Any:
+        if (given[0] if where == "open" else self.path) == second:
+            raise OSError("no direct way")
+        return original(self, *given)
+
+    original = CuFile.__init__ if where == "open" else CuFile.pread
+    monkeypatch.setattr(CuFile, "__init__" if where == "open" else "pread", fails)
+    loader = load(data, shuffle=None, on_bad_sample=on_bad, gpu_direct=True)
+    wanted = list(load(data, shuffle=None))
+    if on_bad == "raise":
+        batches = iter(loader)
+        assert torch.equal(next(batches)["field"], wanted[0]["field"])
+        with pytest.raises(OSError, match="no direct way"):
+            list(batches)
+        return
+    for ours, theirs in zip(loader, wanted, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile]) -> None:
+    """The epoch's first samples come again as padding, and their shard is gone."""
+    dataset(tmp_path / "d", "tar")
+    (first, *_) = sorted((tmp_path / "d").glob("*.tar"))
+    first.unlink()
+    given: dict[str, Any] = {"shuffle": None, "on_bad_sample": "mask", "max_bad": 12, "tail": "pad", "world": World()}
+    pair = [shardio.Loader(tmp_path / "d", 5, threads=2, gpu_direct=direct, **given) for direct in (True, False)]
+    same(*pair)
+
+
+@pytest.mark.parametrize("on_bad", ["replace", "mask"])
+def test_reads_that_fail_on_the_device_only(
+    tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host reads such a batch, and finds nothing wrong with it."""
+    data = dataset(tmp_path / "d", "hdf5")
+    short = iter(range(100))
+    monkeypatch.setattr(Future, "get", lambda self: _read(self) if next(short) % 3 else 0)
+    loader = load(data, on_bad_sample=on_bad, gpu_direct=True)
+    for ours, theirs in zip(loader, load(data, on_bad_sample=on_bad), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not loader.quarantine()
+    assert next(short) > 3
+
+
+def test_rows_that_are_compressed_are_refused(tmp_path: Path, kvikio: type[CuFile]) -> None:
+    """What stands in the file is not what is delivered."""
+    data = dataset(tmp_path / "d", "hdf5", compression="gzip")
+    with pytest.raises(ConfigError, match="field 'field': gpu_direct needs rows that stand in files"):
+        list(load(data, gpu_direct=True))
+
+
+def test_what_cannot_go_together_is_said() -> None:
+    """There is no GPU here; where there is one, what needs arrays on the host is refused."""
+    data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
+    with pytest.raises(ConfigError, match="needs device='cuda', got 'cpu'"):
+        load(data, gpu_direct=True)
+
+
+@pytest.mark.parametrize("option", ["map", "isolate", "verify"])
+def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before kvikio is looked for."""
+    data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
+    monkeypatch.setattr("shardio.loader.loader.device_of", lambda device: torch.device("cuda"))
+    with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} do not go together"):
+        load(data, gpu_direct=True, device="cuda", **{option: dict if option == "map" else True})
+
+
+def test_without_kvikio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how to get it."""
+    from shardio.loader.device.gpu_direct import GpuDirect
+
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with pytest.raises(MissingDependency, match="gpu_direct needs kvikio: pip install kvikio-cu13"):
+        GpuDirect(torch.device("cpu"))
+
+
+def test_without_the_driver(kvikio: type[CuFile]) -> None:
+    """It warns that reads go through host memory, and reads."""
+    from shardio.loader.device.gpu_direct import GpuDirect
+
+    sys.modules["kvikio"].cufile_driver = {"is_gds_available": False}  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="no GPUDirect Storage .nvidia-fs is not loaded."):
+        GpuDirect(torch.device("cpu"))

@@ -1,0 +1,444 @@
+"""The loader: every sample once, resumable, and the same whatever threads, container and engine do."""
+
+import gc
+import json
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio import World
+from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch, StateWarning
+from shardio.loader.batch import batches
+
+TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
+
+
+def photos(count: int = 60, **options: Any) -> shardio.Dataset:
+    """Images of differing sizes with labels and keys, in memory."""
+    rows = [{"image": jpeg(20 + n % 5, 30, seed=n), "label": n % 10, "key": f"k{n}"} for n in range(count)]
+    return shardio.from_samples(rows, shard_samples=17, **options)
+
+
+def numbers(count: int) -> shardio.Dataset:
+    """Samples that hold nothing but their own number."""
+    return shardio.from_samples([{"number": n} for n in range(count)], {"number": "int64"}, shard_samples=7)
+
+
+def load(dataset: shardio.Dataset, batch_size: int = 8, **options: Any) -> shardio.Loader:
+    """A loader of a single process with two threads."""
+    return shardio.Loader(dataset, batch_size, **{"world": World(), "threads": 2} | options)
+
+
+def valid_indices(batch: dict[str, Any]) -> list[int]:
+    """The samples of a batch that count."""
+    return batch["index"][batch["valid"]].tolist() if "valid" in batch else batch["index"].tolist()
+
+
+@given(
+    n=st.integers(1, 60),
+    world=st.integers(1, 4),
+    batch=st.integers(1, 13),
+    seed=st.integers(0, 2**40),
+    tail=st.sampled_from(["drop", "pad"]),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_exactly_once_over_real_loaders(n: int, world: int, batch: int, seed: int, tail: str, threads: int) -> None:
+    """Ranks deliver disjoint parts of every epoch, in equally many steps, and what they deliver is what they say."""
+    ds = numbers(n)
+    if tail == "drop" and n < world * batch:
+        with pytest.raises(ConfigError, match="fill no global batch"):
+            load(ds, batch, world=World(0, world), tail=tail)
+        return
+    loaders = [load(ds, batch, world=World(r, world), seed=seed, tail=tail, threads=threads) for r in range(world)]
+    for _ in range(2):
+        epochs = [list(loader) for loader in loaders]
+        assert {len(epoch) for epoch in epochs} == {len(loaders[0])}
+        taken = [index for epoch in epochs for b in epoch for index in valid_indices(b)]
+        assert len(taken) == len(set(taken)) == (n if tail == "pad" else n // (world * batch) * world * batch)
+        for b in (b for epoch in epochs for b in epoch):
+            assert b["number"].tolist() == b["index"].tolist()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], shardio.Dataset]:
+    """Gives the numbers below n in a container on disk, in several shards."""
+
+    @cache
+    def make(n: int, container: str) -> shardio.Dataset:
+        path = tmp_path_factory.mktemp("numbers") / "d"
+        with shardio.create(path, container=container, fields={"number": "int64"}, shard_size=100) as writer:
+            for number in range(n):
+                writer.append({"number": number})
+        return shardio.open(path)
+
+    return make
+
+
+@given(
+    n=st.integers(30, 70),
+    worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    batches=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    threads=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    containers=st.tuples(*[st.sampled_from(["tar", "hdf5", "lmdb"])] * 2),
+    order=st.sampled_from([{}, {"shuffle": "block", "block": 3, "window": 4}, {"shuffle": None}]),
+    stop=st.integers(1, 40),
+)
+@settings(max_examples=40, deadline=None)
+def test_elastic_resume(
+    stored: Callable[[int, str], shardio.Dataset],
+    n: int,
+    worlds: tuple[int, int],
+    batches: tuple[int, int],
+    threads: tuple[int, int],
+    containers: tuple[str, str],
+    order: dict[str, Any],
+    stop: int,
+) -> None:
+    """Stop after any step, go on with another world, batch size, container and number of threads: no sample twice, none
+    lost, in the same order."""
+
+    def ranks(which: int) -> list[shardio.Loader]:
+        options: dict[str, Any] = {"tail": "pad", "seed": 5, "threads": threads[which]} | order
+        dataset, size = stored(n, containers[which]), worlds[which]
+        return [load(dataset, batches[which], world=World(r, size), **options) for r in range(size)]
+
+    first = ranks(0)
+    iterators = [iter(loader) for loader in first]
+    before = [i for _ in range(min(stop, len(first[0]))) for it in iterators for i in valid_indices(next(it))]
+    states = [loader.state_dict() for loader in first]
+    assert all(state == states[0] for state in states)
+    state = json.loads(json.dumps(states[0]))
+    second = ranks(1)
+    for loader in second:
+        loader.load_state_dict(state)
+    after = [i for step in zip(*second, strict=True) for b in step for i in valid_indices(b)]
+    epoch = 0 if stop < len(first[0]) else 1
+    whole = shardio.Plan(n, 5, epoch, **order).indices(0, n).tolist()
+    assert (before if epoch == 0 else []) + after == whole
+
+
+def test_the_state_is_small_and_counts_what_was_delivered() -> None:
+    """What is prefetched does not count; the state is under 1 KB of plain JSON."""
+    loader = load(numbers(100), 10, prefetch=5)
+    iterator = iter(loader)
+    assert loader.state_dict()["position"] == 0
+    next(iterator)
+    assert loader.state_dict()["position"] == 10
+    assert len(json.dumps(loader.state_dict())) < 1000
+
+
+def test_after_the_last_batch_the_next_epoch_begins() -> None:
+    """A checkpoint after the last batch, even before the loop ends, goes on with the next epoch's first sample."""
+    ds = numbers(20)
+    loader = load(ds, 5)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    resumed = load(ds, 5)
+    resumed.load_state_dict(state)
+    assert next(iter(resumed))["index"].tolist() == shardio.Plan(20, 0, 1).indices(0, 5).tolist()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_iterating_again_is_the_next_epoch() -> None:
+    """After a whole loop, and after one that was left early; set_epoch goes anywhere."""
+    ds = numbers(12)
+    loader = load(ds, 4)
+    orders = [shardio.Plan(12, 0, epoch).indices(0, 12).tolist() for epoch in range(4)]
+    assert [i for b in loader for i in b["index"].tolist()] == orders[0]
+    for _ in loader:
+        break
+    assert [i for b in loader for i in b["index"].tolist()] == orders[2]
+    loader.set_epoch(1)
+    assert [i for b in loader for i in b["index"].tolist()] == orders[1]
+    assert loader.epoch == 2
+
+
+def test_stored_order_without_shuffle() -> None:
+    """shuffle=None delivers the samples as they are stored."""
+    assert [i for b in load(numbers(12), 4, shuffle=None) for i in b["index"].tolist()] == list(range(12))
+
+
+@pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5, "prefetch": 7}, {"prefetch": 1}])
+def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
+    """Samples, order and crops are the same for any number of threads and batches ahead."""
+    ds = photos()
+    for plain, other in zip(load(ds, transforms=TRAIN), load(ds, transforms=TRAIN, **changed), strict=True):
+        assert plain.keys() == other.keys()
+        for name, value in plain.items():
+            assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
+
+
+def test_containers_change_nothing(tmp_path: Path) -> None:
+    """Each container gives the same epoch, to the pixel."""
+    rows = photos()
+    epochs = []
+    for container in ("tar", "hdf5", "lmdb"):
+        with shardio.create(tmp_path / container, container=container, shard_size="10KB") as writer:
+            for number in range(len(rows)):
+                writer.append(rows[number])
+        epochs.append(list(load(shardio.open(tmp_path / container), transforms=TRAIN, seed=3)))
+    for expected, *others in zip(list(load(rows, transforms=TRAIN, seed=3)), *epochs, strict=True):
+        for other in others:
+            assert torch.equal(expected["image"], other["image"])
+            assert torch.equal(expected["label"], other["label"])
+            assert expected["key"] == other["key"]
+
+
+def test_what_a_batch_holds() -> None:
+    """Tensors for what can be stacked, lists for what can't; index always, valid under pad."""
+    rows = [
+        {
+            "image": jpeg(10 + n % 2, 12, seed=n),
+            "label": n,
+            "flag": n % 2 == 0,
+            "grid": np.full((2, 2), n, np.uint16),
+            "points": np.arange(n, dtype=np.float32),
+            "text": str(n),
+            "blob": b"x" * n,
+            "extra": {"n": n},
+        }
+        for n in range(6)
+    ]
+    kinds = {name: kind for name, kind in shardio.fields.infer_fields(rows[0]).items() if name != "points"}
+    ds = shardio.from_samples(rows, kinds | {"points": shardio.Field("array", dtype="float32")})
+    (batch,) = load(ds, 8, shuffle=None, tail="pad")
+    assert [tuple(image.shape) for image in batch["image"]] == [(10 + n % 2, 12, 3) for n in [0, 1, 2, 3, 4, 5, 0, 1]]
+    assert batch["image"][0].dtype == torch.uint8
+    assert batch["label"].dtype == batch["index"].dtype == torch.int64
+    assert batch["flag"].dtype == batch["valid"].dtype == torch.bool
+    assert batch["valid"].tolist() == [True] * 6 + [False] * 2
+    assert batch["grid"].shape == (8, 2, 2)
+    assert batch["grid"].dtype == torch.uint16
+    assert [len(points) for points in batch["points"]] == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert batch["text"][3] == "3"
+    assert batch["blob"][2] == b"xx"
+    assert batch["extra"][5] == {"n": 5}
+    assert next(iter(load(ds, 2, fields=["text"]))).keys() == {"text", "index"}
+
+
+def test_images_of_one_size_are_stacked_without_transforms() -> None:
+    """Equal sizes in the manifest make one tensor."""
+    ds = shardio.from_samples({"image": jpeg(8, 9, seed=n)} for n in range(4))
+    assert next(iter(load(ds, 4)))["image"].shape == (4, 8, 9, 3)
+
+
+def test_floats_for_training() -> None:
+    """ToFloat and Normalize deliver float32 NCHW, what they do to the bytes of the same crop."""
+    ds = photos()
+    plain = next(iter(load(ds, transforms=TRAIN)))["image"]
+    floats = next(iter(load(ds, transforms=[*TRAIN, shardio.Normalize(0.5, 0.25)])))["image"]
+    assert floats.shape == (8, 3, 16, 16)
+    assert torch.allclose(floats, (plain.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, atol=1e-5)
+
+
+def test_batches_may_be_kept() -> None:
+    """A whole epoch in a list holds what a loop saw; reused memory never shows."""
+    ds = photos()
+    seen = [(b["image"].clone(), b["label"].clone()) for b in load(ds, transforms=TRAIN)]
+    for batch, (image, label) in zip(list(load(ds, transforms=TRAIN)), seen, strict=True):
+        assert torch.equal(batch["image"], image)
+        assert torch.equal(batch["label"], label)
+
+
+@pytest.mark.parametrize(("job_cost", "most"), [(1, 6), (1 << 20, 6 * 4)])
+def test_memory_is_reused_by_a_plain_loop(job_cost: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that drops its batches goes round the same few addresses, without the garbage collector."""
+    monkeypatch.setattr(batches, "JOB_COST", job_cost)
+    gc.disable()
+    try:
+        loader = load(photos(200), 4, transforms=TRAIN, prefetch=2)
+        assert len({batch["image"].data_ptr() for batch in loader}) <= most
+    finally:
+        gc.enable()
+
+
+def test_leaving_early_ends_the_threads() -> None:
+    """Dropping the iterator, and the next loop, end the threads of the one before."""
+    loader = load(photos(), transforms=TRAIN, world=World(0, 1))
+    for _ in loader:
+        break
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("shardio rank")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"digest": "xxh3:0"}, "the state's digest is 'xxh3:0', this loader's is 'xxh3:"),
+        ({"seed": 9}, "the state's seed is 9, this loader's is 0"),
+        ({"version": 99}, "the state's version is 99, this loader's is 1"),
+        ({"order": "stored"}, "the state's order is 'stored', this loader's is 'global'"),
+        ({"position": 13}, "not a place in an epoch of 12: epoch 0, position 13"),
+        ({"epoch": -1}, "not a place in an epoch"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: str) -> None:
+    """The message holds both values."""
+    loader = load(numbers(12), 4)
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict(loader.state_dict() | change)
+    with pytest.raises(StateMismatch, match="not a loader's state"):
+        loader.load_state_dict({})
+
+
+def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
+    """`strict=False` goes on at the same place, and says what is lost; another number of samples begins the epoch anew.
+    Another version is refused all the same."""
+    state = load(numbers(40), 4, seed=1).state_dict() | {"epoch": 3, "position": 12}
+    loader = load(numbers(40), 4, seed=2)
+    with pytest.warns(
+        StateWarning, match=r"the state's seed is 1, this loader's is 2: epoch 3 may deliver .* twice or not"
+    ):
+        loader.load_state_dict(state, strict=False)
+    assert loader.epoch == 3
+    assert sum(len(batch["index"]) for batch in loader) == 28
+    assert sorted(index for batch in loader for index in batch["index"].tolist()) == list(range(40))
+    loader = load(numbers(41), 4, seed=1)
+    with pytest.warns(
+        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 begins"
+    ):
+        loader.load_state_dict(state, strict=False)
+    assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
+    with pytest.raises(StateMismatch, match="the state's version is 2, this loader's is 1"):
+        loader.load_state_dict(state | {"version": 2}, strict=False)
+    with pytest.raises(StateMismatch, match="not a place in an epoch of 41: epoch 0, position 42"):
+        loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
+
+
+def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A JPEG that was damaged after it was stored is named by shard, row, sample and key, at its own batch."""
+    with shardio.create(tmp_path / "d", fields={"image": "image", "key": "text"}) as writer:
+        for number in range(12):
+            writer.append({"image": jpeg(40, 40, seed=number), "key": f"k{number}"})
+    path = tmp_path / "d" / "shard-000000.tar"
+    data = path.read_bytes()
+    stored = shardio.open(tmp_path / "d")[9]["image"]
+    path.write_bytes(data.replace(stored, stored[: len(stored) // 2].ljust(len(stored), b"\0")))
+    iterator = iter(load(shardio.open(tmp_path / "d"), 4, shuffle=None))
+    next(iterator)
+    next(iterator)
+    with pytest.raises(BadSample, match=r"shard-000000.tar, row 9 \(sample 9, key k9\), field 'image'"):
+        next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 1000}, "60 samples fill no global batch of 1000"),
+        ({"tail": "keep"}, "tail must be 'drop' or 'pad', got 'keep'"),
+        ({"shuffle": "all"}, "shuffle must be 'global', 'block' or None, got 'all'"),
+        ({"threads": 0}, "threads must be 'auto' or a whole number of at least 1, got 0"),
+        ({"prefetch": -1}, "prefetch must be"),
+        ({"prefetch": "2"}, "prefetch must be 'auto' or a whole number of at least 1, got '2'"),
+        ({"timeout": None}, "timeout must be a number of seconds above 0, got None"),
+        ({"timeout": float("inf")}, "timeout must be a number of seconds above 0, got inf"),
+        ({"fields": ["nope"]}, "no field 'nope'"),
+        ({"transforms": {"label": TRAIN}}, "transforms for 'label', but the image fields"),
+        ({"transforms": [shardio.ToFloat(), *TRAIN]}, "RandomResizedCrop must come before"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value, before any thread is started."""
+    with pytest.raises(ConfigError, match=message):
+        load(photos(), **options)
+
+
+def test_stats_add_up() -> None:
+    """Samples, bytes, time waited and time by stage of the epoch that was last begun."""
+    ds = photos()
+    loader = load(ds, transforms=TRAIN, fields=["image"])
+    assert loader.stats().samples == 0
+    delivered = [index for batch in loader for index in batch["index"].tolist()]
+    stats = loader.stats()
+    assert stats.samples == len(delivered) == 56
+    assert stats.bytes == sum(len(ds[index]["image"]) for index in delivered)
+    assert 0 < stats.wait_seconds <= stats.seconds
+    assert stats.device_seconds == 0
+    assert 0 < stats.starved <= 1
+    assert stats.stage_seconds.keys() == {"read", "decode"}
+    assert stats.samples_per_second == pytest.approx(56 / stats.seconds)
+
+
+def test_set_epoch_and_load_state_dict_in_the_middle_of_a_loop() -> None:
+    """The running loop goes on as it was; the next one begins where it was told to, whatever the running one does."""
+    loader = load(numbers(20), 4)
+    state = loader.state_dict()
+    for step, _ in enumerate(loader):
+        if step == 1:
+            loader.set_epoch(7)
+        if step >= 1:
+            assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 0, 7).indices(0, 4).tolist()
+    for step, _ in enumerate(loader):
+        if step == 2:
+            loader.load_state_dict(state)
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 0, 0).indices(0, 4).tolist()
+
+
+def test_a_newer_loop_ends_the_older_one_in_words() -> None:
+    """Two loops over one loader: the older one says that it was closed."""
+    loader = load(numbers(20), 4)
+    older = iter(loader)
+    next(older)
+    next(iter(loader))
+    with pytest.raises(PipelineClosed, match="a newer loop over the same loader has begun"):
+        next(older)
+
+
+def test_fields_that_clash_with_the_loaders_own_are_refused() -> None:
+    """A field called index is never silently replaced."""
+    ds = shardio.from_samples([{"index": n * 10, "y": 1} for n in range(8)])
+    for fields in (None, ["index", "y"]):
+        with pytest.raises(ConfigError, match="field 'index' clashes"):
+            load(ds, 4, fields=fields)
+    assert next(iter(load(ds, 4, fields=["y"], shuffle=None)))["index"].tolist() == [0, 1, 2, 3]
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Seeds, epochs and batch sizes may be NumPy's; fractions are refused."""
+    loader = load(numbers(20), np.int64(4), seed=np.int64(3))
+    loader.set_epoch(np.int64(2))
+    assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 3, 2).indices(0, 4).tolist()
+    for wrong in ({"seed": 1.5}, {"batch_size": "4"}, {"device": "foo"}):
+        with pytest.raises(ConfigError, match=r"must be a whole number|device"):
+            load(numbers(20), **wrong)
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_block_shuffle_asks_storage_for_what_comes(
+    tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are asked for before their samples are read, each once in an epoch, and the samples are the plan's."""
+    with shardio.create(tmp_path / "d", container=container, fields={"x": "bytes"}, shard_size=900) as writer:
+        for number in range(100):
+            writer.append({"x": bytes([number]) * 50})
+    asked: list[int] = []
+    real = shardio.Dataset.read_ahead
+
+    def read_ahead(self: shardio.Dataset, first: int, count: int, fields: Any) -> None:
+        asked.extend(range(first, first + count))
+        real(self, first, count, fields)
+
+    monkeypatch.setattr(shardio.Dataset, "read_ahead", read_ahead)
+    loader = load(shardio.open(tmp_path / "d"), 10, shuffle="block", block=8, window=3, threads=1)
+    delivered = [
+        (index, value) for batch in loader for index, value in zip(batch["index"].tolist(), batch["x"], strict=True)
+    ]
+    assert [index for index, _ in delivered] == shardio.Plan(100, 0, 0, "block", 8, 3).indices(0, 100).tolist()
+    assert all(value == bytes([index]) * 50 for index, value in delivered)
+    assert sorted(asked) == list(range(100))

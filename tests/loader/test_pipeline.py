@@ -1,0 +1,234 @@
+"""Jobs on threads, delivered in order; failures and stalls come out where they belong."""
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from shardio.errors import PipelineClosed, PipelineStalled
+from shardio.loader.workers.pipeline import Pipeline
+
+
+@dataclass
+class Counting:
+    """A job whose tasks each note that they ran."""
+
+    number: int
+    work: Callable[[int], None] = lambda number: None
+    ran: list[int] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> Sequence[Callable[[], None]]:
+        return [lambda task=task: self._run(task) for task in range(3)]  # type: ignore[misc]
+
+    def _run(self, task: int) -> None:
+        self.work(self.number)
+        self.ran.append(task)
+
+    def result(self) -> int:
+        assert sorted(self.ran) == [0, 1, 2]
+        return self.number
+
+
+def jobs(count: int, work: Callable[[int], None] = lambda number: None) -> Iterator[Counting]:
+    """Jobs 0..count-1."""
+    return (Counting(number, work) for number in range(count))
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    """The pipeline's threads that are alive."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_results_come_in_order(threads: int, depth: int) -> None:
+    """Whatever job is done first, results come in the jobs' order, each once, and the threads end."""
+    uneven = Pipeline(jobs(20, lambda n: time.sleep(0.003 * (n % 3))), threads=threads, depth=depth, name="order")
+    assert list(uneven) == list(range(20))
+    assert threads_of("order") == []
+
+
+def test_no_more_than_depth_jobs_are_open() -> None:
+    """Memory is bounded: a consumer that waits lets only `depth` jobs begin."""
+    begun: set[int] = set()
+    with_depth = Pipeline(jobs(50, begun.add), threads=4, depth=3, name="depth")
+    time.sleep(0.2)
+    assert begun == {0, 1, 2}
+    next(with_depth)
+    time.sleep(0.2)
+    assert begun == {0, 1, 2, 3}
+    with_depth.close()
+
+
+def test_a_failure_comes_out_at_its_place() -> None:
+    """Jobs before the failing one are delivered; then its error is raised in the consumer, and the threads end."""
+
+    def fail(number: int) -> None:
+        if number == 3:
+            raise KeyError("job three")
+
+    failing = Pipeline(jobs(10, fail), threads=4, depth=4, name="failing")
+    assert [next(failing) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError, match="job three"):
+        next(failing)
+    assert threads_of("failing") == []
+    with pytest.raises(PipelineClosed):
+        next(failing)
+
+
+def test_a_failure_to_make_a_job_comes_out_too() -> None:
+    """An error of the iterator of jobs reaches the consumer after the jobs before it."""
+
+    def broken() -> Iterator[Counting]:
+        yield Counting(0)
+        raise OSError("no more")
+
+    pipeline = Pipeline(broken(), threads=2, depth=3, name="broken")
+    assert next(pipeline) == 0
+    with pytest.raises(OSError, match="no more"):
+        next(pipeline)
+
+
+def test_a_stall_says_what_each_worker_does() -> None:
+    """A wait has a limit, and its error names the workers and what they are at."""
+    release = threading.Event()
+    stuck = Pipeline(jobs(1, lambda n: release.wait(20) and None), threads=2, depth=1, timeout=0.2, name="rank 5")  # type: ignore[func-returns-value]
+    with pytest.raises(PipelineStalled, match=r"rank 5: no batch for 0 s; worker 0: .* for \d+ s; worker 1"):
+        next(stuck)
+    release.set()
+    stuck.close()
+
+
+def test_closing_early_ends_the_threads_and_may_be_repeated() -> None:
+    """A consumer that has had enough leaves nothing behind."""
+    early = Pipeline(jobs(1000, lambda n: time.sleep(0.001)), threads=3, depth=2, name="early")
+    next(early)
+    early.close()
+    early.close()
+    assert threads_of("early") == []
+
+
+def test_delivered_results_are_not_kept() -> None:
+    """No worker holds on to a job that has been delivered: its memory is free at once, without collection."""
+    alive: list[int] = []
+
+    class Noting(Counting):
+        def __del__(self) -> None:
+            alive.remove(self.number)
+
+    def noting() -> Iterator[Counting]:
+        for number in range(3):
+            alive.append(number)
+            yield Noting(number)
+
+    gc.disable()
+    try:
+        pipeline = Pipeline(noting(), threads=2, depth=1, name="keeping")
+        assert [next(pipeline), next(pipeline)] == [0, 1]
+        time.sleep(0.1)
+        assert alive == [2]
+        pipeline.close()
+    finally:
+        gc.enable()
+
+
+def test_waiting_is_measured() -> None:
+    """`waited` is the consumer's time in waiting, not its own work."""
+    slow = Pipeline(jobs(2, lambda n: time.sleep(0.05)), threads=1, depth=2, name="slow")
+    next(slow)
+    assert slow.waited >= 0.14
+    time.sleep(0.3)
+    before = slow.waited
+    next(slow)
+    assert slow.waited - before < 0.1
+    slow.close()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("pass", 0),  # the end of the script
+        ("raise SystemExit(3)", 3),
+        ("raise RuntimeError('mine')", 1),
+    ],
+)
+def test_a_script_may_end_in_the_middle_of_an_epoch(ending: str, code: int) -> None:
+    """With batches under way a process ends as it would without: its own exit code, nothing else on stderr."""
+    script = f"""
+import numpy, shardio, cv2
+image = cv2.imencode(".jpg", numpy.zeros((500, 500, 3), numpy.uint8))[1].tobytes()
+ds = shardio.from_samples([{{"image": image}}] * 600)
+loader = shardio.Loader(ds, 8, transforms=[shardio.RandomResizedCrop(224)], threads=3, world=shardio.World())
+batches = iter(loader)
+next(batches)
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr == "" or "RuntimeError: mine" in done.stderr
+
+
+@pytest.mark.parametrize("order", [(4, 1, 3), (1, 4), (2, 1, 1, 4)])
+def test_workers_can_be_fewer_and_more_again(order: tuple[int, ...]) -> None:
+    """After `resize` no more than that many tasks run at once, the order stays, and nothing is left waiting."""
+    busy, most = 0, 0
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.001)
+        with lock:
+            busy -= 1
+
+    pipeline = Pipeline(jobs(len(order) * 20, work), threads=4, depth=3, timeout=20, name="resized")
+    delivered = []
+    for threads in order:
+        pipeline.resize(threads, 3)
+        delivered += [next(pipeline) for _ in range(6)]  # what was begun before may still run
+        with lock:
+            most = 0
+        delivered += [next(pipeline) for _ in range(14)]
+        assert most <= threads
+    assert delivered == list(range(len(order) * 20))
+    with pytest.raises(StopIteration):
+        next(pipeline)
+    assert threads_of("resized") == []
+
+
+def test_idle_workers_are_measured() -> None:
+    """Workers that wait for room are idle; workers that have tasks are not."""
+    fed = Pipeline(jobs(6), threads=2, depth=2, name="idle")
+    for _ in range(3):
+        next(fed)
+        time.sleep(0.05)
+    assert fed.idle > 0.1
+    fed.close()
+    starved = Pipeline(jobs(10, lambda number: time.sleep(0.003)), threads=1, depth=3, name="busy")
+    list(starved)
+    assert starved.idle < 0.05
+
+
+def test_closed_by_its_own_worker() -> None:
+    """As the garbage collector may do, wherever it runs: nothing waits for itself, and the consumer is told."""
+    made: list[Pipeline[int]] = []
+    ready = threading.Event()
+
+    def work(number: int) -> None:
+        ready.wait(10)
+        made[0].close()
+
+    made.append(Pipeline(jobs(5, work), threads=2, depth=2, timeout=10.0, name="own"))
+    ready.set()
+    with pytest.raises(PipelineClosed):
+        next(made[0])
+    made[0].close()
+    assert not threads_of("own")

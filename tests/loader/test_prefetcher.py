@@ -1,0 +1,227 @@
+"""Batches on their way to a device: copies that are slow change nothing, and one batch is always ahead."""
+
+import ctypes
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg, spoiled
+
+import shardio
+from shardio import World
+from shardio.errors import BadSample
+from shardio.loader.batch.host_batch import Batch, Delivery
+from shardio.loader.device.copier import DeviceLane
+from shardio.loader.device.prefetcher import MOST_HELD, Transfer
+
+
+class LateLane:
+    """A device whose copies happen as late as they may: when the host waits for them. A consumer that works on the
+    device never does."""
+
+    def __init__(self) -> None:
+        # By address: like a device's copy it keeps nothing alive.
+        self.pending: deque[tuple[int, torch.Tensor]] = deque()
+        self.begun = self.over = 0
+        self.most = 0
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Nothing yet."""
+        made = torch.full_like(tensor, 0)
+        assert tensor.is_contiguous()
+        self.pending.append((tensor.data_ptr(), made))
+        self.begun += 1
+        return made
+
+    def mark(self) -> int:
+        """How many copies have been begun."""
+        self.most = max(self.most, self.begun - self.over)
+        return self.begun
+
+    def _work(self, mark: int) -> None:
+        while self.over < mark:
+            source, target = self.pending.popleft()
+            ctypes.memmove(target.data_ptr(), source, target.nbytes)
+            self.over += 1
+
+    def wait(self, mark: int, batch: Batch) -> None:
+        """The consumer's stream waits, and the host goes on."""
+
+    def finish(self) -> None:
+        """All copies."""
+        self._work(self.begun)
+
+    def done(self, mark: int, *, block: bool) -> bool:
+        """Only with `block`."""
+        if block:
+            self._work(mark)
+        return self.over >= mark
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch) -> LateLane:
+    """The lane of all loaders."""
+    late = LateLane()
+    monkeypatch.setattr("shardio.loader.loader.lane_to", lambda device: late)
+    return late
+
+
+def tensors(count: int = 60) -> shardio.Dataset:
+    """Arrays that say which sample they are."""
+    rows = [{"array": np.full(50, n, np.int64), "label": n} for n in range(count)]
+    return shardio.from_samples(rows, shard_samples=7)
+
+
+def load(data: shardio.Dataset, batch_size: int = 6, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    return shardio.Loader(data, batch_size, **({"world": World(), "threads": 2, "seed": 3} | options))
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
+def test_memory_is_not_used_again_before_its_copy_is_over(lane: LateLane, options: dict[str, Any]) -> None:
+    """However late a batch is copied, it is the batch."""
+    data = tensors()
+    for _ in range(3):
+        kept = list(load(data, **options))
+        lane.finish()
+        assert len(kept) == 10
+        for batch in kept:
+            assert (batch["array"] == batch["label"][:, None]).all()
+            assert batch["index"].tolist() == batch["label"].tolist()
+        assert sorted(index for batch in kept for index in batch["index"].tolist()) == list(range(60))
+
+
+def test_few_copies_are_under_way(lane: LateLane) -> None:
+    """Pinned memory is held for no more batches than that."""
+    tensors_of_a_batch = 3
+    for _ in load(tensors(120)):
+        pass
+    assert 0 < lane.most <= tensors_of_a_batch * (MOST_HELD + 1)
+
+
+def test_one_batch_is_ahead(lane: LateLane) -> None:
+    """When a batch is handed over and the next one is made, that one's copy has begun."""
+    loader = load(tensors(60), threads=1)
+    batches = iter(loader)
+    for number in range(4):
+        next(batches)
+        assert lane.begun >= 3 * (number + 1)
+    while not batches._steps.ready:  # type: ignore[attr-defined]
+        pass
+    before = lane.begun
+    next(batches)
+    assert lane.begun >= before + 3
+    assert loader.state_dict()["position"] == 5 * 6  # what is ahead does not count
+
+
+def test_an_error_comes_in_its_turn(lane: LateLane) -> None:
+    """The batches before the one that fails are delivered, though it was found while they were on their way."""
+    rows = [{"image": spoiled(jpeg(20, 24)) if n == 21 else jpeg(20, 24), "label": n} for n in range(40)]
+    crop = [shardio.RandomResizedCrop(8)]
+    loader = load(shardio.from_samples(rows), 5, transforms=crop, shuffle=None)
+    seen: list[torch.Tensor] = []
+    with pytest.raises(BadSample, match="sample 21"):
+        seen.extend(batch["label"] for batch in loader)
+    lane.finish()
+    assert [labels.tolist() for labels in seen] == [list(range(n, n + 5)) for n in (0, 5, 10, 15)]
+    assert loader.state_dict()["position"] == 20
+
+
+def test_a_loop_that_is_left_leaves_nothing(lane: LateLane) -> None:
+    """The next one begins with its own first batch."""
+    loader, wanted = load(tensors()), load(tensors())
+    for _ in loader:
+        break
+    wanted.set_epoch(1)
+    found = [list(batches) for batches in (loader, wanted)]
+    lane.finish()
+    assert [b["index"].tolist() for b in found[0]] == [b["index"].tolist() for b in found[1]]
+
+
+def test_errors_and_batches_keep_their_order() -> None:
+    """What is sent comes back in order, errors among it."""
+    lane = LateLane()
+    transfer = Transfer(lane, {})
+    for number in range(3):
+        transfer.send(Delivery({"a": torch.tensor([number])}, 1))
+    transfer.send(ValueError("four"))
+    assert len(transfer) == 4
+    found = [transfer.receive() for _ in range(4)]
+    lane.finish()
+    assert [one.batch["a"].item() for one in found if isinstance(one, Delivery)] == [0, 1, 2]
+    assert isinstance(found[3], ValueError)
+
+
+@pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", False)])
+def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None:
+    """To a device that is not the host go bytes; what comes out of there is as asked for. torch's device without
+    values shows shapes, precision and layout."""
+    rows = [{"image": jpeg(20 + n % 3, 24), "label": n} for n in range(8)]
+    transforms = [
+        shardio.RandomResizedCrop(8),
+        shardio.Normalize(0.5, 0.5, dtype=dtype),
+        shardio.RandomErasing(1.0, value=1.0),
+    ]
+    loader = load(
+        shardio.from_samples(rows), 4, transforms=transforms, device="meta", channels_last=channels_last, engine="cpu"
+    )
+    for batch in loader:
+        image = batch["image"]
+        assert image.device.type == batch["label"].device.type == "meta"
+        assert (image.shape, image.dtype) == ((4, 3, 8, 8), getattr(torch, dtype))
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        assert image.is_contiguous(memory_format=layout)
+    (how,) = loader._workers.making.images.values()
+    assert how.engine.numbers.dtype == np.uint8
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device that is not the host, whose tensors can be looked at all the same."""
+    monkeypatch.setattr("shardio.loader.loader.lane_to", lambda device: DeviceLane(torch.device("cpu")))
+    return "meta"
+
+
+NUMBERS = [
+    shardio.RandomResizedCrop(8),
+    shardio.Normalize((0.4, 0.5, 0.6), 0.25),
+    shardio.RandomErasing(0.5, value=(1.0, 2.0, 3.0)),
+]
+
+
+@pytest.mark.parametrize("mixing", [None, shardio.MixUp(30), shardio.CutMix(30)], ids=["plain", "mixup", "cutmix"])
+@pytest.mark.parametrize("bad", [(), (3, 11)], ids=["good", "masked"])
+def test_the_device_makes_what_the_host_makes(device: str, bad: tuple[int, ...], mixing: Any) -> None:
+    """Normalized, erased, mixed, zeros where a sample is masked: the same numbers, made there."""
+    rows = [{"image": (spoiled if n in bad else bytes)(jpeg(20 + n % 3, 24, seed=n)), "label": n} for n in range(24)]
+    data = shardio.from_samples(rows)
+    options = {"transforms": NUMBERS, "on_bad_sample": "mask", "max_bad": 9, "engine": "cpu", "mixing": mixing}
+    masked = 0
+    for ours, theirs in zip(load(data, **options), load(data, device=device, **options), strict=True):
+        assert ours["index"].tolist() == theirs["index"].tolist()
+        assert torch.allclose(ours["image"], theirs["image"], atol=1e-5)
+        assert torch.equal(ours["label"], theirs["label"])
+        blank = ~theirs["valid"]
+        masked += int(blank.sum())
+        assert not theirs["image"][blank].any()
+        assert not theirs["label"][blank].any()
+    assert masked == len(bad)
+
+
+def test_a_label_that_is_no_class_is_a_bad_sample(device: str) -> None:
+    """It is named, and passed over where that is asked for, on the host and for a device."""
+    rows = [{"image": jpeg(20, 24, seed=n), "label": -1 if n == 13 else n % 5} for n in range(24)]
+    data = shardio.from_samples(rows)
+    options = {"transforms": NUMBERS, "mixing": shardio.MixUp(5), "engine": "cpu"}
+    for where in (None, device):
+        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing is for labels from 0 to 4, it is -1"):
+            list(load(data, device=where, **options))
+        loader = load(data, device=where, on_bad_sample="replace", max_bad=2, **options)
+        assert len(list(loader)) == 4
+        assert [one.location.index for one in loader.quarantine()] == [13]

@@ -1,0 +1,324 @@
+"""The user's own function, on threads and in processes: the same batches, and clear words when it fails."""
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+
+import shardio
+from shardio import World
+from shardio.errors import (
+    ConfigError,
+    MapError,
+    PipelineClosed,
+    PipelineStalled,
+    ProducerDied,
+    ShardCorrupt,
+)
+
+COUNT = 40
+
+
+def photos() -> shardio.Dataset:
+    """Photos of several sizes, and fields that come as lists."""
+    return shardio.from_samples(
+        [
+            {
+                "image": jpeg(30 + n % 3, 40, seed=n),
+                "label": n,
+                "key": f"k{n}",
+                "points": np.arange(n % 3, dtype=np.float32),
+            }
+            for n in range(COUNT)
+        ],
+        {"image": "image", "label": "int64", "key": "text", "points": shardio.Field("array", dtype="float32")},
+    )
+
+
+PLACE = r"map: samples \[\d+(, \d+)*\]( and \d+ more)? in shard-0000\d\d.memory(, shard-\S+)* of /memory/\S+"
+
+
+def load(dataset: shardio.Dataset, **options: Any) -> shardio.Loader:
+    """A loader of one rank."""
+    given = {"batch_size": 6, "threads": 2, "world": World(), "seed": 3, "tail": "pad", "timeout": 30.0}
+    image = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
+    transforms = image if "image" in dataset.fields else None
+    return shardio.Loader(dataset, transforms=transforms, **(given | options))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two batches, or parts of them, hold the same."""
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def brighter(batch: dict[str, Any]) -> dict[str, Any]:
+    """Makes floats of the images, larger than what came in, and drops a field."""
+    return {"image": batch["image"].float() * 2, "label": batch["label"] + 1, "key": batch["key"]}
+
+
+def one(sample: dict[str, Any]) -> dict[str, Any]:
+    """Looks at one sample: a tensor, a number, a text, and arrays that differ in size."""
+    assert isinstance(sample["label"], int)
+    assert sample["image"].shape == (16, 16, 3)
+    mean = sample["image"].float().mean((0, 1))
+    return {"mean": mean, "twice": 2 * sample["label"], "key": sample["key"] * 2, "some": np.ones(sample["index"] % 3)}
+
+
+def odd(batch: dict[str, Any]) -> dict[str, Any]:
+    """Tensors of all kinds and in all places: bfloat16, transposed, without a dimension, empty, nested."""
+    image = batch["image"]
+    parts = {"rows": [row.float() for row in image[:2]], "pair": (image[0, 0], "text"), "none": None}
+    return {"half": image.bfloat16(), "turned": image.mT, "sum": image.sum(), "empty": image[:0], "parts": parts}
+
+
+def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
+    """Fails for one sample."""
+    if 7 in batch["index"].tolist():
+        raise KeyError("seven")
+    return batch
+
+
+def deadly(batch: dict[str, Any]) -> dict[str, Any]:
+    """Ends its process."""
+    os._exit(5)
+
+
+def endless(batch: dict[str, Any]) -> dict[str, Any]:
+    """Never comes back."""
+    time.sleep(1000)
+    return batch
+
+
+def nothing(batch: dict[str, Any]) -> Any:
+    """Forgets to return."""
+
+
+def process_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """Says where it ran."""
+    return {"process": os.getpid(), "thread": threading.current_thread().name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": odd}, {"map": one, "map_by": "sample"}])
+def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None:
+    """Two epochs, with and without a function: same batches, order, padding and lists; later epochs too."""
+    dataset = photos()
+    threads, isolated = load(dataset, **options), load(dataset, isolate=True, **options)
+    for _ in range(2):
+        kept = []
+        for a, b in zip(threads, isolated, strict=True):
+            assert same(a, b)
+            kept.append((a, b))
+        assert len(kept) == 7
+        assert all(same(a, b) for a, b in kept)  # batches that are kept stay what they are
+    assert threads.state_dict() == isolated.state_dict()
+    assert isolated.stats().samples == 42
+    assert isolated.stats().bytes == threads.stats().bytes
+    assert isolated.stats().stage_seconds.keys() == threads.stats().stage_seconds.keys()
+
+
+def test_map_of_batches_and_of_samples() -> None:
+    """What the function returns is the batch; index and valid stay; numbers and equal shapes become tensors."""
+    for batch in load(photos(), map=brighter):
+        assert batch.keys() == {"image", "label", "key", "index", "valid"}
+        assert batch["image"].dtype == torch.float32
+        assert torch.equal(batch["label"], batch["index"] + 1)
+    for batch in load(photos(), map=one, map_by="sample"):
+        assert batch.keys() == {"mean", "twice", "key", "some", "index", "valid"}
+        assert batch["mean"].shape == (6, 3)
+        assert torch.equal(batch["twice"], batch["index"] * 2)
+        assert batch["key"] == [f"k{n}k{n}" for n in batch["index"].tolist()]
+        assert [len(array) for array in batch["some"]] == [n % 3 for n in batch["index"].tolist()]
+
+
+def test_map_runs_on_workers() -> None:
+    """The function does not run in the consumer's thread."""
+    for batch in load(photos(), map=process_of):
+        assert batch["process"] == os.getpid()
+        assert batch["thread"].startswith("shardio rank 0-")
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (unlucky, r"map function unlucky, the batch of samples \[.*7.*\]: KeyError: 'seven'"),
+        (nothing, r"map function nothing, .*: it must return a dict, got NoneType"),
+    ],
+)
+def test_a_function_that_fails_is_named(function: Callable[..., Any], message: str, isolate: bool) -> None:
+    """The error says which function, which samples, and what it raised, where the batch was due."""
+    loader = load(photos(), map=function, isolate=isolate)
+    with pytest.raises(MapError, match=message):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"map": 3}, "map must be a function, got 3"),
+        ({"map": one, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Before anything runs."""
+    with pytest.raises(ConfigError, match=message):
+        load(photos(), **options)
+
+
+def test_samples_of_different_names_are_refused() -> None:
+    """A function must name the same things for all samples of a batch."""
+    loader = load(photos(), map=lambda sample: {str(sample["index"] % 2): 1}, map_by="sample", shuffle=None)
+    with pytest.raises(MapError, match="number 1 of the batch has"):
+        next(iter(loader))
+
+
+def test_what_cannot_be_sent_is_refused_in_words() -> None:
+    """A lambda cannot reach another process."""
+    with pytest.raises(ConfigError, match="must be picklable"):
+        next(iter(load(photos(), map=lambda batch: batch, isolate=True)))
+
+
+@pytest.mark.slow
+def test_leaving_a_loop_and_beginning_another() -> None:
+    """What producers still had of the older loop is not delivered in the newer one, and the older one says so."""
+    loader, wanted = load(photos(), isolate=True), load(photos())
+    older = iter(loader)
+    next(older), next(older)
+    wanted.set_epoch(1)
+    assert all(same(a, b) for a, b in zip(wanted, loader, strict=True))
+    with pytest.raises(PipelineClosed):
+        next(older)
+
+
+@pytest.mark.slow
+def test_an_error_in_a_producer_names_the_shard(tmp_path: Path) -> None:
+    """A truncated shard is the same error as on threads."""
+    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
+        for _ in range(30):
+            writer.append({"x": np.zeros(5000, np.uint8)})
+    dataset = shardio.open(tmp_path / "d")
+    loader = load(dataset, isolate=True, shuffle=None)
+    assert len(list(loader)) == 5
+    (shard,) = (tmp_path / "d").glob("*.tar")
+    os.truncate(shard, 60_000)
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, field 'x', row \d+"):
+        list(loader)
+
+
+@pytest.mark.slow
+def test_a_producer_that_dies_is_named() -> None:
+    """Its exit code, or the signal that killed it; the loop ends at once."""
+    with pytest.raises(ProducerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
+        list(load(photos(), isolate=True, map=deadly))
+    loader = load(photos(), isolate=True, batch_size=1)  # more steps than a producer can have ready
+    epoch = iter(loader)
+    next(epoch)
+    assert loader._workers._producers is not None
+    victim = loader._workers._producers.members[1].process.pid
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(ProducerDied, match="exit code -9"):
+        list(epoch)
+
+
+@pytest.mark.slow
+def test_a_producer_that_hangs_is_named() -> None:
+    """After the time limit, with its process."""
+    with pytest.raises(PipelineStalled, match=rf"producer 0 \(process \d+\): no batch for 4 s; {PLACE}"):
+        list(load(photos(), isolate=True, map=endless, timeout=4.0))
+
+
+def test_a_thread_that_hangs_is_named() -> None:
+    """After the time limit: rank, worker, stage, samples and shards."""
+    loader = load(photos(), map=lambda batch: time.sleep(1.5) or batch, timeout=0.5)
+    with pytest.raises(PipelineStalled, match=rf"shardio rank 0: no batch for 0 s; .*worker \d: {PLACE} for \d+ s"):
+        list(loader)
+
+
+@pytest.mark.slow
+def test_dropping_the_loader_ends_its_producers() -> None:
+    """No process is left."""
+    loader = load(photos(), isolate=True)
+    next(iter(loader))
+    assert loader._workers._producers is not None
+    members = [member.process for member in loader._workers._producers.members]
+    assert all(process.is_alive() for process in members)
+    del loader
+    gc.collect()
+    assert not any(process.is_alive() for process in members)
+
+
+def once(batch: dict[str, Any]) -> dict[str, Any]:
+    """Hangs when it is called for the first time in any process."""
+    marker = Path(os.environ["SHARDIO_TEST_MARKER"])
+    if not marker.exists():
+        marker.touch()
+        time.sleep(1000)
+    return batch
+
+
+@pytest.mark.slow
+def test_a_producer_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next loop has new ones."""
+    monkeypatch.setenv("SHARDIO_TEST_MARKER", str(tmp_path / "marker"))
+    loader = load(photos(), isolate=True, map=once, threads=1, timeout=8.0)
+    with pytest.raises(PipelineStalled):
+        list(loader)
+    assert len(list(loader)) == 7
+
+
+def big(batch: dict[str, Any]) -> dict[str, Any]:
+    """Gives more than fits into a pipe, and what only looks like its memory."""
+    turned = torch.complex(batch["label"].float(), torch.ones(len(batch["label"]))).conj()
+    batch["index"].zero_()
+    return {"blob": [bytes(400_000)], "turned": turned}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
+    """What a producer could not send any more of an older loop does not keep it from the newer one; `index` and `valid`
+    are the loader's own, whatever a function does to what it was given; conjugates are what they stand for."""
+    loader = load(photos(), isolate=isolate, map=big)
+    for _ in range(60):
+        batch = next(iter(loader))
+    assert torch.equal(batch["turned"].real.long(), batch["index"])
+    assert (batch["turned"].imag == -1).all()
+
+
+@pytest.mark.slow
+def test_a_forked_child_leaves_the_parents_loop_alone() -> None:
+    """It has no part in it, and says so."""
+    batches = iter(load(photos(), isolate=True))
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except PipelineClosed:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(batches)) == 6
+
+
+def test_a_dataset_may_be_closed_at_any_time() -> None:
+    """Its files are opened again when asked for; what is in memory only stays."""
+    dataset = photos()
+    for batch in load(dataset, batch_size=2):
+        dataset.close()
+        assert len(batch["index"]) == 2

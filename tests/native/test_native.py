@@ -1,0 +1,303 @@
+"""The compiled part: the same pixels as OpenCV's, the same on every processor, and no harm from broken files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import lmdb
+import numpy as np
+import pytest
+from _builders import DHT, DQT, without
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from shardio import native
+from shardio.engines.turbo import Turbo
+from shardio.native import rows
+from shardio.transforms.fuse import Fused
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
+GUARD = 32
+
+
+def picture(height: int, width: int, seed: int) -> NDArray[np.uint8]:
+    """Soft noise, which every pixel of a wrong crop would show."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
+
+
+def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
+    """As JPEG."""
+    return cv2.imencode(".jpg", pixels, options)[1].tobytes()
+
+
+def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> Fused:
+    """One image's row of each column."""
+    rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
+    return Fused(*rows, np.array([flip]))
+
+
+def make(
+    turbo: Turbo, data: bytes, how: Fused, size: tuple[int, int], channels: int, floats: bool
+) -> NDArray[np.generic]:
+    """What comes out, in the midst of memory that must stay as it is."""
+    shape = (1, channels, *size) if floats else (1, *size, channels)
+    count = int(np.prod(shape))
+    memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
+    out = memory[GUARD:-GUARD].reshape(shape)
+    left = turbo([data], how, out)
+    assert (memory[:GUARD] == 77).all()
+    assert (memory[-GUARD:] == 77).all()
+    return out[:0] if left else out
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
+    """An image's size, a view of it, and the view's size."""
+    height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
+    box = [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
+    size = (draw(st.integers(1, 70)), draw(st.integers(1, 70)))
+    scaled = [length + draw(st.integers(0, 30)) for length in size]
+    window = [draw(st.integers(0, full - length)) for full, length in zip(scaled, size, strict=True)]
+    return (height, width), fused((height, width), box, scaled, window, draw(st.booleans())), size
+
+
+@settings(max_examples=150, deadline=None)
+@given(views(), st.sampled_from([1, 3]), st.booleans())
+def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
+    view: tuple[tuple[int, int], Fused, tuple[int, int]], channels: int, floats: bool
+) -> None:
+    """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
+    image, how, size = view
+    data = encode(picture(*image, seed=1), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+    affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.0]][:channels], np.float32)
+    flags = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+    whole = cv2.imdecode(np.frombuffer(data, np.uint8), flags).reshape(*image, channels)
+    top, left, rows, columns = how.boxes[0]
+    (height, width), (y, x) = how.scaled[0], how.windows[0]
+    wanted = cv2.resize(whole[top : top + rows, left : left + columns], (int(width), int(height)))
+    wanted = wanted.reshape(height, width, channels)[y : y + size[0], x : x + size[1]]
+    wanted = wanted[:, ::-1].astype(int) if how.flips[0] else wanted.astype(int)
+    found = make(Turbo(channels, affine if floats else None), data, how, size, channels, floats)[0]
+    if floats:
+        offsets = affine[:, 1].reshape(-1, 1, 1)
+        assert np.abs((found - offsets) / affine[:, 0].reshape(-1, 1, 1) - wanted.transpose(2, 0, 1)).max() <= 1.001
+    else:
+        assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for newer processors are only faster."""
+    plain = tmp_path / "plain.so"
+    sources = [str(path) for path in native.FILE.parent.glob("*.c")]
+    command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
+    subprocess.run([*command, "-ljpeg", "-lm"], check=True)
+    data = encode(picture(120, 90, seed=2))
+    affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.1]], np.float32)
+    made = []
+    for file in (native.FILE, plain):
+        monkeypatch.setattr(native, "FILE", file)
+        native.library.cache_clear()
+        made += [
+            [
+                make(
+                    Turbo(3, affine if floats else None),
+                    data,
+                    fused((120, 90), box, size, [0, 0], flip),
+                    tuple(size),
+                    3,
+                    floats,
+                )
+                for size in ([64, 64], [33, 47], [224, 224], [1, 1])
+                for box in ([0, 0, 120, 90], [17, 31, 50, 59], [119, 89, 1, 1])
+                for flip in (False, True)
+                for floats in (False, True)
+            ]
+        ]
+    native.library.cache_clear()
+    assert len(made[0]) == 48
+    for wide, narrow in zip(*made, strict=True):
+        assert wide.tobytes() == narrow.tobytes()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        fused((60, 80), [0, 0, 61, 80], [8, 8], [0, 0], False),  # a region that ends below the image
+        fused((60, 80), [-1, 0, 10, 10], [8, 8], [0, 0], False),  # one that begins above it
+        fused((60, 80), [0, 0, 0, 10], [8, 8], [0, 0], False),  # an empty one
+        fused((60, 80), [0, 0, 60, 80], [8, 8], [1, 0], False),  # a window that ends outside of the resized region
+        fused((61, 80), [0, 0, 10, 10], [8, 8], [0, 0], False),  # the image is not as high as was said
+        fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
+    ],
+)
+def test_what_does_not_fit_is_left_to_the_caller(how: Fused) -> None:
+    """A view that is not within the image is refused, not read from beyond it."""
+    assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
+
+
+def test_other_color_spaces_are_left_to_the_caller() -> None:
+    """CMYK has no plain way to RGB; what is no JPEG at all is not looked at either."""
+    how = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
+    cmyk = encode(picture(60, 80, seed=3)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x14\x08")
+    for data in (cmyk, b"", b"\xff\xd8\xff", cv2.imencode(".png", picture(60, 80, seed=3))[1].tobytes()):
+        assert not len(make(Turbo(3, None), data, how, (8, 8), 3, False))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broken_files_do_no_harm(seed: int) -> None:
+    """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing is written beside."""
+    rng = np.random.default_rng(seed)
+    whole = [encode(picture(70, 90, seed), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
+    turbo = Turbo(3, None)
+    refused = 0
+    for attempt in range(150):
+        data = bytearray(whole[attempt % 2])
+        for _ in range(rng.integers(1, 6)):
+            data[rng.integers(min(len(data), 700) if attempt % 3 else len(data))] = rng.integers(256)
+        if attempt % 5 == 0:
+            del data[rng.integers(len(data)) :]
+        how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
+        refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
+    assert 0 < refused < 150
+
+
+@pytest.mark.parametrize(("marker", "progressive"), [(DHT, 0), (DHT, 1), (DQT, 0), (DQT, 1)])
+def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int) -> None:
+    """A file without its tables is to a decoder that has seen others what it is to a new one."""
+    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    whole = encode(picture(60, 80, 4), cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    files, turbo = (without(whole, marker), whole) * 2, Turbo(3, None)
+    alone, first, after, again = (make(turbo, data, how, (60, 80), 3, False) for data in files)
+    # Without Huffman tables it has the usual ones, and shows noise if these happen to fit.
+    assert len(alone) == 0 or (marker == DHT and not progressive)
+    assert after.tobytes() == alone.tobytes() != first.tobytes() == again.tobytes() != b""
+
+
+def test_frames_of_films_have_the_usual_tables() -> None:
+    """Motion JPEG leaves out the Huffman tables that the standard shows: libjpeg knows them, and so does OpenCV."""
+    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    usual, others = encode(picture(60, 80, 4)), encode(picture(60, 80, 5), cv2.IMWRITE_JPEG_OPTIMIZE, 1)
+    turbo = Turbo(3, None)
+    wanted, before, made = (make(turbo, d, how, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
+    assert (len(before), made.tobytes()) == (1, wanted.tobytes())
+    frame, whole = (cv2.imdecode(np.frombuffer(data, np.uint8), 1) for data in (without(usual, DHT), usual))
+    assert np.array_equal(frame, whole)
+
+
+P = [0.1, 0.2, 0.4, 0.1, 0.1, 0.08, 0.02]
+
+
+@pytest.fixture(scope="module")
+def lmdb_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
+    """An LMDB file of several levels, with values in leaves, in the last bytes of pages, and on overflow pages."""
+    path = tmp_path_factory.mktemp("lmdb") / "x.lmdb"
+    rng = np.random.default_rng(0)
+    entries = {
+        number.to_bytes(8, "big") + name: rng.bytes(int(rng.choice([0, 1, 50, 1900, 2100, 5000, 40_000], p=P)))
+        for number in range(3000)
+        for name in (b"a", b"bcd")
+    }
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 28) as environment:
+        for _ in range(2):  # the second time pages of the first are used again, out of order
+            with environment.begin(write=True) as transaction:
+                for key in rng.permutation(sorted(entries)).tolist():
+                    transaction.put(key, entries[key])
+    return path, entries
+
+
+def look_up(data: NDArray[np.uint8], keys: list[bytes]) -> list[bytes] | None:
+    """The values of keys of one length."""
+    places = np.empty((len(keys), 2), np.int64)
+    maps, sizes = np.full(len(keys), data.ctypes.data), np.full(len(keys), len(data))
+    wanted = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
+    if not rows.find(maps, sizes, wanted, places):
+        return None
+    assert ((places >= 0) & (places.sum(axis=1, keepdims=True) <= len(data))).all()
+    return [data[start : start + size].tobytes() for start, size in places.tolist()]
+
+
+def test_lmdb_keys_are_found(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
+    """Every key of a file that LMDB wrote has the value that LMDB has; other keys have none."""
+    path, entries = lmdb_file
+    data = np.fromfile(path, np.uint8)
+    for length in (9, 11):
+        keys = [key for key in entries if len(key) == length]
+        assert look_up(data, keys) == [entries[key] for key in keys]
+    for missing in (b"", b"\0" * 9, b"\xff" * 9, (5).to_bytes(8, "big") + b"aa", (5).to_bytes(8, "big") + b"b"):
+        assert look_up(data, [missing]) is None if missing else True
+
+
+def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
+    """Changed bytes anywhere in headers, pointers and nodes: a value within the file, or none; never a read beyond."""
+    path, entries = lmdb_file
+    whole = np.fromfile(path, np.uint8)
+    rng = np.random.default_rng(1)
+    keys = [key for key in entries if len(key) == 9][:200]
+    for attempt in range(300):
+        data = whole.copy()
+        pages = np.arange(0, len(data), 4096)[rng.integers(0, len(data) // 4096, 40 if attempt % 3 else 1)]
+        for page in [0, 4096, *pages.tolist()]:
+            if rng.random() < 0.7:
+                data[page + int(rng.integers(8, 200))] = rng.integers(256)
+        if attempt % 10 == 0:
+            data = data[: int(rng.integers(len(data)))]
+        for key in keys[attempt % 20 :: 20]:
+            look_up(data, [key])
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import shardio
+from shardio.errors import ShardCorrupt
+
+container, index = sys.argv[1], sys.argv[2] == "True"
+fields = {"number": "int64", "small": ("uint8", (100,)), "large": ("uint8", (9000,)), "text": "text"}
+with shardio.create("d", container=container, fields=fields) as writer:
+    for n in range(2000):
+        row = {"number": n, "small": np.full(100, n % 256, np.uint8), "large": np.full(9000, n % 256, np.uint8)}
+        writer.append(row | {"text": "x" * (n % 90)})
+dataset = shardio.open("d")
+for name in fields:
+    dataset.read(range(2000), [name])  # all is mapped
+(path,) = Path("d").glob("shard-000000.idx.npy" if index else f"shard-000000.{container.replace('hdf5', 'h5')}")
+os.truncate(path, 4096)
+for name in fields:
+    for rows in ([1999], range(2000)):
+        try:
+            dataset.read(rows, [name])
+        except ShardCorrupt as error:
+            print(error)
+        else:
+            print("read", name)
+"""
+
+
+@pytest.mark.parametrize(("container", "index"), [("tar", False), ("tar", True), ("hdf5", False), ("lmdb", False)])
+def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, index: bool) -> None:
+    """Memory whose file is gone would end the process by SIGBUS: it is an error that names the shard instead."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, container, str(index)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8
+    told = [line for line in lines if "shard-000000" in line]
+    assert len(told) == 8 or (container == "tar" and not index and lines[:2] == ["read number"] * 2), lines
+
+
+def test_a_fault_that_is_not_ours_still_ends_the_process(tmp_path: Path) -> None:
+    """The handler keeps to the compiled functions: what others map and lose is theirs."""
+    code = (
+        "import mmap, os, numpy as np, shardio\n"
+        "ds = shardio.from_samples([{'x': n} for n in range(9)]); ds.read([1, 2])\n"
+        "f = open('f', 'w+b'); f.truncate(8192); m = mmap.mmap(f.fileno(), 8192); f.truncate(0)\n"
+        "print('before', flush=True); m[5000]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-7, "before\n")

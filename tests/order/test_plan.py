@@ -1,0 +1,156 @@
+"""Exactly once, equal steps, elastic resume: the contracts of order, for any N, world, batch, seed and tail."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardio.errors import ConfigError
+from shardio.order.plan import Plan, Schedule, Shuffle, Tail
+from shardio.order.world import World
+
+SIZES = st.integers(1, 400)
+WORLDS = st.integers(1, 9)
+BATCHES = st.integers(1, 40)
+SEEDS = st.integers(0, 2**63)
+EPOCHS = st.integers(0, 1000)
+TAILS = st.sampled_from(["drop", "pad"])
+ORDERS = st.sampled_from(["global", "block", None])
+
+
+def deliver(plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, steps: int | None = None) -> list[int]:
+    """The valid samples that all ranks of a world take in some steps, in global order; checks equal steps."""
+    schedules = [Schedule(plan.n, World(rank, world), batch, tail, start) for rank in range(world)]
+    assert len({len(schedule) for schedule in schedules}) == 1
+    taken = []
+    for step in range(len(schedules[0]) if steps is None else steps):
+        for schedule in schedules:
+            part = schedule.part(plan, step)
+            assert len(part.indices) == len(part.valid) == batch
+            assert part.indices.min() >= 0
+            assert part.indices.max() < plan.n
+            taken += part.indices[part.valid].tolist()
+    return taken
+
+
+@given(n=SIZES, world=WORLDS, batch=BATCHES, seed=SEEDS, epoch=EPOCHS, tail=TAILS, shuffle=ORDERS)
+def test_exactly_once(n: int, world: int, batch: int, seed: int, epoch: int, tail: Tail, shuffle: Shuffle) -> None:
+    """Over an epoch the ranks together deliver each sample once, less the tail that drop leaves out."""
+    taken = deliver(Plan(n, seed, epoch, shuffle), world, batch, tail)
+    assert len(set(taken)) == len(taken)
+    assert len(taken) == (n if tail == "pad" else n // (world * batch) * world * batch)
+
+
+@given(
+    n=SIZES,
+    seed=SEEDS,
+    epoch=EPOCHS,
+    shuffle=ORDERS,
+    worlds=st.tuples(WORLDS, WORLDS),
+    batches=st.tuples(BATCHES, BATCHES),
+)
+def test_the_order_is_the_same_for_any_world_and_batch(
+    n: int, seed: int, epoch: int, shuffle: Shuffle, worlds: tuple[int, int], batches: tuple[int, int]
+) -> None:
+    """World size and batch size cut one global order; they don't change it."""
+    plan = Plan(n, seed, epoch, shuffle)
+    orders = [deliver(plan, world, batch, "pad") for world, batch in zip(worlds, batches, strict=True)]
+    assert orders[0] == orders[1] == plan.indices(0, n).tolist()
+
+
+@given(n=SIZES, seed=SEEDS, worlds=st.tuples(WORLDS, WORLDS), batches=st.tuples(BATCHES, BATCHES), data=st.data())
+def test_elastic_resume(
+    n: int, seed: int, worlds: tuple[int, int], batches: tuple[int, int], data: st.DataObject
+) -> None:
+    """Stop after any step, go on with another world and batch: before plus after is the epoch, in its order."""
+    plan = Plan(n, seed, 3)
+    first = Schedule(n, World(0, worlds[0]), batches[0], "pad")
+    stop = data.draw(st.integers(0, len(first)))
+    position = first.position_after(stop - 1) if stop else 0
+    before = deliver(plan, worlds[0], batches[0], "pad", steps=stop)
+    after = deliver(plan, worlds[1], batches[1], "pad", start=position)
+    assert before + after == plan.indices(0, n).tolist()
+
+
+def test_padding_repeats_the_beginning() -> None:
+    """What fills a pad tail is the epoch's own beginning, marked as not valid."""
+    plan = Plan(5, seed=1)
+    part = Schedule(5, World(1, 2), 3, "pad").part(plan, 0)
+    assert part.valid.tolist() == [True, True, False]
+    assert part.indices.tolist() == [*plan.indices(3, 5).tolist(), *plan.indices(0, 1).tolist()]
+
+
+def test_epochs_and_seeds_differ() -> None:
+    """Another epoch or another seed is another order."""
+    orders = {tuple(Plan(50, seed, epoch).indices(0, 50).tolist()) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+
+
+def test_a_billion_samples_take_no_memory_to_plan() -> None:
+    """A plan of 10^12 samples answers for any position."""
+    found = Plan(10**12, seed=1).indices(10**12 - 256, 10**12)
+    assert len(np.unique(found)) == 256
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Plan(0), "at least one sample"),  # nothing to plan
+        (lambda: Plan(5, epoch=-1), "epoch must be 0 or more, got -1"),  # there was no epoch before the first
+        (lambda: Plan(5, shuffle="blok"), "got 'blok'"),  # type: ignore[arg-type]  # a typing slip
+        (lambda: Plan(5).indices(0, 6), r"in \[0, 5\], got 0 to 6"),  # past the end
+        (lambda: Plan(5).indices(3, 2), "got 3 to 2"),  # backwards
+        (lambda: Schedule(5, World(), 0), "batch_size must be at least 1, got 0"),  # an empty batch
+        (lambda: Schedule(5, World(), 1, "keep"), "got 'keep'"),  # type: ignore[arg-type]  # no such tail
+        (lambda: Schedule(5, World(), 1, start=6), r"in \[0, 5\], got 6"),  # a position past the end
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
+    """Each message names the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator]
+
+
+BLOCK_SIZES, WINDOWS = st.integers(1, 30), st.integers(1, 9)
+
+
+@given(n=SIZES, block=BLOCK_SIZES, window=WINDOWS, seed=SEEDS, epoch=EPOCHS)
+def test_block_order_is_a_permutation_of_blocks(n: int, block: int, window: int, seed: int, epoch: int) -> None:
+    """Each sample comes once, and a window's positions hold whole runs of neighbours: as many as blocks fit in it."""
+    order = Plan(n, seed, epoch, "block", block, window).indices(0, n)
+    assert sorted(order.tolist()) == list(range(n))
+    span = block * window
+    for start in range(0, n, span):
+        inside = np.zeros(n, np.bool_)
+        inside[order[start : start + span]] = True
+        runs = int((inside & ~np.roll(inside, 1)).sum())  # the first sample is the last one's neighbour
+        assert runs <= window
+
+
+@given(n=SIZES, block=BLOCK_SIZES, window=WINDOWS, seed=SEEDS, ends=st.tuples(st.integers(0, 399), st.integers(1, 400)))
+def test_windows_hold_what_their_positions_deliver(
+    n: int, block: int, window: int, seed: int, ends: tuple[int, int]
+) -> None:
+    """The runs of the windows that some positions are in hold those positions' samples, and no window more."""
+    plan = Plan(n, seed, 0, "block", block, window)
+    start, stop = min(ends[0], n - 1), min(max(ends[1], ends[0] + 1), n)
+    stop = max(stop, start + 1)
+    first, last = plan.windows(start, stop)
+    told = [sample for begin, count in plan.runs(first, last + 1) for sample in range(begin, begin + count)]
+    span = block * window
+    assert sorted(told) == sorted(plan.indices(first * span, min(n, (last + 1) * span)).tolist())
+    assert set(plan.indices(start, stop).tolist()) <= set(told)
+    assert Plan(n, seed).runs(*Plan(n, seed).windows(0, n)) == []
+
+
+def test_the_last_block_moves() -> None:
+    """With a tail that is dropped, it is not always the same samples that are left out."""
+    dropped = [set(Plan(103, 0, epoch, "block", 10, 3).indices(100, 103).tolist()) for epoch in range(30)]
+    assert len(set.union(*dropped)) > 40
+
+
+@pytest.mark.parametrize("wrong", [{"block": 0}, {"window": 0}, {"block": 1.5}])
+def test_blocks_that_are_none_are_refused(wrong: dict[str, int]) -> None:
+    """Block and window are counts."""
+    with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
+        Plan(10, shuffle="block", **wrong)

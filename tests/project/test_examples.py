@@ -1,0 +1,82 @@
+"""The examples run, learn, and go on where they were stopped."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from shardio.conversion import convert, source
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENDS = str(Path(__file__).parents[1] / "_ends.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ENDS]
+
+
+@pytest.fixture(scope="module")
+def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example images as a dataset."""
+    path = tmp_path_factory.mktemp("examples") / "fashion"
+    convert(source.find("idx")(EXAMPLES / "fashion-mnist" / "train"), path, container="hdf5")
+    return path
+
+
+def run(folder: Path, *words: str | Path) -> list[float]:
+    """Runs Python in `folder`; gives the losses that it printed, by epoch."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = {
+        int(epoch): float(loss)
+        for epoch, loss in re.findall(r"^epoch (\d+): loss (\S+?),?(?: .*)?$", done.stdout, re.M)
+    }
+    return [found[epoch] for epoch in sorted(found)]
+
+
+@pytest.mark.slow
+def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Path) -> None:
+    """Two epochs on two ranks; then one rank goes on from the checkpoint with the third."""
+    first = run(tmp_path, *TORCHRUN, EXAMPLES / "train_ddp.py", fashion, "--epochs", "2")
+    assert len(first) == 2
+    assert first[1] < first[0] < 2.0
+    (third,) = run(tmp_path, EXAMPLES / "train_ddp.py", fashion, "--epochs", "3")
+    assert third < first[1]
+
+
+@pytest.mark.slow
+def test_dataloader(fashion: Path, tmp_path: Path) -> None:
+    """torch's DataLoader with worker processes and a sampler."""
+    first, second = run(tmp_path, EXAMPLES / "train_dataloader.py", fashion)
+    assert second < first < 2.0
+
+
+@pytest.mark.slow
+def test_lightning(fashion: Path, tmp_path: Path) -> None:
+    """Resumed from a checkpoint in the middle of the second epoch: the same weights in the end, to the last bit."""
+    script = EXAMPLES / "train_lightning.py"
+    whole = run(tmp_path, script, fashion, "--output", "whole")
+    assert whole[1] < whole[0] < 2.0
+    run(tmp_path, script, fashion, "--output", "part", "--checkpoint", "whole/step=150.ckpt")
+    ends = [torch.load(tmp_path / f"{name}/step=200.ckpt", weights_only=True) for name in ("whole", "part")]
+    weights = [end["state_dict"].values() for end in ends]
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    assert run(tmp_path, script, fashion, "--devices", "2")[1] < 2.0
+
+
+@pytest.mark.slow
+def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
+    """Its checkpoint holds the loader's state: the next run goes on with the next epoch."""
+    script = EXAMPLES / "train_accelerate.py"
+    first, second = run(tmp_path, *TORCHRUN, script, fashion)
+    assert second < first < 2.0
+    (third,) = run(tmp_path, *TORCHRUN, script, fashion, "--epochs", "3")
+    assert third < second

@@ -1,0 +1,152 @@
+"""The structure: imports go down only, every module is listed, public names are explicit."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import shardio
+from shardio import errors
+
+ROOT = Path(shardio.__file__).parent
+
+# From the ground up. A module imports from its own folder and from those above it in this list, never from below.
+FOLDERS = [
+    "errors",
+    "system",
+    "native",
+    "format",
+    "order",
+    "containers",
+    "foreign",
+    "transforms",
+    "dataset",
+    "engines",
+    "loader/batch",
+    "loader/workers",
+    "loader/device",
+    "loader",
+    "conversion",
+    "care",
+    "plan",
+    "source",
+    "__init__",
+    "testing",
+    "train",
+    "bench",
+    "cli",
+    "__main__",
+]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below `shardio`; the package itself is ""."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(path: Path) -> set[str]:
+    """The modules below `shardio` that a module imports, wherever in the file it does so."""
+    package = path.relative_to(ROOT).parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            absolute = (node.module or "").split(".")
+            if not node.level and absolute[0] != "shardio":
+                continue
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            parts = [part for part in (*base, *(absolute if node.level else absolute[1:])) if part]
+            for alias in node.names:
+                whole = ".".join((*parts, alias.name))
+                found.add(whole if whole in MODULES else ".".join(parts))
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.removeprefix("shardio.") for alias in node.names if alias.name.startswith("shardio.")}
+    return found
+
+
+def folder_of(module: str) -> str:
+    """The row of FOLDERS that a module belongs to: the innermost folder that is listed."""
+    parts = module.split(".") if module else ["__init__"]
+    for length in range(len(parts), 0, -1):
+        if "/".join(parts[:length]) in FOLDERS:
+            return "/".join(parts[:length])
+    raise AssertionError(f"{module} stands in no folder of FOLDERS: add it")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down_only(module: str) -> None:
+    """A module imports from its own folder or from lower ones, and never the converters."""
+    path, own = MODULES[module], FOLDERS.index(folder_of(module))
+    for name in imported(path):
+        assert name in MODULES, f"{path}: imports {name}, which is no module"
+        assert FOLDERS.index(folder_of(name)) <= own, f"{path}: imports {name} from a higher folder"
+    assert "shardio_converters" not in path.read_text()
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Within a folder, too, imports go one way."""
+    edges = {module: imported(path) - {module} for module, path in MODULES.items()}
+    for start in edges:
+        reached, waiting = set(), list(edges[start])
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += edges.get(name, ())
+        assert start not in reached, f"{start} imports itself by way of others"
+
+
+def test_few_modules_stand_at_the_root() -> None:
+    """Everything but errors and thin public modules lives in a folder that says what it is for."""
+    found = {path.stem for path in ROOT.glob("*.py")}
+    assert found == {"__init__", "__main__", "errors", "plan", "source"}
+
+
+def test_public_names_are_listed_and_sorted() -> None:
+    """`__all__` holds what `shardio` offers: every name that stands in its `__init__`, sorted, each documented."""
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    names = {alias.asname for node in imports for alias in node.names if alias.asname}
+    assert shardio.__all__ == sorted(shardio.__all__)
+    assert set(shardio.__all__) == names
+    for name in shardio.__all__:
+        assert getattr(shardio, name).__doc__
+
+
+def test_every_exception_that_a_docstring_names_is_public() -> None:
+    """All errors and warnings of `shardio.errors` are `shardio.X`, and `except shardio.X` needs no other import."""
+    found = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert found <= set(shardio.__all__)
+    assert {"ConfigError", "TooManyBad", "PipelineStalled"} <= found
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("plan", {"Plan", "Schedule", "Part"}),
+        ("source", {"Source", "HasColumns", "HasBlocks", "Adoptable", "Field", "Sample"}),
+        ("testing", {"ContainerContract", "check_source"}),
+        ("errors", {"ShardioError", "ConfigError"}),
+    ],
+)
+def test_thin_modules_stay(module: str, names: set[str]) -> None:
+    """The modules that scripts and plug-ins import from keep their paths and names."""
+    assert names <= set(dir(import_module(f"shardio.{module}")))
+
+
+def test_importing_does_nothing() -> None:
+    """`import shardio` loads no torch, no container library, no decoder and no command line, and prints nothing."""
+    import subprocess
+    import sys
+
+    names = ("torch", "h5py", "lmdb", "nvidia.nvimgcodec", "typer")
+    code = f"import shardio, sys; print([m for m in {names} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -1,0 +1,71 @@
+"""Values that processes share."""
+
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardio.system.shared_memory import Shared
+from shardio_converters._texts import Texts
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def private_kib() -> int:
+    """What this process has for itself."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def look(shared: Shared, pipe: Any) -> None:
+    """In a process: what came, and how much memory it took."""
+    before = private_kib()
+    value = shared.load()
+    total = int(value["large"].sum())
+    value["small"][0] = -1  # its own
+    pipe.send((total, value["texts"][3], value["small"].tolist(), value["plain"], private_kib() - before))
+
+
+def test_arrays_are_shared_by_processes() -> None:
+    """Two processes get the value; the large array costs neither of them memory, and what they change is their own."""
+    large = np.arange(8_000_000)
+    value = {"large": large, "small": np.arange(3), "texts": Texts(f"größe {n}" for n in range(9)), "plain": [1, "a"]}
+    shared = Shared(value)
+    for _ in range(2):
+        receiver, sender = SPAWN.Pipe(duplex=False)
+        process = SPAWN.Process(target=look, args=(shared, sender))
+        process.start()
+        assert receiver.poll(30)
+        total, text, small, plain, grown = receiver.recv()
+        process.join(30)
+        assert (total, text, small, plain) == (int(large.sum()), "größe 3", [-1, 1, 2], [1, "a"])
+        assert grown < large.nbytes >> 12
+    assert value["small"].tolist() == [0, 1, 2]
+
+
+def test_each_load_is_another_value() -> None:
+    """Threads do not see what another one changes."""
+    shared = Shared({"a": np.zeros(2), "nothing": np.empty(0)})
+    one, other = shared.load(), shared.load()
+    one["a"][0] = 1
+    assert (one["a"][0], other["a"][0], other["nothing"].size) == (1, 0, 0)
+
+
+def test_nothing_stays_open() -> None:
+    """The memory goes with the last that holds it."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        Shared(np.zeros(10)).load()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_texts_that_came_cannot_grow() -> None:
+    """They may lie in memory that is shared; names of files that are not UTF-8 come back too."""
+    texts = pickle.loads(pickle.dumps(Texts(["a", "", "\udcff"])))  # noqa: S301
+    assert list(texts) == ["a", "", "\udcff"]
+    with pytest.raises(TypeError, match="another process"):
+        texts.append("b")

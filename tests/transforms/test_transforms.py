@@ -1,0 +1,248 @@
+"""Random choices as data: the same for the same (seed, epoch, sample), with torchvision's meaning."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardio.errors import ConfigError
+from shardio.transforms import (
+    CenterCrop,
+    ColorJitter,
+    Draws,
+    GaussianBlur,
+    MixUp,
+    Normalize,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
+    ToFloat,
+)
+from shardio.transforms.geometry import random_boxes
+from shardio.transforms.recipe import Recipe
+from shardio.transforms.steps import Crop, Flip, Scale
+
+TRAIN = (RandomResizedCrop(224), RandomHorizontalFlip())
+
+
+def draws(count: int, **overrides: int) -> Draws:
+    """The draws of samples 0..count-1 of seed 0, epoch 0, first transform."""
+    return Draws(**{"seed": 0, "epoch": 0, "place": 0, "indices": np.arange(count)} | overrides)  # type: ignore[arg-type]
+
+
+def sizes(height: int, width: int, count: int) -> np.ndarray:
+    """`count` images of one size."""
+    return np.tile(np.array([height, width], np.int32), (count, 1))
+
+
+def test_choices_belong_to_the_sample() -> None:
+    """A sample's crop is the same in whatever company it comes, so any cutting into tasks gives the same batch."""
+    recipe = Recipe.of(TRAIN, channels=3, size=None)
+    indices = np.array([9, 4, 7, 4])
+    together = recipe.steps(sizes(375, 500, 4), seed=3, epoch=2, indices=indices)
+    for row, index in enumerate(indices):
+        alone = recipe.steps(sizes(375, 500, 1), seed=3, epoch=2, indices=np.array([index]))
+        for many, one in zip(together, alone, strict=True):
+            if isinstance(many, Crop) and isinstance(one, Crop):
+                assert many.boxes[row].tolist() == one.boxes[0].tolist()
+            if isinstance(many, Flip) and isinstance(one, Flip):
+                assert many.mask[row] == one.mask[0]
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"epoch": 1}, {"place": 1}])
+def test_choices_change_with_seed_epoch_and_place(changed: dict[str, int]) -> None:
+    """Nothing else moves them, and each of these does."""
+    assert not np.array_equal(draws(8).uniform(4), draws(8, **changed).uniform(4))
+
+
+def test_uniform_is_uniform() -> None:
+    """Mean, variance and correlation of neighbours are those of independent uniform numbers."""
+    found = draws(20_000).uniform(4)
+    assert found.min() >= 0
+    assert found.max() < 1
+    assert found.mean() == pytest.approx(0.5, abs=0.005)
+    assert found.var() == pytest.approx(1 / 12, abs=0.002)
+    assert abs(np.corrcoef(found[:-1, 0], found[1:, 0])[0, 1]) < 0.03
+    assert abs(np.corrcoef(found[:, 0], found[:, 1])[0, 1]) < 0.03
+
+
+@given(st.lists(st.tuples(st.integers(1, 900), st.integers(1, 900)), min_size=1, max_size=20), st.integers(0, 2**32))
+def test_random_boxes_lie_inside(shapes: list[tuple[int, int]], seed: int) -> None:
+    """For images of any size the crop has pixels and lies within the image."""
+    size = np.array(shapes, np.int32)
+    top, left, height, width = random_boxes(size, draws(len(size), seed=seed), (0.08, 1.0), (3 / 4, 4 / 3)).T
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (height >= 1).all()
+    assert (width >= 1).all()
+    assert (top + height <= size[:, 0]).all()
+    assert (left + width <= size[:, 1]).all()
+
+
+def test_random_boxes_have_the_asked_areas_and_ratios() -> None:
+    """Areas fill (0.08, 1) evenly where they fit; ratios lie in (3/4, 4/3) up to rounding."""
+    box = random_boxes(sizes(500, 500, 5000), draws(5000), (0.08, 0.5), (3 / 4, 4 / 3))
+    areas = box[:, 2] * box[:, 3] / 250_000
+    ratios = box[:, 3] / box[:, 2]
+    assert areas.min() == pytest.approx(0.08, abs=0.003)
+    assert areas.mean() == pytest.approx(0.29, abs=0.01)
+    assert ratios.min() > 0.74
+    assert ratios.max() < 1.345
+    assert np.log(ratios).mean() == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((10, 1000), [0, 493, 10, 13]),  # far too wide: the middle, as wide as the ratio allows
+        ((1000, 10), [493, 0, 13, 10]),  # far too tall
+    ],
+)
+def test_random_boxes_fall_back_to_the_middle(size: tuple[int, int], expected: list[int]) -> None:
+    """When no try fits, the crop is the largest central one of an allowed ratio, as torchvision takes it."""
+    box = random_boxes(sizes(*size, 1), draws(1), (1.0, 1.0), (3 / 4, 4 / 3))[0]
+    assert box[2:].tolist() == expected[2:]
+    assert np.abs(box[:2] - expected[:2]).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ((100, 100), [38, 38, 24, 24]),  # in the middle
+        ((25, 27), [0, 2, 24, 24]),  # halves are rounded to even, as torchvision does
+        ((10, 100), [-7, 38, 24, 24]),  # smaller than the crop: a border above and below
+    ],
+)
+def test_center_crop(image: tuple[int, int], expected: list[int]) -> None:
+    """The middle of the image, or the image in the middle."""
+    (step,) = CenterCrop(24).steps(sizes(*image, 1), draws(1))
+    assert isinstance(step, Crop)
+    assert step.boxes[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "image", "expected"),
+    [
+        (256, (375, 500), (256, 341)),  # the shorter side is set, the longer one rounded down
+        (256, (500, 375), (341, 256)),
+        (256, (300, 300), (256, 256)),
+        ((64, 32), (500, 375), (64, 32)),  # two numbers do not keep the ratio
+    ],
+)
+def test_resize(size: int | tuple[int, int], image: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Sizes after Resize, both as planned for the batch and as carried out."""
+    (step,) = Resize(size).steps(sizes(*image, 1), draws(1))
+    assert isinstance(step, Scale)
+    assert tuple(step.sizes[0].tolist()) == expected == Resize(size).out_size(image)
+
+
+def test_flips_are_as_frequent_as_asked() -> None:
+    """p is the share of flipped images; 0 and 1 are exact."""
+    for p in (0.0, 0.3, 1.0):
+        (step,) = RandomHorizontalFlip(p).steps(sizes(8, 8, 4000), draws(4000))
+        assert isinstance(step, Flip)
+        assert step.mask.mean() == pytest.approx(p, abs=0.03 if 0 < p < 1 else 0)
+
+
+def test_recipe_works_out_the_result_size() -> None:
+    """A batch has one size if the last transforms give one, or all images have one."""
+    assert Recipe.of(TRAIN, channels=3, size=None).size == (224, 224)
+    assert Recipe.of([Resize(256)], channels=3, size=None).size is None
+    assert Recipe.of([Resize(256)], channels=3, size=(375, 500)).size == (256, 341)
+    assert Recipe.of([Resize(256), CenterCrop(224)], channels=3, size=None).size == (224, 224)
+    assert Recipe.of([], channels=3, size=(28, 28)).size == (28, 28)
+
+
+def test_affine_is_torchvisions_normalize() -> None:
+    """byte * factor + offset is (byte / 255 - mean) / std; ToFloat alone divides by 255."""
+    factor, offset = Recipe.of([Normalize((0.5, 0.4, 0.3), 0.25)], channels=3, size=None).affine.T  # type: ignore[union-attr]
+    assert factor * 51 + offset == pytest.approx((51 / 255 - np.array([0.5, 0.4, 0.3])) / 0.25, abs=1e-6)
+    plain = Recipe.of([ToFloat()], channels=1, size=None).affine
+    assert plain is not None
+    assert plain.tolist() == [[pytest.approx(1 / 255), 0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        # Where types are ignored, the wrong type is what is tested.
+        (lambda: RandomResizedCrop(0), "size must be one or two whole numbers of at least 1, got 0"),
+        (lambda: RandomResizedCrop((1, 2, 3)), "size must be"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
+        (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio must be"),  # no width
+        (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
+        (lambda: RandomHorizontalFlip(1.5), r"p must be in \[0, 1\], got 1.5"),
+        (lambda: Normalize(0.5, 0.0), "std must be above 0"),
+        (lambda: Normalize((123.7, 116.3, 103.5), 58.0), "mean is on the scale of 0 to 1, got .123.7"),
+        (lambda: Normalize(0.0, 255), r"std is on the scale of 0 to 1, got \(255.0,\): divide it by 255"),
+        (lambda: Normalize(math.nan, math.nan), "std must be above 0"),  # nan is not above anything
+        (lambda: Recipe.of([Normalize((0.5, 0.5), 1)], channels=3, size=None), "1 or 3 numbers, got 2"),
+        (lambda: Recipe.of([ToFloat(), CenterCrop(8)], channels=3, size=None), "CenterCrop must come before"),
+        (lambda: Recipe.of([ToFloat(), ToFloat()], channels=3, size=None), "ToFloat must come once"),
+        (lambda: Recipe.of([RandomErasing(value=(1, 2))], channels=3, size=None), "must have 1 or 3 numbers"),
+        (lambda: Recipe.of([RandomApply([RandomErasing(value=(1, 2))])], channels=3, size=None), "1 or 3 numbers"),
+        (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
+        (lambda: RandomErasing(value="12"), "value must be a number, or one for each channel, got '12'"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(value="random"), "value must be a number, or one for each channel, got 'random'"),  # type: ignore[arg-type]
+        (lambda: Recipe.of([RandomErasing(value=300)], channels=3, size=None), "whole numbers from 0 to 255 before"),
+        (
+            lambda: Recipe.of([RandomErasing(value=0.5), ToFloat()], channels=3, size=None),
+            r"before ToFloat .* got \(0.5,",
+        ),
+        (lambda: Recipe.of([RandomApply([RandomErasing(value=-1)])], channels=3, size=None), "from 0 to 255 before"),
+        (lambda: Recipe.of([MixUp(5)], channels=3, size=None), "transform 0: MixUp goes to mixing="),  # type: ignore[list-item]
+        (lambda: RandomApply(ColorJitter(0.5)), "RandomApply takes a list of transforms, got ColorJitter"),  # type: ignore[arg-type]
+        (lambda: RandomChoice([]), "RandomChoice needs at least one transform"),
+        (lambda: ColorJitter(brightness=-1), "brightness must be a number of at least 0"),
+        (lambda: ColorJitter(brightness=None), "brightness must be a number of at least 0 or"),  # type: ignore[arg-type]
+        (lambda: ColorJitter(hue=0.7), "hue must be"),
+        (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
+        (lambda: RandomRotation((30, 10)), "degrees must be"),
+        (lambda: RandomCrop(8, padding=-1), "padding must be"),
+        (lambda: ToFloat("float64"), "dtype must be one of float32, float16, bfloat16"),  # type: ignore[arg-type]
+        (lambda: Recipe.of([print], channels=3, size=None), "transform 0 must be one of shardio's"),  # type: ignore[list-item]
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
+    """Each message names the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Alone and in arrays, which the annotations do not promise."""
+    assert RandomErasing(value=np.int64(5)).value == (5.0,)  # type: ignore[arg-type]
+    assert ColorJitter(np.array([0.8, 1.2])) == ColorJitter((0.8, 1.2))  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=20),
+    st.integers(1, 90),
+    st.integers(0, 40),
+    st.integers(0, 99),
+)
+def test_crops_and_erased_boxes_lie_where_they_may(
+    shapes: list[tuple[int, int]], side: int, padding: int, seed: int
+) -> None:
+    """A crop meets its padded image in `side` pixels; an erased box lies within the image, or there is none."""
+    size = np.array(shapes, np.int32)
+    (crop,) = RandomCrop(side, padding).steps(size, draws(len(size), seed=seed))
+    assert isinstance(crop, Crop)
+    low, high = crop.boxes[:, :2], crop.boxes[:, :2] + crop.boxes[:, 2:]
+    border = np.maximum(padding, -(-(side - size) // 2))
+    assert (low >= -border).all()
+    assert (high <= size + border).all()
+    (erase,) = RandomErasing(0.8).steps(size, draws(len(size), seed=seed))
+    top, left, height, width = erase.boxes[erase.mask].T
+    inside = size[erase.mask]
+    assert ((top >= 0) & (left >= 0) & (height > 0) & (width > 0)).all()
+    assert (top + height <= inside[:, 0]).all()
+    assert (left + width <= inside[:, 1]).all()
+    assert not erase.boxes[~erase.mask].any()
