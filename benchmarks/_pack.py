@@ -31,13 +31,13 @@ WORKERS = 2
 def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
     """`convert`, of a folder of images or a `.npy` file."""
     from shardio.conversion import convert
-    from shardio.conversion.reencode import Rework
-    from shardio.conversion.transformed_source import Reworked
+    from shardio.conversion.reencode import ReencodeOptions
+    from shardio.conversion.transformed_source import TransformedSource
     from shardio_converters import imagefolder, numpy
 
     made: Any = numpy.numpy(source) if task == "tensors" else imagefolder.imagefolder(source)
     if task == "small":
-        made = Reworked(made, Rework(resize_shorter=SHORTER, quality=QUALITY), {})
+        made = TransformedSource(made, ReencodeOptions(resize_shorter=SHORTER, quality=QUALITY), {})
 
     def run() -> None:
         convert(made, out, container=container, workers=WORKERS, shard_size=SHARD_BYTES)

@@ -21,13 +21,13 @@ from .errors import MissingDependency as MissingDependency
 from .errors import NotADataset as NotADataset
 from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
-from .errors import ProducerDied as ProducerDied
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import SourceError as SourceError
 from .errors import StateMismatch as StateMismatch
 from .errors import StateWarning as StateWarning
 from .errors import TooManyBad as TooManyBad
+from .errors import WorkerDied as WorkerDied
 from .format.fields import Field as Field
 from .format.manifest import Manifest as Manifest
 from .loader.stats import LoaderStats as LoaderStats
@@ -90,7 +90,6 @@ __all__ = [
     "PipelineClosed",
     "PipelineStalled",
     "Plan",
-    "ProducerDied",
     "RandomApply",
     "RandomAxisFlip",
     "RandomChoice",
@@ -112,6 +111,7 @@ __all__ = [
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",
+    "WorkerDied",
     "World",
     "convert",
     "create",

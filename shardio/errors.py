@@ -91,7 +91,7 @@ class PipelineStalled(ShardioError, TimeoutError):
     """No batch came within the time limit; the message says what each worker is doing."""
 
 
-class ProducerDied(ShardioError, RuntimeError):
+class WorkerDied(ShardioError, RuntimeError):
     """A process that makes batches ended by itself or was killed; the message names it and its exit code."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, final
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import check_plain, find
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import OfPlaces, Places, Spans, scan
+from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
 from shardio.foreign.tfrecord import scan as scan_file
 from shardio.format import images
@@ -49,7 +49,7 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
         ConfigError: `fields` names a feature that no record near the beginning has.
     """
     paths = find(src, takes, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
-    places = Places(paths, scan(paths, _scan), open_tfrecord)
+    places = ValueLocations(paths, scan(paths, _scan), open_tfrecord)
     if not len(places):
         raise SourceError(f"{shown(src)} holds no records")
     probed = _probe(places, crc)
@@ -67,10 +67,12 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
 
 
 @final
-class TFRecord(OfPlaces):
+class TFRecord(LocatedSource):
     """Records of TFRecord files by number."""
 
-    def __init__(self, places: Places, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool) -> None:
+    def __init__(
+        self, places: ValueLocations, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool
+    ) -> None:
         super().__init__(places)
         self._names, self._fields, self._crc = dict(names), dict(fields), crc
 
@@ -125,7 +127,7 @@ def _scan(path: Path) -> Spans:
     return scan_file(open_tfrecord(path))
 
 
-def _read(places: Places, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
+def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
     """A record's bytes, its features, and what to call it in messages."""
     file, row, offset, size = places.locate(index)
     place = f"{shown(file.path)}, record {row}"
@@ -134,7 +136,7 @@ def _read(places: Places, index: int, crc: bool) -> tuple[bytes, dict[str, Featu
         return data, example(data), place
 
 
-def _probe(places: Places, crc: bool) -> list[dict[str, _Seen]]:
+def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
     """What the first records and the last have; at least one, or SourceError."""
     found: list[dict[str, _Seen]] = []
     wrong = None

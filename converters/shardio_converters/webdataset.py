@@ -15,9 +15,9 @@ import numpy as np
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members, tar
 from shardio.foreign.files import File, check_plain, find
-from shardio.foreign.members import Part
+from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import OfPlaces, Places, Spans, scan
+from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
 from shardio.format.fields import Field
 from shardio.system.types import Sample
 
@@ -55,7 +55,7 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
     """
     paths = find(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
     found = scan(paths, _scan)
-    places = Places(paths, [spans for spans, _ in found], tar.open_tar)
+    places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar)
     if not len(places):
         raise SourceError(f"{shown(src)} holds no samples: no files whose names have an extension")
     parts = _parts(places, fields, shown(src))
@@ -66,10 +66,10 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
 
 
 @final
-class WebDataset(OfPlaces):
+class WebDataset(LocatedSource):
     """Samples of tars. Where each begins is known; its headers are read again when it is."""
 
-    def __init__(self, places: Places, parts: Mapping[str, Part], *, key: bool) -> None:
+    def __init__(self, places: ValueLocations, parts: Mapping[str, MemberField], *, key: bool) -> None:
         super().__init__(places)
         self._parts, self._key = dict(parts), key
 
@@ -123,7 +123,7 @@ class _Files:
     def __str__(self) -> str:
         return f"{shown(self.tar.path)}, key {self.key!r}"
 
-    def find(self, part: Part) -> str:
+    def find(self, part: MemberField) -> str:
         """The extension of the file that a field is; BadSample if there is none."""
         if (extension := part.find(self.places)) is None:
             raise BadSample(f"{self}: it has no .{part.extensions[0]}, but .{', .'.join(self.places)}")
@@ -138,7 +138,7 @@ class _Files:
         return data
 
 
-def _open(places: Places, index: int) -> _Files:
+def _open(places: ValueLocations, index: int) -> _Files:
     """The files of sample `index`; BadSample if they are no longer there, or two have the same extension."""
     file, _, offset, size = places.locate(index)
     with naming(shown(file.path)):
@@ -159,7 +159,7 @@ def _scan(path: Path) -> tuple[Spans, bool]:
     return (np.array(offsets, np.int64), np.array(sizes, np.int64)), running
 
 
-def _parts(places: Places, given: str | Mapping[str, str] | None, where: str) -> dict[str, Part]:
+def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where: str) -> dict[str, MemberField]:
     """Which files are which fields, by the first samples and the last."""
     probed = list(_probe(places))
     samples = [extensions for _, extensions in probed]
@@ -176,11 +176,11 @@ def _parts(places: Places, given: str | Mapping[str, str] | None, where: str) ->
             others = ",".join(f"{field}={own}" for field, own in chosen.items() if own != extension)
             advice = f"leave it out by fields, such as {others!r}" if others else "choose others by fields"
             raise SourceError(f"{where}, .{extension}: {error}; {advice}") from error
-        parts[name] = Part(members.alternatives(extension, samples, list(chosen.values())), field)
+        parts[name] = MemberField(members.alternatives(extension, samples, list(chosen.values())), field)
     return parts
 
 
-def _probe(places: Places) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _probe(places: ValueLocations) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Number and extensions of the first samples and the last; at least one, or what is wrong with it is raised."""
     wrong, good = None, False
     for number in places.probes().tolist():

@@ -14,7 +14,7 @@ from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..engines.choice import Engine
 from ..errors import ConfigError, PipelineStalled, ShardioError
-from ..loader.batch.bad_samples import OnBad
+from ..loader.batch.bad_samples import OnBadSample
 from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
@@ -58,7 +58,7 @@ class BenchConfig:
     engine: Engine = "auto"
     device: str | None = None
     hw_decoder_load: float | None = None
-    on_bad_sample: OnBad = "raise"
+    on_bad_sample: OnBadSample = "raise"
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "ranks"):

@@ -8,14 +8,14 @@ from ..dataset.dataset import Dataset
 from ..engines import whole
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format.fields import Field
-from ..loader.batch.bad_samples import is_of_sample
+from ..loader.batch.bad_samples import is_bad_sample
 from ..system import cpus
 from ..system.types import Indices
 
 BLOCK_SAMPLES = 1024
 BLOCK_BYTES = 32 << 20
 
-Part: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
+ReadBlock: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
 """Some samples and their stored fields, or one sample and why it can't be read."""
 
 
@@ -28,18 +28,18 @@ def blocks(dataset: Dataset, shard: int, indices: Indices, most: int = BLOCK_SAM
         yield indices[first : first + step]
 
 
-def readable(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterator[Part]:
+def readable(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterator[ReadBlock]:
     """Fields of some samples, not empty, as `Selection.stored` gives them, in as few parts as can be read.
 
     Raises what says that this process is in trouble, not the samples.
     """
     names = list(names)
-    part: Part
+    part: ReadBlock
     try:
         selection = dataset.select(indices)
         part = indices, {name: selection.stored(name) for name in names}
     except (DatasetError, OSError) as error:
-        if not is_of_sample(error):
+        if not is_bad_sample(error):
             raise
         part = indices, error
     if isinstance(part[1], Exception) and len(indices) > 1:

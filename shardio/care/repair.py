@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import _hdf5_foreign, indexed
 from ..containers import _tar_layout as layout
-from ..dataset.output_directory import Place
+from ..dataset.output_directory import OutputDirectory
 from ..dataset.shard_writer import WrittenShard, encode
 from ..dataset.writer import assemble
 from ..errors import (
@@ -94,7 +94,7 @@ def repair(
     if old is None and metadata is None:
         done.append("what it said of the origin, such as the classes' names, is lost")
     kept = (metadata or {}) if old is None else old.metadata
-    made = assemble(Place(folder, folder), container, fields, written, kept)
+    made = assemble(OutputDirectory(folder, folder), container, fields, written, kept)
     same = None if old is None else made.digest == old.digest
     return Repair(made, tuple(done), same)
 

@@ -15,7 +15,7 @@ from ..engines import whole
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums
 from ..format.fields import CHECKSUM, Field, shape_column
-from ..loader.batch.bad_samples import is_of_sample
+from ..loader.batch.bad_samples import is_bad_sample
 from ..system.threads import in_order
 from ..system.types import Indices
 from .examine import blocks, readable, reason, threads, value
@@ -197,7 +197,7 @@ def _look(dataset: Dataset, most: int, task: _Task) -> _Seen:
             return _Seen(task.shard, task.last)
         dataset.reader(task.shard)
     except (DatasetError, OSError) as error:
-        if not is_of_sample(error):
+        if not is_bad_sample(error):
             raise
         return _Seen(task.shard, task.last, (reason(error, dataset, name),))
     return _look_at_samples(dataset, most, task.shard, task.last, task.indices)

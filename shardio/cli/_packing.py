@@ -13,15 +13,15 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
-from ..conversion import Conversion, Skipped, outlook
+from ..conversion import Conversion, Skipped, estimate
 from ..conversion import convert as run
 from ..conversion.choice import parse_split, shuffled, split
 from ..conversion.matching import matching
 from ..conversion.pack import OnError, Progress
-from ..conversion.reencode import Recompress, Rework
+from ..conversion.reencode import Recompress, ReencodeOptions
 from ..conversion.runners import in_processes
 from ..conversion.source import HasRemarks, Source
-from ..conversion.transformed_source import Reworked
+from ..conversion.transformed_source import TransformedSource
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import Field, describe
@@ -187,7 +187,7 @@ class Packing:
 
     def _tell_outlook(self, source: Source, out: Path, chosen: Mapping[str, Indices | None]) -> None:
         for name, numbers in chosen.items():
-            found = outlook(source, container=self.to, shard_size=self.shard_size, numbers=numbers, **self._options)
+            found = estimate(source, container=self.to, shard_size=self.shard_size, numbers=numbers, **self._options)
             told = f"{found.samples} samples in {found.shards} {self.to} shards, of about {format_size(found.bytes)}"
             print(f"{out / name}: would have {told}, and what the container adds")
         width = max(map(len, source.fields))
@@ -204,7 +204,7 @@ class Packing:
                 yield f"field {name!r} is {describe(field)}; if these are pixels, --pixels {name} makes images of them"
 
     def _reworked(self, source: Source) -> Source:
-        images = Rework(
+        images = ReencodeOptions(
             self.resize_shorter,
             self.max_pixels,
             92 if self.quality is None else self.quality,
@@ -213,7 +213,7 @@ class Packing:
         dtypes = _pairs(self.dtype)
         pixels, squeeze = _names(self.pixels), _names(self.squeeze)
         idle = images.idle and not (dtypes or pixels or squeeze)
-        return source if idle else Reworked(source, images, dtypes, pixels, squeeze)
+        return source if idle else TransformedSource(source, images, dtypes, pixels, squeeze)
 
     def _chosen(self, source: Source, workers: int, show: Any) -> Mapping[str, Indices | None]:
         """By the name of each split ("" if there are none) its samples' numbers; None for all."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ._files import RawFile
-from .direct import Direct
+from .row_locator import RowLocator
 
 _FORK_WAIT_SECONDS = 10.0
 
@@ -106,7 +106,7 @@ class Lease:
         self.environment, self.file = environment, file
         self.first = self.count = 0
         self.extent = extent_of(environment.handle)
-        self.direct: dict[str, Direct] = {}
+        self.direct: dict[str, RowLocator] = {}
         # At exit the system closes the file: doing so here could take it from a thread that is still reading.
         weakref.finalize(self, _release, environment).atexit = False
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..format.fields import Field
 from ..system.types import Column, Rows, Stored
-from .direct import Direct
+from .row_locator import RowLocator
 
 
 class Writer(Protocol):
@@ -38,7 +38,7 @@ class Reader(Protocol):
         early or is damaged.
         """
 
-    def direct(self, field: str) -> Direct | None:
+    def direct(self, field: str) -> RowLocator | None:
         """Where the field's rows are, for reading those of many shards at once; None where only `read` finds them."""
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ from ._hdf5_library import LibraryFile, library_rows, library_values
 from ._hdf5_writer import FIELDS, Hdf5Writer
 from ._writing import check_options, read_description
 from .base import check_out
-from .direct import MAPPED_ROW, Direct, rows_of
 from .hdf5_chunks import chunked_rows
+from .row_locator import MAPPED_ROW, RowLocator, rows_of
 
 
 class _Rows(Protocol):
@@ -70,7 +70,7 @@ class Hdf5Reader:
             part.read(rows, out)
         return out
 
-    def direct(self, field: str) -> Direct | None:
+    def direct(self, field: str) -> RowLocator | None:
         """See `base.Reader`: None for what is chunked, filtered or of another byte order."""
         return self._handle.get().direct.get(field)
 
@@ -131,7 +131,7 @@ class _PlainRows:
         if self.swapped:
             out.byteswap(inplace=True)
 
-    def direct(self) -> Direct | None:
+    def direct(self) -> RowLocator | None:
         if self.swapped or not self.field.row_bytes:
             return None
         if self.mapped is not None:
@@ -139,10 +139,10 @@ class _PlainRows:
         size, file = self.field.row_bytes, self.file
         whole = file.map_within_budget()
         if whole is None:
-            return Direct("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
+            return RowLocator("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
         seen = np.zeros((file.size - self.base) // size, np.uint8)
         address, owner = whole.ctypes.data + self.base, (file, whole, seen)
-        return Direct("file", size, address, file.fd, self.base, file.size, seen.ctypes.data, owner=owner)
+        return RowLocator("file", size, address, file.fd, self.base, file.size, seen.ctypes.data, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,16 @@ class _PlainValues:
             raise ShardCorrupt(f"{self.file.path}, field {self.name!r}, row {rows[i]}: {found}")
         return self.file.read_values(self.base + starts, ends - starts, rows, self.name)
 
-    def direct(self) -> Direct:
+    def direct(self) -> RowLocator:
         address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
-        return Direct("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner=owner)
+        return RowLocator("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     count: int
     parts: Mapping[str, _Rows | _Values]
-    direct: Mapping[str, Direct]
+    direct: Mapping[str, RowLocator]
 
 
 def _open(path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | None = None) -> _Open:

@@ -17,7 +17,7 @@ from ..system import npy
 from ..system.types import Column, Rows
 from ._files import Handle, RawFile, as_rows, check_request
 from .base import check_out
-from .direct import Direct, rows_of
+from .row_locator import RowLocator, rows_of
 
 
 def index_path(path: Path) -> Path:
@@ -89,7 +89,7 @@ class IndexedReader:
         opened.file.read_rows(offsets, as_rows(out, kind), rows, field)
         return out
 
-    def direct(self, field: str) -> Direct | None:
+    def direct(self, field: str) -> RowLocator | None:
         """See `base.Reader`."""
         opened = self._handle.get()
         index, stride = opened.index, opened.index.dtype.itemsize
@@ -98,7 +98,7 @@ class IndexedReader:
         places = index[f"{field}.offset"].ctypes.data
         if index[f"{field}.size"].ctypes.data != places + 8:
             return None
-        return Direct("places", stride, places, opened.file.fd, limit=opened.file.size, owner=opened)
+        return RowLocator("places", stride, places, opened.file.fd, limit=opened.file.size, owner=opened)
 
     def close(self) -> None:
         """Lets go of files."""

@@ -27,12 +27,12 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native import rows as compiled
 from ..system.types import Column, Rows, Stored
-from . import direct
+from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
 from ._writing import check_options, check_sample, describe, fixed_sizes, read_description, size_of
 from .base import check_out
-from .direct import Direct, rows_of
+from .row_locator import RowLocator, rows_of
 
 _SHARD = b"\xff" * 8
 _FIRST, _COUNT, _FIELDS = _SHARD + b"_first", _SHARD + b"_count", _SHARD + b"_fields"
@@ -177,7 +177,7 @@ class LmdbReader:
         as_rows(check_out(out, len(rows), kind), kind).reshape(-1)[:] = np.frombuffer(b"".join(values), np.uint8)
         return out
 
-    def direct(self, field: str) -> Direct | None:
+    def direct(self, field: str) -> RowLocator | None:
         """See `base.Reader`."""
         return self._handle.get().direct.get(field)
 
@@ -189,9 +189,11 @@ class LmdbReader:
         """By compiled lookups: LMDB itself would follow a damaged page out of its memory, and end the process."""
         place = lease.direct[field]
         try:
-            located = direct.located(place, rows)
+            located = row_locator.located(place, rows)
             if located is None:
-                wrong = next((row for row in rows.tolist() if direct.located(place, np.array([row])) is None), rows[0])
+                wrong = next(
+                    (row for row in rows.tolist() if row_locator.located(place, np.array([row])) is None), rows[0]
+                )
                 raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
         except compiled.Gone as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
@@ -296,10 +298,10 @@ def _direct(
     mapped: NDArray[np.uint8],
     fields: Mapping[str, Field],
     get: Callable[[bytes], NDArray[np.uint8] | None],
-) -> dict[str, Direct]:
+) -> dict[str, RowLocator]:
     """Where the fields are, for lookups that pass LMDB by."""
     file = lease.file
-    found: dict[str, Direct] = {}
+    found: dict[str, RowLocator] = {}
     for name, field in fields.items():
         column = get(_SHARD + name.encode()) if name.startswith("_") else None
         if column is not None:
@@ -307,7 +309,7 @@ def _direct(
         else:
             key, owner = name.encode(), (mapped, file)
             address = mapped.ctypes.data
-            found[name] = Direct("keys", 0, address, file.fd, lease.first, file.size, key=key, owner=owner)
+            found[name] = RowLocator("keys", 0, address, file.fd, lease.first, file.size, key=key, owner=owner)
     return found
 
 

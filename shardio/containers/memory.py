@@ -14,7 +14,7 @@ from ..system.types import Column, Rows, Stored
 from ._files import check_request
 from ._writing import check_options, check_sample, fixed_sizes
 from .base import check_out
-from .direct import Direct, rows_of
+from .row_locator import RowLocator, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class MemoryReader:
         out[...] = column[rows]
         return out
 
-    def direct(self, field: str) -> Direct | None:
+    def direct(self, field: str) -> RowLocator | None:
         """See `base.Reader`."""
         column = self._get().columns[field]
         return None if isinstance(column, list) else rows_of(column)

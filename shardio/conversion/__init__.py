@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..dataset.shard_writer import ShardBuilder
+from ..dataset.shard_writer import ShardWriter
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, SourceError
 from ..format import checksums, manifest
@@ -24,7 +24,7 @@ from ..system.units import parse_size
 from .choice import cut as cut
 from .journal import Skipped as Skipped
 from .pack import Conversion as Conversion
-from .pack import How, OnError, Progress, pack, silent, standing
+from .pack import OnError, PackOptions, Progress, pack, silent, standing
 from .runners import told
 from .source import Source
 from .work import Samples, Settings, fingerprint, tasks
@@ -73,7 +73,7 @@ def convert(
     at work at `out`), OSError. Nothing that was cut off passes for a dataset: without a `shardio.json` it is none.
     """
     size = parse_size(shard_size, "shard_size")
-    how = How(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    how = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     on_disk(container)
     manifest.check_metadata(source.metadata)
     settings = Settings(source, Path(out).absolute(), container, options, on_error == "skip")
@@ -84,7 +84,7 @@ def convert(
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Estimate:
     """What a conversion would come to, by estimates.
 
     Attributes:
@@ -98,14 +98,14 @@ class Outlook:
     bytes: int
 
 
-def outlook(
+def estimate(
     source: Source,
     *,
     container: str = "tar",
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     numbers: NDArray[np.int64] | None = None,
     **options: Any,
-) -> Outlook:
+) -> Estimate:
     """What `convert` would make of the same arguments. Nothing is written, and few samples are read, if any.
 
     Raises ConfigError for options that do not fit, SourceError for a source without samples. Where it would be written
@@ -114,13 +114,13 @@ def outlook(
     on_disk(container)
     _check_options(Settings(source, Path(), container, options))
     sizes = _sizes(source, numbers)
-    return Outlook(len(sizes), len(cut(sizes, parse_size(shard_size, "shard_size"))), int(sizes.sum()))
+    return Estimate(len(sizes), len(cut(sizes, parse_size(shard_size, "shard_size"))), int(sizes.sum()))
 
 
 def _check_options(settings: Settings) -> None:
     """ConfigError for what no shard can be written with, before anything is there."""
     with tempfile.TemporaryDirectory() as folder:
-        ShardBuilder(Path(folder), settings.container, settings.source.fields, 0, 0, settings.options).discard()
+        ShardWriter(Path(folder), settings.container, settings.source.fields, 0, 0, settings.options).discard()
 
 
 def _planned(

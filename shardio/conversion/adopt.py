@@ -21,7 +21,7 @@ from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
 from ..system import durable
 from .journal import Journal, Record, Skipped
-from .pack import Conversion, How, OnError, Progress, pack, silent, standing
+from .pack import Conversion, OnError, PackOptions, Progress, pack, silent, standing
 from .source import Adoptable, HasNames, HasPlaces
 from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings, fingerprint
 
@@ -69,7 +69,7 @@ def adopt(
 
     Raises SourceError for files that cannot be read as they lie, BadSample, TooManyBad, ConfigError, OSError.
     """
-    how = How(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    how = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read as they lie: convert it")
     manifest.check_metadata(source.metadata)

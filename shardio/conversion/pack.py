@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
-from ..dataset.output_directory import Place, claim
+from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.writer import assemble
 from ..errors import ConfigError, SourceError, TooManyBad
@@ -37,7 +37,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class PackOptions:
     """How a job is done; it changes no byte of what is made. See `convert.convert`, which has the same words.
 
     Raises ConfigError for what cannot be.
@@ -67,7 +67,7 @@ class How:
         return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
 
 
-def standing(settings: Settings, plan: Mapping[str, Any], how: How) -> manifest.Manifest | None:
+def standing(settings: Settings, plan: Mapping[str, Any], how: PackOptions) -> manifest.Manifest | None:
     """The dataset that this conversion has made already, if there is nothing to resume.
 
     Raises ConfigError if another conversion has made it.
@@ -81,7 +81,7 @@ def standing(settings: Settings, plan: Mapping[str, Any], how: How) -> manifest.
     return made
 
 
-def pack(settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: How) -> Conversion:
+def pack(settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: PackOptions) -> Conversion:
     """Does all tasks and makes one dataset of the shards.
 
     Args:
@@ -95,7 +95,7 @@ def pack(settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: H
 
 @final
 class _Pack:
-    def __init__(self, settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: How) -> None:
+    def __init__(self, settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: PackOptions) -> None:
         self._settings, self._tasks, self._plan, self._how = settings, tasks, plan, how
         self._total = sum(task.count for task in tasks)
         self._journal = Journal(settings.out, settings.container)
@@ -137,7 +137,7 @@ class _Pack:
             run(write, self._settings, self._tasks, Watch(self._report, self._take))
             return
         own = self._tasks[world.rank :: world.size]
-        desk = ranks.Desk(self._journal, world)
+        desk = ranks.RankHeartbeat(self._journal, world)
 
         def told(done: int) -> None:
             desk.tell(done)
@@ -189,7 +189,7 @@ class _Pack:
                 raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is gone")
             yield record
 
-    def _end(self, place: Place) -> Conversion:
+    def _end(self, place: OutputDirectory) -> Conversion:
         """All shards stand: they become a dataset."""
         skipped: list[Skipped] = []
         samples = 0

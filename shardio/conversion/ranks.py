@@ -31,7 +31,7 @@ def job() -> str:
 
 
 @final
-class Desk:
+class RankHeartbeat:
     """A rank's place in the journal: it tells how far it is, and knows how far the others are.
 
     Args:
@@ -95,13 +95,13 @@ def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) ->
     for key, value in expected.items():
         if found.get(key) != value:
             told = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
-            desk = Desk(journal, world)
+            desk = RankHeartbeat(journal, world)
             desk.tell(0, error=told)  # or rank 0 would wait for it
             desk.leave()
             raise ConfigError(told)
 
 
-def wait_for_others(journal: Journal, desk: Desk, shards: int, report: Callable[[int], None]) -> None:
+def wait_for_others(journal: Journal, desk: RankHeartbeat, shards: int, report: Callable[[int], None]) -> None:
     """The leader waits until all shards have records; `report` is told what the others have done.
 
     It also waits for ranks that have nothing to do: they must see the plan before it is taken away.

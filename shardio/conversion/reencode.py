@@ -38,7 +38,7 @@ _TURNS: dict[int, Turn] = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rework:
+class ReencodeOptions:
     """What becomes of the bytes of an image; without arguments nothing.
 
     An image is encoded anew if it has to shrink, or if `recompress` asks for it. It becomes a baseline JPEG: Huffman

@@ -13,7 +13,7 @@ from ..dataset.shard_writer import encode
 from ..errors import BadSample, ConfigError, SourceError
 from ..format.fields import Field, labelled, listed
 from ..system.types import Sample
-from .reencode import Rework, as_pixels, png
+from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
 _PROBED = 64
@@ -21,7 +21,7 @@ _PROBED = 64
 
 
 @final
-class Reworked:
+class TransformedSource:
     """`source`, its samples changed.
 
     Args:
@@ -40,7 +40,7 @@ class Reworked:
     def __init__(
         self,
         source: Source,
-        images: Rework,
+        images: ReencodeOptions,
         dtypes: Mapping[str, str],
         pixels: Collection[str] = (),
         squeeze: Collection[str] = (),

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.shard_writer import Encoded, ShardBuilder, WrittenShard, encode
+from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..errors import BadSample, DatasetError
 from ..system.types import Sample
 from .journal import Journal, Record, Skipped
@@ -123,7 +123,7 @@ def write(settings: Settings, task: Task, advance: Advance) -> Done:
 def packed(settings: Settings, task: Any, journal: Journal, advance: Advance) -> Record:
     """A shard of the source's samples."""
     fields = settings.source.fields
-    builder = ShardBuilder(journal.shards, settings.container, fields, task.number, task.first, settings.options)
+    builder = ShardWriter(journal.shards, settings.container, fields, task.number, task.first, settings.options)
     skipped: list[Skipped] = []
     try:
         for number, encoded in _in_order(settings.source, task.samples):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
-from ..containers import direct, memory
+from ..containers import memory, row_locator
 from ..containers.base import Reader
 from ..errors import ConfigError, ShardCorrupt
 from ..format import checksums, manifest
@@ -21,8 +21,8 @@ from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields,
 from ..native.rows import Gone
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
-from .output_directory import Place
-from .reader_cache import Readers
+from .output_directory import OutputDirectory
+from .reader_cache import ReaderCache
 from .selection import Selection
 from .writer import DatasetWriter
 
@@ -57,7 +57,7 @@ class Dataset:
         self.manifest = described
         self.path = path.absolute()  # the working directory may change
         self._all_fields = with_hidden(described.fields)
-        self._readers = Readers(described, self.path, self._all_fields)
+        self._readers = ReaderCache(described, self.path, self._all_fields)
 
     @property
     def digest(self) -> str:
@@ -144,7 +144,7 @@ class Dataset:
                 # A shard that can't be opened is told of where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, Gone):
                     if (found := self.reader(shard).direct(name)) is not None:
-                        direct.read_ahead(found, start, stop)
+                        row_locator.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
@@ -245,7 +245,9 @@ def from_samples(
         raise ConfigError("from_samples needs fields= where there is no sample to tell them from")
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
     directory = Path(f"/memory/{uuid4().hex}")  # a name, no place: nothing is written
-    writer = DatasetWriter(Place(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples)
+    writer = DatasetWriter(
+        OutputDirectory(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples
+    )
     for sample in rows:
         writer.append(sample)
     described = writer.close()

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..containers import direct
+from ..containers import row_locator
 from ..containers.base import check_out
 from ..errors import ConfigError
 from ..format.fields import Field
@@ -185,7 +185,7 @@ class MixedSelection:
             array[rows] = part.column(name)
         return array
 
-    def values(self, name: str, memory: direct.Memory | None = None) -> Sequence[Buffer]:
+    def values(self, name: str, memory: row_locator.Scratch | None = None) -> Sequence[Buffer]:
         """See `Selection.values`."""
         if len(self._parts) == 1:
             return self._parts[0][0].values(name, memory)
@@ -195,7 +195,7 @@ class MixedSelection:
                 values[row] = value
         return values
 
-    def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
+    def stored(self, name: str, out: NDArray[Any] | None = None, memory: row_locator.Scratch | None = None) -> Any:
         """See `Selection.stored`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
 

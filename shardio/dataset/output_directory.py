@@ -19,7 +19,7 @@ JOURNAL = ".converting"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputDirectory:
     """Where a dataset is built, and where it will stand. A dataset that it replaces stays whole until it is.
 
     Attributes:
@@ -59,7 +59,7 @@ class Place:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
+def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory:
     """A place for a dataset at `path`, which is empty, or with `overwrite` holds a dataset or its remains only."""
     final = Path(path)
     found = _found(final)
@@ -68,10 +68,10 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> Place:
         raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} that is there")
     building = final / f"{WORKPLACE}{secrets.token_hex(4)}-new"
     building.mkdir()
-    return Place(building, final)
+    return OutputDirectory(building, final)
 
 
-def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> Place:
+def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> OutputDirectory:
     """A place for a conversion to `path`, whose shards are written within its journal's folder, which says where.
 
     Args:
@@ -93,7 +93,7 @@ def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside
         ways = f"resume goes on with {left}, overwrite begins anew"
         raise ConfigError(f"{final}: the output directory must be empty; {ways if journal in found else left}")
     journal.mkdir(exist_ok=True)
-    return Place(journal, final, beside)
+    return OutputDirectory(journal, final, beside)
 
 
 def _found(final: Path) -> set[Path]:

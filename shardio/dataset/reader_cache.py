@@ -18,7 +18,7 @@ MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
 
 @final
-class Readers:
+class ReaderCache:
     """Open shards, the most recently used ones: a dataset may have more shards than a process may open files."""
 
     def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..containers import direct
+from ..containers import row_locator
 from ..containers.base import Reader, check_out
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
@@ -74,16 +74,16 @@ class Selection:
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1])
         return array
 
-    def values(self, name: str, memory: direct.Memory | None = None) -> Sequence[Buffer]:
+    def values(self, name: str, memory: row_locator.Scratch | None = None) -> Sequence[Buffer]:
         """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
 
-        With `memory` they may stand in it, and hold until it is used again: then they are `direct.Packed`.
+        With `memory` they may stand in it, and hold until it is used again: then they are `row_locator.PackedValues`.
         """
         if self._field(name).fixed:
             raise ConfigError(f"field {name!r} has one size throughout; read it with column()")
         if found := self._direct(name):
             with self._present(found, name):
-                packed = direct.values(found, self._which, self._rows, memory or direct.Memory())
+                packed = row_locator.values(found, self._which, self._rows, memory or row_locator.Scratch())
             if packed is not None:
                 return packed if memory is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
@@ -103,7 +103,7 @@ class Selection:
         for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
             rows, found = self._rows[places], reader.direct(name) if native.library() is not None else None
             try:
-                known = None if found is None else direct.sizes(found, rows)
+                known = None if found is None else row_locator.sizes(found, rows)
             except Gone as error:
                 raise _cut_short(self._path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
@@ -118,7 +118,7 @@ class Selection:
         for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
             found, one = reader.direct(name), np.zeros(len(places), np.int64)
             try:
-                spans = None if found is None else direct.spans([found], one, self._rows[places], size)
+                spans = None if found is None else row_locator.spans([found], one, self._rows[places], size)
             except Gone as error:
                 raise _cut_short(self._path(number), name) from error
             if spans is None:
@@ -126,7 +126,7 @@ class Selection:
             offsets[places] = spans
         return [self._path(number) for number in self._numbers], self._which, offsets
 
-    def stored(self, name: str, out: NDArray[Any] | None = None, memory: direct.Memory | None = None) -> Any:
+    def stored(self, name: str, out: NDArray[Any] | None = None, memory: row_locator.Scratch | None = None) -> Any:
         """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
 
@@ -137,10 +137,10 @@ class Selection:
             return False
         out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
         with self._present(found, name):
-            return direct.fill(found, self._which, self._rows, out)
+            return row_locator.fill(found, self._which, self._rows, out)
 
     @contextmanager
-    def _present(self, found: Sequence[direct.Direct], name: str) -> Iterator[None]:
+    def _present(self, found: Sequence[row_locator.RowLocator], name: str) -> Iterator[None]:
         """Names the shards whose mapped memory is gone."""
         try:
             yield
@@ -148,20 +148,20 @@ class Selection:
             gone = ", ".join(self._path(n) for n in self._gone(found, name)) or self._path(self._numbers[0])
             raise _cut_short(gone, name) from error
 
-    def _gone(self, found: Sequence[direct.Direct], name: str) -> Iterator[int]:
+    def _gone(self, found: Sequence[row_locator.RowLocator], name: str) -> Iterator[int]:
         field = self._field(name)
         for place, number in enumerate(self._numbers):
             rows = self._rows[self._which == place]
             alone = [found[place]], np.zeros(len(rows), np.int64), rows
             try:
                 if field.fixed:
-                    direct.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
+                    row_locator.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    direct.values(*alone, direct.Memory())
+                    row_locator.values(*alone, row_locator.Scratch())
             except Gone:
                 yield number
 
-    def _direct(self, name: str) -> list[direct.Direct] | None:
+    def _direct(self, name: str) -> list[row_locator.RowLocator] | None:
         """Where the field is in each shard; None if it has to be asked for shard by shard."""
         if native.library() is None or self._readers is None:
             return None

@@ -41,7 +41,7 @@ class WrittenShard:
     image_shapes: Mapping[str, tuple[int, int] | None]
 
 
-class ShardBuilder:
+class ShardWriter:
     """One shard in the making: encodes and checks samples, and puts the finished files in their place.
 
     Args:

@@ -21,8 +21,8 @@ from ..format.shard_table import Shards, TextColumn
 from ..system import durable
 from ..system.types import Sample
 from ..system.units import parse_size
-from .output_directory import Place, prepare
-from .shard_writer import ShardBuilder, WrittenShard
+from .output_directory import OutputDirectory, prepare
+from .shard_writer import ShardWriter, WrittenShard
 
 DEFAULT_SHARD_SIZE = "64MB"
 
@@ -35,7 +35,7 @@ class DatasetWriter:
 
     def __init__(
         self,
-        place: Place,
+        place: OutputDirectory,
         container: str,
         fields: Mapping[str, Field] | None,
         shard_size: int,
@@ -50,7 +50,7 @@ class DatasetWriter:
         self._shard_samples = shard_samples
         self._metadata = dict(metadata)
         self._options = dict(options)
-        self._builder: ShardBuilder | None = None
+        self._builder: ShardWriter | None = None
         self._written: list[WrittenShard] = []
         self._closed = self._failed = False
 
@@ -69,7 +69,7 @@ class DatasetWriter:
             builder = None
         if builder is None:
             first = sum(shard.samples for shard in self._written)
-            builder = ShardBuilder(
+            builder = ShardWriter(
                 self._place.directory, self._container, self._fields, len(self._written), first, self._options
             )
             self._builder = builder
@@ -109,7 +109,7 @@ class DatasetWriter:
             )
         return assemble(self._place, self._container, self._fields, self._written, self._metadata)
 
-    def _end_shard(self, builder: ShardBuilder) -> None:
+    def _end_shard(self, builder: ShardWriter) -> None:
         self._builder = None
         try:
             if builder.samples:
@@ -170,7 +170,7 @@ _NONE = np.empty(0, np.uint64)
 
 
 def assemble(
-    place: Place,
+    place: OutputDirectory,
     container: str,
     fields: Mapping[str, Field],
     written: Iterable[WrittenShard],

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..containers.direct import Packed
+from ..containers.row_locator import PackedValues
 from ..system.types import Buffer
 
 
 def addresses_of(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
     """Where the addresses of some values stand, their sizes, and what to hold on to until both have been used."""
-    if isinstance(encoded, Packed):
+    if isinstance(encoded, PackedValues):
         starts = encoded.places + encoded.data.ctypes.data
         return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)
     values = [value if isinstance(value, bytes) else bytes(value) for value in encoded]

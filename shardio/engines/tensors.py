@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..transforms.fuse import Fused
-from ..transforms.mixing import Mix
+from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
     LUMA,
@@ -89,7 +89,7 @@ def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[
     return _bytes(torch.lerp(top, torch.lerp(corner(1, 0), corner(1, 1), x), y))
 
 
-def mix(images: Tensor, how: Mix) -> Tensor:
+def blend(images: Tensor, how: MixParams) -> Tensor:
     """Each image with its partner's: floats [B, C, H, W], or bytes [B, H, W, C] where boxes are taken."""
     partners = on(how.partners, images.device)
     if how.box is None:

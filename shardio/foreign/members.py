@@ -39,7 +39,7 @@ _LARGEST_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemberField:
     """Which files of a sample are one of its fields.
 
     Attributes:

@@ -22,7 +22,7 @@ Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Where records begin in their file, and how many bytes they have, both int64 [n]."""
 
 
-class Place(NamedTuple):
+class ValueLocation(NamedTuple):
     """A record's open file, its number in that, where it begins and how many bytes it has."""
 
     file: File
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 @final
-class Places:
+class ValueLocations:
     """Records by number, in the order of the files and within each as they lie. Pickled, it carries no open files.
 
     Attributes:
@@ -56,27 +56,27 @@ class Places:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
-    def locate(self, index: int) -> Place:
+    def locate(self, index: int) -> ValueLocation:
         """Where record `index` is. Raises SourceError if its file cannot be opened."""
         number = bisect_right(self.starts, index) - 1
         file = self._open.pop(number, None) or self._opener(self.paths[number])
         self._open[number] = file  # the last one used stands last
         if len(self._open) > _OPEN:
             del self._open[next(iter(self._open))]
-        return Place(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
+        return ValueLocation(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
 
     def probes(self) -> Indices:
         """The numbers of the first 100 records and of the last one: by them it is known what fields there are."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 
-class OfPlaces:
+class LocatedSource:
     """What sources of records in files share: see `shardio.source.Adoptable`."""
 
     threads = True
     container = "indexed"
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ValueLocations) -> None:
         self._places = places
 
     @property

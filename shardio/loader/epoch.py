@@ -14,16 +14,16 @@ from ..dataset.mixture import Readable
 from ..errors import PipelineClosed
 from ..order.interleave import AnyPlan
 from ..order.plan import Schedule
-from .batch.host_batch import Batch, Delivery, Made
-from .device.prefetcher import Transfer
+from .batch.host_batch import Batch, BatchResult, HostBatch
+from .device.prefetcher import DevicePrefetcher
 from .quarantine import Quarantine
 from .stats import Meter
 from .workers.pipeline import end_at_exit
-from .workers.workers import Watch, Workers
+from .workers.workers import StepTimer, Workers
 
 
 @final
-class Epoch(Iterator[Batch]):
+class EpochIterator(Iterator[Batch]):
     """What is left of one epoch. Closing it, or dropping it, ends its threads.
 
     Args:
@@ -40,21 +40,21 @@ class Epoch(Iterator[Batch]):
         plan: AnyPlan,
         schedule: Schedule,
         workers: Workers,
-        transfer: Transfer,
+        transfer: DevicePrefetcher,
         quarantine: Quarantine,
         dataset: Readable,
-        delivered: Callable[["Epoch", Schedule, int], None],
+        delivered: Callable[["EpochIterator", Schedule, int], None],
     ) -> None:
         self.meter = Meter(dataset.sources)
         self._schedule, self._transfer, self._quarantine = schedule, transfer, quarantine
         self._dataset, self._delivered = dataset, delivered
         self._step = self._taken = 0
-        self._made: deque[Made] = deque()
+        self._made: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
         self._closed, self._process = False, os.getpid()
         self._taker: int | None = None  # the thread that is in `__next__`
         self._steps = workers.begin(plan, schedule, self.meter.clock)
-        self._watch = Watch(workers, self._steps)
+        self._watch = StepTimer(workers, self._steps)
         end_at_exit(self)  # with its engines
 
     def __next__(self) -> Batch:
@@ -105,7 +105,7 @@ class Epoch(Iterator[Batch]):
             made = self._made.popleft()
             # Taken here, where the batch is on the host.
             mixed = bool(self._dataset.sources)
-            self._sources.append(made.batch["source"].numpy() if mixed and isinstance(made, Delivery) else None)
+            self._sources.append(made.batch["source"].numpy() if mixed and isinstance(made, HostBatch) else None)
             sent = time.monotonic()
             self._transfer.send(made)
             self.meter.on_device += (time.monotonic() - sent) * bool(self._transfer.ahead)

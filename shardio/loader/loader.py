@@ -21,15 +21,15 @@ from ..order.world import World
 from ..system import cpus
 from ..transforms import Mixer, Transform
 from .arguments import count_of, device_of, seconds_of, whole_of
-from .batch.bad_samples import Bad, OnBad
+from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.batches import Collator, Target
-from .batch.map_function import By, Function, Mapped
-from .device.copier import lane_to
+from .batch.map_function import By, Function, MapFunction
+from .device.copier import copier_to
 from .device.gpu_direct import GpuDirect
 from .device.gpu_direct import check as check_direct
-from .device.prefetcher import MOST_HELD, Transfer
-from .epoch import Epoch
-from .quarantine import Quarantine, quarantine_path
+from .device.prefetcher import MOST_HELD, DevicePrefetcher
+from .epoch import EpochIterator
+from .quarantine import Quarantine, report_path
 from .state import VERSION, checked_state
 from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
@@ -118,7 +118,7 @@ class Loader:
         fields: Sequence[str] | None = None,
         map: Function | None = None,
         map_by: By = "batch",
-        on_bad_sample: OnBad = "raise",
+        on_bad_sample: OnBadSample = "raise",
         max_bad: float = 0.01,
         quarantine_file: str | os.PathLike[str] | None = None,
         verify: bool = False,
@@ -139,7 +139,7 @@ class Loader:
         if engine_options and engine == "cpu":
             raise ConfigError(f"the engine 'cpu' has no engine_options, got {dict(engine_options)}")
         self._quarantine = Quarantine(
-            on_bad_sample, max_bad, quarantine_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
+            on_bad_sample, max_bad, report_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
         )
         self._workers = Workers(
             partial(
@@ -149,7 +149,7 @@ class Loader:
                 batch_size,
                 fields=fields,
                 mixing=mixing,
-                mapping=None if map is None else Mapped(map, map_by),
+                mapping=None if map is None else MapFunction(map, map_by),
                 on_bad=on_bad_sample,
                 verify=verify,
                 target=Target(self._device, engine, channels_last, leaves=isolate, straight=gpu_direct),
@@ -180,13 +180,13 @@ class Loader:
             if how.whole is not None
         }
         direct = GpuDirect(self._device) if gpu_direct else None
-        self._transfer = Transfer(
-            lane_to(self._device), engines, direct, channels_last=channels_last, threads=self._workers.threads
+        self._transfer = DevicePrefetcher(
+            copier_to(self._device), engines, direct, channels_last=channels_last, threads=self._workers.threads
         )
         self._position = 0
         self._midway = False
-        self._running: weakref.ref[Epoch] | None = None
-        self._counting: weakref.ref[Epoch] | None = None  # the running one, while the state follows it
+        self._running: weakref.ref[EpochIterator] | None = None
+        self._counting: weakref.ref[EpochIterator] | None = None  # the running one, while the state follows it
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
@@ -222,7 +222,7 @@ class Loader:
         """Steps of a whole epoch, the same on every rank."""
         return len(self._schedule)
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> EpochIterator:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
@@ -234,7 +234,7 @@ class Loader:
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
         parts = (self._workers, self._transfer, self._quarantine, self.dataset)
-        epoch = Epoch(self._plan, schedule, *parts, delivered=self._delivered)
+        epoch = EpochIterator(self._plan, schedule, *parts, delivered=self._delivered)
         # Held weakly, so that a loop left early ends its threads by dropping its iterator.
         self._running = self._counting = weakref.ref(epoch)
         self._meter = epoch.meter
@@ -282,7 +282,7 @@ class Loader:
         # By its arguments and its state: threads, processes and memory are made anew where it is unpickled.
         return _again, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
 
-    def quarantine(self) -> list[Bad]:
+    def quarantine(self) -> list[BadSampleRecord]:
         """The bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
         return list(self._quarantine.all)
 
@@ -290,7 +290,7 @@ class Loader:
         """What the current epoch, or the last one, has cost this rank so far."""
         return self._meter.read() if self._meter is not None else LoaderStats()
 
-    def _delivered(self, epoch: Epoch, schedule: Schedule, step: int) -> None:
+    def _delivered(self, epoch: EpochIterator, schedule: Schedule, step: int) -> None:
         """Moves the state past a step that the consumer now has, if `epoch` is the one that the state speaks of."""
         if self._counting is None or self._counting() is not epoch:
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final, get_args
 
 from ..errors import ConfigError, TooManyBad
-from .batch.bad_samples import Bad, OnBad
+from .batch.bad_samples import BadSampleRecord, OnBadSample
 
 
 @final
@@ -23,11 +23,11 @@ class Quarantine:
         rank: goes into the lines.
     """
 
-    def __init__(self, action: OnBad, most: float, file: Path | None, rank: int) -> None:
-        if action not in get_args(OnBad):
+    def __init__(self, action: OnBadSample, most: float, file: Path | None, rank: int) -> None:
+        if action not in get_args(OnBadSample):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
         check_most(most)
-        self.all: list[Bad] = []
+        self.all: list[BadSampleRecord] = []
         self._most, self._rank, self._path = most, rank, file
         self._allowed = self._met = 0
 
@@ -36,7 +36,7 @@ class Quarantine:
         self._met = 0
         self._allowed = allowance(self._most, samples)
 
-    def add(self, bad: Iterable[Bad]) -> None:
+    def add(self, bad: Iterable[BadSampleRecord]) -> None:
         """Takes in what a delivered batch has met; TooManyBad if that is more than allowed."""
         for one in bad:
             self._met += 1
@@ -48,7 +48,7 @@ class Quarantine:
                     f"{self._allowed} in an epoch; the last one is {one}"
                 )
 
-    def _write(self, bad: Bad) -> None:
+    def _write(self, bad: BadSampleRecord) -> None:
         if self._path is None:
             return
         flat = asdict(bad)
@@ -71,7 +71,7 @@ def allowance(most: float, samples: int) -> int:
     return int(most) if most >= 1 else math.ceil(most * samples)
 
 
-def quarantine_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
+def report_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
     """A rank's own file: `bad.jsonl` itself for one rank, else `bad-00003.jsonl`, as ranks of several nodes must not
     write to one file."""
     if path is None:

@@ -12,13 +12,13 @@ from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.mixture import Mixture
 from ..errors import ConfigError
-from ..order.plan import Part, Plan
+from ..order.plan import Plan, PlanSlice
 from ..system.timing import StageClock
 from ..transforms import Transform
 from .arguments import whole_of
-from .batch.bad_samples import OnBad
+from .batch.bad_samples import OnBadSample
 from .batch.batches import Collator
-from .batch.canvas import Canvas
+from .batch.rows import BatchRows
 
 
 @final
@@ -47,7 +47,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None = None,
         fields: Sequence[str] | None = None,
         seed: int = 0,
-        on_bad_sample: OnBad = "raise",
+        on_bad_sample: OnBadSample = "raise",
         verify: bool = False,
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
@@ -86,8 +86,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         asked %= max(1, len(self))
         making = self._collator.making
         arrays = {n: np.empty((len(asked), *shape[1:]), dtype) for n, (shape, dtype) in self._collator.slots.items()}
-        part = Part(asked, asked, np.ones(len(asked), np.bool_))
-        canvas = Canvas(making, self._plan, part, StageClock(), arrays)
+        part = PlanSlice(asked, asked, np.ones(len(asked), np.bool_))
+        canvas = BatchRows(making, self._plan, part, StageClock(), arrays)
         canvas.fill(slice(0, len(asked)))
         return [
             {n: self._value(canvas, n, row) for n in making.fields} | {"index": int(canvas.indices[row])}
@@ -102,13 +102,15 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return _again, (self.dataset, *self._arguments, self._plan.epoch)
 
     @staticmethod
-    def _value(canvas: Canvas, name: str, row: int) -> Any:
+    def _value(canvas: BatchRows, name: str, row: int) -> Any:
         array = canvas.arrays.get(name)
         # A NumPy number keeps its type when DataLoader collates it; a Python number would become 64 bits wide.
         return array[row] if array is not None and array.ndim == 1 else canvas.value(name, row)
 
 
-def _again(dataset: Dataset, transforms: Any, fields: Any, seed: int, on_bad: OnBad, verify: bool, epoch: int) -> Any:
+def _again(
+    dataset: Dataset, transforms: Any, fields: Any, seed: int, on_bad: OnBadSample, verify: bool, epoch: int
+) -> Any:
     made = TorchDataset(dataset, transforms=transforms, fields=fields, seed=seed, on_bad_sample=on_bad, verify=verify)
     made.set_epoch(epoch)
     return made

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
-from .permutation import derive, mix
+from .permutation import derive, splitmix64
 from .plan import Plan, Shuffle
 
 MOST_TURNS = 4096
@@ -125,7 +125,7 @@ class MixedPlan:
         sources = np.broadcast_to(self._turns, (len(windows), length))
         if self.shuffle is not None:
             slots = windows[:, None].astype(np.uint64) * np.uint64(length) + np.arange(length, dtype=np.uint64)
-            keys = mix((slots + np.uint64(derive(self.seed, 0x717))).astype(np.uint64, copy=False))
+            keys = splitmix64((slots + np.uint64(derive(self.seed, 0x717))).astype(np.uint64, copy=False))
             sources = np.take_along_axis(sources, np.argsort(keys, axis=1, kind="stable"), axis=1)
         # Grouped by source, in the order of their slots: the place in the group is the turn within the window.
         grouped = np.argsort(sources, axis=1, kind="stable")

@@ -20,7 +20,7 @@ ROUNDS = 8
 _M1, _M2, _GAMMA = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), 0x9E3779B97F4A7C15
 
 
-def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finalizer: a bijection of 64-bit numbers in which every input bit moves every output bit."""
     z = values ^ (values >> np.uint64(30))
     z *= _M1
@@ -35,8 +35,8 @@ def derive(*parts: int) -> int:
     """One 64-bit key of any whole numbers: each is mixed into what the ones before it left."""
     key = np.zeros(1, np.uint64)
     for part in parts:
-        key = mix(key ^ np.array([part & 0xFFFFFFFFFFFFFFFF], np.uint64)) + np.uint64(_GAMMA)
-    return int(mix(key)[0])
+        key = splitmix64(key ^ np.array([part & 0xFFFFFFFFFFFFFFFF], np.uint64)) + np.uint64(_GAMMA)
+    return int(splitmix64(key)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,6 @@ class Permutation:
         left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
         for key in self._keys:
             # The halves may differ by a bit, so their widths change places too. ROUNDS is even: they end as begun.
-            left, right = right, left ^ (mix(right + key) & np.uint64((1 << high) - 1))
+            left, right = right, left ^ (splitmix64(right + key) & np.uint64((1 << high) - 1))
             high, low = low, high
         return (left << np.uint64(low)) | right

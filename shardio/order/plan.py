@@ -104,7 +104,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanSlice:
     """One rank's share of one step, [B] each.
 
     Attributes:
@@ -114,11 +114,11 @@ class Part:
     """
 
     indices: Indices
-    draws: NDArray[np.int64]
+    rng_keys: NDArray[np.int64]
     valid: NDArray[np.bool_]
 
-    def __getitem__(self, rows: slice) -> "Part":
-        return Part(self.indices[rows], self.draws[rows], self.valid[rows])
+    def __getitem__(self, rows: slice) -> "PlanSlice":
+        return PlanSlice(self.indices[rows], self.rng_keys[rows], self.valid[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +158,13 @@ class Schedule:
         left = self.n - self.start
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
-    def part(self, plan: Order, step: int, steps: int = 1) -> Part:
+    def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:
         """What this rank takes at `step`, or at the `steps` that begin with it, one after the other."""
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
         if self.tail == "drop":
-            return Part(*plan.drawn(positions), np.ones(len(positions), np.bool_))
-        return Part(*plan.drawn(positions % self.n), positions < self.n)
+            return PlanSlice(*plan.drawn(positions), np.ones(len(positions), np.bool_))
+        return PlanSlice(*plan.drawn(positions % self.n), positions < self.n)
 
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
         """The positions, first to one behind the last, that this rank takes in `steps` from `step` on; at most n."""

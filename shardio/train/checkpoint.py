@@ -19,7 +19,7 @@ BEST = "best.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainingPosition:
     """How far training has come. Positions are global, so they mean the same on any number of ranks.
 
     Attributes:
@@ -48,7 +48,7 @@ class Checkpoint:
         config: the run's configuration, for people to look at.
     """
 
-    place: Place
+    place: TrainingPosition
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     loader: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Checkpoint:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Replaces `path` at once: written beside it, fsynced, renamed. A reader sees the old checkpoint or the new one."""
     content = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint) if f.name != "place"}
-    place = {f.name: getattr(checkpoint.place, f.name) for f in fields(Place)}
+    place = {f.name: getattr(checkpoint.place, f.name) for f in fields(TrainingPosition)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         torch.save({"version": VERSION, "place": place, **content}, temporary)
@@ -97,4 +97,4 @@ def load(path: Path, device: torch.device) -> Checkpoint:
     if missing := names - content.keys():
         raise StateMismatch(f"{path}: a checkpoint needs {', '.join(sorted(missing))}")
     parts = {name: content[name] for name in names - {"place"}}
-    return Checkpoint(place=Place(**content["place"]), **parts)
+    return Checkpoint(place=TrainingPosition(**content["place"]), **parts)

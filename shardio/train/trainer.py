@@ -14,7 +14,7 @@ import torch
 from ..errors import ConfigError, ShardioError, StateMismatch
 from ..system import durable
 from . import checkpoint, distributed
-from .checkpoint import Checkpoint, Place
+from .checkpoint import Checkpoint, TrainingPosition
 from .config import TrainConfig, TrainResult
 from .data import BAD, Data, open_data
 from .distributed import Job
@@ -74,7 +74,7 @@ class _Run:
         model = load_model(config.model, data.num_classes, data.channels, data.image_size).to(job.device)
         torch.manual_seed(config.seed + 1 + job.world.rank)  # but not the same dropout
         self._learner = Learner(config, job, model, len(data.train.dataset))
-        self._place = Place()
+        self._place = TrainingPosition()
         if resume is not None:
             self._restore(resume)
         if job.leads:
@@ -137,7 +137,7 @@ class _Run:
     def _end_epoch(self, trained: _Epoch, found: Evaluation | None) -> None:
         best = self._place.best_accuracy
         better = found is not None and (best is None or found.accuracy > best)
-        self._place = Place(
+        self._place = TrainingPosition(
             epoch=self._place.epoch + 1,
             step=self._place.step,
             best_accuracy=found.accuracy if found is not None and better else best,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..order.permutation import derive, mix
+from ..order.permutation import derive, splitmix64
 from ..system.types import Indices
 
 _ATTEMPTS = 12
@@ -25,9 +25,9 @@ class Draws:
     def uniform(self, count: int) -> NDArray[np.float64]:
         """`count` numbers in [0, 1) per sample, float64 [B, count]."""
         key = np.uint64(derive(self.seed, self.epoch, self.place, 0xA06))
-        sample = mix(self.indices.astype(np.uint64) + key)
+        sample = splitmix64(self.indices.astype(np.uint64) + key)
         counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        return (mix(sample[:, None] + counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (splitmix64(sample[:, None] + counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def within(self, number: int) -> "Draws":
         """Those of transform `number` of a transform that holds others."""

@@ -18,7 +18,7 @@ from .steps import Mask
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class MixParams:
     """How a batch is mixed.
 
     Attributes:
@@ -49,9 +49,9 @@ class MixUp:
     def __post_init__(self) -> None:
         _check(self.num_classes, self.alpha)
 
-    def mix(self, size: tuple[int, int], counts: Mask, draws: Draws) -> Mix:
+    def draw(self, size: tuple[int, int], counts: Mask, draws: Draws) -> MixParams:
         """For images of (height, width) in pixels, those that count, bool [B]."""
-        return Mix(_partners(counts), float(draws.beta(self.alpha)[0]))
+        return MixParams(_partners(counts), float(draws.beta(self.alpha)[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CutMix:
     def __post_init__(self) -> None:
         _check(self.num_classes, self.alpha)
 
-    def mix(self, size: tuple[int, int], counts: Mask, draws: Draws) -> Mix:
+    def draw(self, size: tuple[int, int], counts: Mask, draws: Draws) -> MixParams:
         """For images of (height, width) in pixels, those that count, bool [B]."""
         half = 0.5 * math.sqrt(1 - float(draws.beta(self.alpha)[0]))
         middles = draws.within(2).uniform(2)[0]
@@ -81,7 +81,7 @@ class CutMix:
             low.append(max(at - reach, 0))
             high.append(min(at + reach, side))
         height, width = (b - a for a, b in zip(low, high, strict=True))
-        return Mix(_partners(counts), 1 - height * width / (size[0] * size[1]), (low[0], low[1], height, width))
+        return MixParams(_partners(counts), 1 - height * width / (size[0] * size[1]), (low[0], low[1], height, width))
 
 
 Mixer: TypeAlias = MixUp | CutMix
@@ -106,7 +106,7 @@ def no_class(labels: NDArray[Any], num_classes: int) -> int | None:
     return int(wrong[0]) if len(wrong) else None
 
 
-def mixed_labels(labels: NDArray[Any], mix: Mix, num_classes: int) -> NDArray[np.float32]:
+def mixed_labels(labels: NDArray[Any], mix: MixParams, num_classes: int) -> NDArray[np.float32]:
     """Shares of classes, float32 [B, num_classes], of whole-number labels [B]."""
     if (wrong := no_class(labels, num_classes)) is not None:
         raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[wrong]}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardio.care.stats._images import Pixels, Sizes
+from shardio.care.stats._images import ImageSizes, PixelMoments
 from shardio.care.stats._moments import Moments
 from shardio.care.stats._tally import BINS, Spread, Tally, spread_of
 
@@ -92,10 +92,10 @@ def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.Monk
     """Heights and widths are rounded, each for itself."""
     monkeypatch.setattr(Tally, "MOST", 500)
     sides = np.random.default_rng(0).integers(100, 1000, (5000, 2)).astype(np.int32)
-    sizes = Sizes()
+    sizes = ImageSizes()
     for part in np.array_split(sides, 5):
         sizes.add(part)
-    images = sizes.images(Pixels())
+    images = sizes.images(PixelMoments())
     assert images is not None
     assert images.sizes <= 500
     assert images.heights.median == pytest.approx(np.median(sides[:, 0]), rel=0.1)

@@ -214,7 +214,7 @@ class TestBeside:
             os.truncate(folder / "shardio.json", 100)
         else:
             with monkeypatch.context() as patched:
-                patched.setattr(shardio.dataset.output_directory.Place, "publish", _full)
+                patched.setattr(shardio.dataset.output_directory.OutputDirectory, "publish", _full)
                 with pytest.raises(OSError, match="full"):
                     adopt(source, folder)
             assert (folder / ".converting").exists()

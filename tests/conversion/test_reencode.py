@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.conversion.reencode import MOST_PIXELS, Rework
+from shardio.conversion.reencode import MOST_PIXELS, ReencodeOptions
 from shardio.errors import BadSample, ConfigError
 from shardio.format.images import jpeg_coding, orientation, probe
 from shardio.native import recode
@@ -136,37 +136,37 @@ def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     """The message says the rule and the value."""
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Rework(**arguments)
+        ReencodeOptions(**arguments)
 
 
 def test_what_changes_nothing_is_idle() -> None:
     """Without a size or a wish to recompress; then the bytes are not even looked at."""
-    assert Rework(quality=50).idle
-    assert Rework()(b"no image") == b"no image"
-    assert not Rework(resize_shorter=9).idle
-    assert not Rework(max_pixels=9).idle
-    assert not Rework(recompress="if-needed").idle
-    assert pickle.loads(pickle.dumps(Rework(9, 8, 7, "always"))) == Rework(9, 8, 7, "always")  # noqa: S301
+    assert ReencodeOptions(quality=50).idle
+    assert ReencodeOptions()(b"no image") == b"no image"
+    assert not ReencodeOptions(resize_shorter=9).idle
+    assert not ReencodeOptions(max_pixels=9).idle
+    assert not ReencodeOptions(recompress="if-needed").idle
+    assert pickle.loads(pickle.dumps(ReencodeOptions(9, 8, 7, "always"))) == ReencodeOptions(9, 8, 7, "always")  # noqa: S301
 
 
 @pytest.mark.parametrize(
     ("rework", "size", "wanted"),
     [
-        (Rework(resize_shorter=256), (375, 500), (256, 341)),
-        (Rework(resize_shorter=256), (500, 375), (341, 256)),
-        (Rework(resize_shorter=256), (256, 900), (256, 900)),
-        (Rework(resize_shorter=256), (90, 90), (90, 90)),
-        (Rework(max_pixels=10_000), (300, 300), (100, 100)),
-        (Rework(max_pixels=10_000), (100, 100), (100, 100)),
-        (Rework(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each way: both rounded up would be too many
-        (Rework(max_pixels=10), (1, 1000), (1, 10)),
-        (Rework(max_pixels=1), (700, 3), (1, 1)),
-        (Rework(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both
-        (Rework(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
-        (Rework(resize_shorter=1), (2, 9), (1, 4)),
+        (ReencodeOptions(resize_shorter=256), (375, 500), (256, 341)),
+        (ReencodeOptions(resize_shorter=256), (500, 375), (341, 256)),
+        (ReencodeOptions(resize_shorter=256), (256, 900), (256, 900)),
+        (ReencodeOptions(resize_shorter=256), (90, 90), (90, 90)),
+        (ReencodeOptions(max_pixels=10_000), (300, 300), (100, 100)),
+        (ReencodeOptions(max_pixels=10_000), (100, 100), (100, 100)),
+        (ReencodeOptions(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each way: both rounded up would be too many
+        (ReencodeOptions(max_pixels=10), (1, 1000), (1, 10)),
+        (ReencodeOptions(max_pixels=1), (700, 3), (1, 1)),
+        (ReencodeOptions(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both
+        (ReencodeOptions(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
+        (ReencodeOptions(resize_shorter=1), (2, 9), (1, 4)),
     ],
 )
-def test_sizes(rework: Rework, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+def test_sizes(rework: ReencodeOptions, size: tuple[int, int], wanted: tuple[int, int]) -> None:
     """Sides are rounded; the ratio is kept as far as that allows."""
     assert rework.size_of(*size) == wanted
 
@@ -179,7 +179,7 @@ def test_sizes(rework: Rework, size: tuple[int, int], wanted: tuple[int, int]) -
 )
 def test_the_size_rule(height: int, width: int, shorter: int | None, most: int | None) -> None:
     """Never larger, never nothing, within both limits, and no smaller than they ask for."""
-    made = Rework(resize_shorter=shorter, max_pixels=most).size_of(height, width)
+    made = ReencodeOptions(resize_shorter=shorter, max_pixels=most).size_of(height, width)
     assert 1 <= made[0] <= height
     assert 1 <= made[1] <= width
     over = [min(height, width) > (shorter or 2**40), height * width > (most or 2**40)]
@@ -208,14 +208,18 @@ KEPT = {
 def test_what_needs_nothing_is_given_back(name: str, way: str) -> None:
     """Not a byte changes while the image is small enough, and hardware takes it or it is no JPEG."""
     limits = {"resize_shorter": 70, "max_pixels": 90 * 70}
-    for rework in (Rework(**limits), Rework(**limits, recompress="if-needed"), Rework(recompress="if-needed")):
+    for rework in (
+        ReencodeOptions(**limits),
+        ReencodeOptions(**limits, recompress="if-needed"),
+        ReencodeOptions(recompress="if-needed"),
+    ):
         assert rework(KEPT[name]) is KEPT[name]
 
 
 def test_what_is_not_decoded_is_not_judged() -> None:
     """Pixels are only looked at where they are needed."""
     for data in (spoiled(jpeg(90, 70)), CMYK_JPEG, jpeg(90, 70, progressive=True), with_exif(jpeg(90, 70), tiff(6))):
-        assert Rework(resize_shorter=70)(data) is data
+        assert ReencodeOptions(resize_shorter=70)(data) is data
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -233,7 +237,7 @@ def test_what_is_not_decoded_is_not_judged() -> None:
 def test_shrunk_jpegs_look_as_opencv_has_them(size: tuple[int, int], to: int, channels: int, way: str) -> None:
     """As near to the averaged picture as encoding allows, in grey and in colour."""
     data = encode("jpg", photo(*size, channels), cv2.IMWRITE_JPEG_QUALITY, 95)
-    rework = Rework(resize_shorter=to, quality=95)
+    rework = ReencodeOptions(resize_shorter=to, quality=95)
     made, wanted = rework(data), rework.size_of(*size)
     assert_plain(made, wanted if channels == 1 else (*wanted, 3))
     averaged = cv2.resize(decode(data), wanted[::-1], interpolation=cv2.INTER_AREA)
@@ -251,7 +255,9 @@ def test_averages_are_opencvs(height: int, width: int, to: int, seed: int) -> No
     """On hard noise, too, brightness differs by rounding only: no result leans to one side or leaves out a pixel."""
     noise = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
     data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
-    rework = Rework(resize_shorter=max(1, min(to, min(height, width)), -(-min(height, width) // 3)), quality=100)
+    rework = ReencodeOptions(
+        resize_shorter=max(1, min(to, min(height, width)), -(-min(height, width) // 3)), quality=100
+    )
     size = rework.size_of(height, width)
     wanted = cv2.resize(decode(data), size[::-1], interpolation=cv2.INTER_AREA)
     assert np.abs(decode(rework(data)).astype(int) - wanted).max() <= 3  # rounding, and that of the encoder
@@ -268,10 +274,10 @@ def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int
     options = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor, cv2.IMWRITE_JPEG_QUALITY, 98
     data = with_exif(encode("jpg", picture, *options), tiff(turned))
     upright = np.rot90(decode(data), -1) if turned == 6 else decode(data)
-    same = Rework(recompress="always", quality=98)(data)
+    same = ReencodeOptions(recompress="always", quality=98)(data)
     assert_plain(same, upright.shape)
     assert psnr(decode(same), upright) > 36
-    rework = Rework(resize_shorter=max(1, min(size) * 2 // 3))
+    rework = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3))
     wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(rework(data)), wanted) > 34
 
@@ -280,9 +286,9 @@ def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int
 def test_a_progressive_jpeg_keeps_every_pixel(channels: int) -> None:
     """Only the order of its coefficients changes; without the compiled part it is encoded anew."""
     data = encode("jpg", photo(123, 77, channels), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    made = Rework(recompress="if-needed")(data)
+    made = ReencodeOptions(recompress="if-needed")(data)
     assert jpeg_coding(made).baseline
-    assert Rework(recompress="if-needed")(made) is made
+    assert ReencodeOptions(recompress="if-needed")(made) is made
     if native.library() is not None:
         np.testing.assert_array_equal(decode(made), decode(data))
     else:
@@ -296,7 +302,7 @@ def test_sampling_is_kept_with_the_pixels(sampling: str) -> None:
     factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
     options = cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor
     data = encode("jpg", photo(45, 83), *options)
-    made = Rework(recompress="if-needed")(data)
+    made = ReencodeOptions(recompress="if-needed")(data)
     assert jpeg_coding(made).baseline
     np.testing.assert_array_equal(decode(made), decode(data))
 
@@ -306,7 +312,7 @@ def test_unusual_jpegs_become_baseline_if_needed(name: str, way: str) -> None:
     """Without loss where the coefficients can stay; else as near as encoding comes."""
     data = FORMS[name]
     assert not jpeg_coding(data).baseline
-    made = Rework(recompress="if-needed", quality=98)(data)
+    made = ReencodeOptions(recompress="if-needed", quality=98)(data)
     assert jpeg_coding(made).baseline
     if way == "native" and name not in ("rgb", "coarse"):
         np.testing.assert_array_equal(decode(made), decode(data))
@@ -317,23 +323,23 @@ def test_unusual_jpegs_become_baseline_if_needed(name: str, way: str) -> None:
 
 def test_a_cmyk_jpeg_becomes_ycbcr(way: str) -> None:
     """Four inks are no business of hardware."""
-    made = Rework(recompress="if-needed", quality=100)(CMYK_JPEG)
+    made = ReencodeOptions(recompress="if-needed", quality=100)(CMYK_JPEG)
     assert_plain(made, (2, 3, 3))
     assert psnr(decode(made), decode(CMYK_JPEG)) > 30
-    assert_plain(Rework(resize_shorter=1)(CMYK_JPEG), (1, 2, 3))
+    assert_plain(ReencodeOptions(resize_shorter=1)(CMYK_JPEG), (1, 2, 3))
 
 
 @pytest.mark.parametrize(("process", "bits"), [(3, 8), (0, 12), (1, 12)])
 def test_what_no_decoder_takes_is_a_bad_sample(process: int, bits: int, way: str) -> None:
     """Lossless and 12-bit files are told apart; whether they decode is for OpenCV to say, and these do not."""
     with pytest.raises(BadSample, match="does not decode"):
-        Rework(recompress="if-needed")(of(jpeg(20, 30), process=process, bits=bits))
+        ReencodeOptions(recompress="if-needed")(of(jpeg(20, 30), process=process, bits=bits))
 
 
 def test_extended_is_baseline_by_another_name(way: str) -> None:
     """Eight bits with the usual number of tables."""
     data = of(jpeg(20, 30), process=1)
-    made = Rework(recompress="if-needed", quality=98)(data)
+    made = ReencodeOptions(recompress="if-needed", quality=98)(data)
     assert jpeg_coding(made).baseline
     assert psnr(decode(made), decode(data)) > (90 if way == "native" else 38)
 
@@ -358,14 +364,14 @@ def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, i
     data = with_exif(encode("jpg", picture, cv2.IMWRITE_JPEG_QUALITY, 98), tiff(turned))
     upright = decode(data, cv2.IMREAD_ANYCOLOR)
     np.testing.assert_array_equal(upright, TURNS[turned](decode(data)))
-    made = Rework(recompress="if-needed", quality=98)(data)
+    made = ReencodeOptions(recompress="if-needed", quality=98)(data)
     if turned == 1:
         assert made is data
     else:
         assert_plain(made, upright.shape)
         assert orientation(made) == 1
         assert psnr(decode(made), upright) > 38
-    rework = Rework(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
+    rework = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
     wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(rework(data)), wanted) > 38
 
@@ -376,7 +382,7 @@ def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[in
     """They are applied where the image is encoded anew, and count for its size."""
     data = with_exif(encode(kind, photo(60, 80), *options), tiff(turned))
     upright = TURNS[turned](decode(data))
-    rework = Rework(max_pixels=600)
+    rework = ReencodeOptions(max_pixels=600)
     wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(rework(data)), wanted) > 36
 
@@ -395,22 +401,24 @@ def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[in
 def test_a_png_that_shrinks_stays_a_png(picture: NDArray[Any]) -> None:
     """With its channels and bits, and without loss; `always` makes a JPEG of it."""
     data = encode("png", picture)
-    made = Rework(resize_shorter=20, recompress="if-needed")(data)
+    made = ReencodeOptions(resize_shorter=20, recompress="if-needed")(data)
     assert probe(made).format == "png"
     stored = decode(data, cv2.IMREAD_UNCHANGED)
     assert stored.dtype == picture.dtype
     wanted = cv2.resize(stored, (27, 20), interpolation=cv2.INTER_AREA)
     np.testing.assert_array_equal(decode(made, cv2.IMREAD_UNCHANGED), wanted)
-    assert_plain(Rework(recompress="always")(data), picture.shape if picture.ndim == 2 else (*picture.shape[:2], 3))
+    assert_plain(
+        ReencodeOptions(recompress="always")(data), picture.shape if picture.ndim == 2 else (*picture.shape[:2], 3)
+    )
 
 
 @pytest.mark.parametrize("kind", ["webp", "bmp"])
 def test_webp_and_bmp_become_jpegs(kind: str) -> None:
     """When they shrink as well as with `always`."""
     data = encode(kind, photo(60, 80))
-    assert_plain(Rework(recompress="always")(data), (60, 80, 3))
+    assert_plain(ReencodeOptions(recompress="always")(data), (60, 80, 3))
     wanted = cv2.resize(decode(data), (40, 30), interpolation=cv2.INTER_AREA)
-    made = Rework(resize_shorter=30, quality=95)(data)
+    made = ReencodeOptions(resize_shorter=30, quality=95)(data)
     assert_plain(made, (30, 40, 3))
     assert psnr(decode(made), wanted) > 34
 
@@ -418,7 +426,7 @@ def test_webp_and_bmp_become_jpegs(kind: str) -> None:
 def test_quality_is_kept_to(way: str) -> None:
     """A lower one gives fewer bytes."""
     data = encode("jpg", photo(200, 200))
-    sizes = [len(Rework(recompress="always", quality=quality)(data)) for quality in (1, 50, 92, 100)]
+    sizes = [len(ReencodeOptions(recompress="always", quality=quality)(data)) for quality in (1, 50, 92, 100)]
     assert sizes == sorted(set(sizes))
 
 
@@ -426,7 +434,7 @@ def test_large_results(way: str) -> None:
     """More than the memory that is there at first."""
     noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
     data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
-    made = Rework(recompress="always", quality=100)(data)
+    made = ReencodeOptions(recompress="always", quality=100)(data)
     assert len(made) > 300_000
     assert_plain(made, (700, 900, 3))
 
@@ -446,11 +454,15 @@ def test_missing_pixels_are_a_bad_sample(how: str, progressive: int, capfd: pyte
     whole = encode("jpg", photo(300, 400), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
     data = DAMAGED[how](whole)
     probe(data)
-    for rework in (Rework(resize_shorter=100), Rework(recompress="always"), Rework(recompress="if-needed")):
+    for rework in (
+        ReencodeOptions(resize_shorter=100),
+        ReencodeOptions(recompress="always"),
+        ReencodeOptions(recompress="if-needed"),
+    ):
         if progressive or rework.recompress != "if-needed":
             with pytest.raises(BadSample, match=r"the jpeg image is damaged: Corrupt JPEG data"):
                 rework(data)
-    assert Rework(recompress="always")(whole)  # what comes next is not harmed
+    assert ReencodeOptions(recompress="always")(whole)  # what comes next is not harmed
     assert capfd.readouterr().err == ""
 
 
@@ -458,8 +470,8 @@ def test_bytes_before_the_end_are_no_damage(way: str) -> None:
     """Some cameras pad their files; every pixel is there."""
     whole = encode("jpg", photo(100, 80))
     padded = whole[:-2] + b"\0" * 50 + whole[-2:]
-    made = Rework(resize_shorter=50)(padded)
-    assert made == Rework(resize_shorter=50)(whole)
+    made = ReencodeOptions(resize_shorter=50)(padded)
+    assert made == ReencodeOptions(resize_shorter=50)(whole)
 
 
 @pytest.mark.parametrize(
@@ -476,7 +488,7 @@ def test_bytes_before_the_end_are_no_damage(way: str) -> None:
 def test_what_cannot_be_decoded_is_a_bad_sample(data: bytes, message: str, way: str) -> None:
     """Where it has to be decoded."""
     with pytest.raises(BadSample, match=message):
-        Rework(resize_shorter=8)(data)
+        ReencodeOptions(resize_shorter=8)(data)
 
 
 def sized(data: bytes, height: int, width: int) -> bytes:
@@ -492,21 +504,21 @@ def test_a_header_that_claims_too_much(progressive: bool, recompress: Any, way: 
     """It is refused before any memory is asked for."""
     data = sized(jpeg(90, 70, progressive=progressive), 65500, 65500)
     with pytest.raises(BadSample, match=f"claims 65500 x 65500 pixels, at most {MOST_PIXELS} are taken"):
-        Rework(resize_shorter=64, recompress=recompress)(data)
+        ReencodeOptions(resize_shorter=64, recompress=recompress)(data)
 
 
 @compiled
 def test_a_header_that_claims_much_is_found_out_soon() -> None:
     """The pixels are not there; nothing is made of them."""
     with pytest.raises(BadSample, match="damaged"):
-        Rework(resize_shorter=64)(sized(jpeg(90, 70), 20_000, 20_000))
+        ReencodeOptions(resize_shorter=64)(sized(jpeg(90, 70), 20_000, 20_000))
 
 
 def test_sides_that_jpeg_does_not_have(way: str) -> None:
     """PNG knows longer ones."""
     data = encode("png", np.zeros((1, 65501), np.uint8))
     with pytest.raises(BadSample, match="at most 65500 pixels a side, this image 1 x 65501"):
-        Rework(recompress="always")(data)
+        ReencodeOptions(recompress="always")(data)
 
 
 @compiled
@@ -531,7 +543,7 @@ def test_what_c_is_not_asked_for(way: str) -> None:
     if way == "native":
         for size in ((301, 3), (300, 4), (0, 3), (300, 0), (1, 3)):
             assert recode.recode(data, size, (False, False, False), 90) is None
-    made = Rework(max_pixels=1)(data)
+    made = ReencodeOptions(max_pixels=1)(data)
     assert_plain(made, (1, 1, 3))
 
 
@@ -539,10 +551,10 @@ def test_what_c_is_not_asked_for(way: str) -> None:
 def test_nothing_of_one_file_gets_into_the_next() -> None:
     """Tables of the last file, in particular, which libjpeg would keep. Without any it takes those of films."""
     data = encode("jpg", photo(200, 150))
-    rework = Rework(resize_shorter=80)
+    rework = ReencodeOptions(resize_shorter=80)
     first = rework(data)
     for name in FORMS:
-        Rework(recompress="if-needed")(FORMS[name])
+        ReencodeOptions(recompress="if-needed")(FORMS[name])
         assert rework(data) == first
         assert rework(without(data, DHT)) == first
 
@@ -560,7 +572,11 @@ for rework in (Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework
 def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
     """A shard's bytes don't depend on who writes it, nor on what was made before."""
     data = encode("jpg", photo(200, 150), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    reworks = Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework(recompress="always")
+    reworks = (
+        ReencodeOptions(resize_shorter=50),
+        ReencodeOptions(recompress="if-needed"),
+        ReencodeOptions(recompress="always"),
+    )
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(lambda _: [rework(data) for rework in reworks], range(24)))
     assert all(run == runs[0] for run in runs)
@@ -575,9 +591,9 @@ def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
 def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And made anew for the next one."""
     data = encode("jpg", photo(200, 150))
-    first = Rework(resize_shorter=50)(data)
+    first = ReencodeOptions(resize_shorter=50)(data)
     monkeypatch.setattr(recode, "_LARGE", 100)
-    assert [Rework(resize_shorter=50)(data) for _ in range(3)] == [first] * 3
+    assert [ReencodeOptions(resize_shorter=50)(data) for _ in range(3)] == [first] * 3
     assert not hasattr(recode._local, "recoder")
 
 
@@ -593,6 +609,6 @@ def test_wide_and_plain_kernels_average_alike(tmp_path: Path, monkeypatch: pytes
     for file in (native.FILE, plain):
         monkeypatch.setattr(native, "FILE", file)
         native.library.cache_clear()
-        made.append([Rework(resize_shorter=to)(file) for file in data for to in (1, 5, 21, 32, 50, 60)])
+        made.append([ReencodeOptions(resize_shorter=to)(file) for file in data for to in (1, 5, 21, 32, 50, 60)])
     native.library.cache_clear()
     assert made[0] == made[1]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio.conversion import convert
-from shardio.conversion.reencode import Rework
-from shardio.conversion.transformed_source import Reworked
+from shardio.conversion.reencode import ReencodeOptions
+from shardio.conversion.transformed_source import TransformedSource
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, infer_fields
 from shardio.system.types import Sample
 
-NONE = Rework()
+NONE = ReencodeOptions()
 
 
 class Samples:
@@ -56,7 +56,7 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
     """Colours first or last; of one size where the arrays are of one shape; other fields stay as they are."""
     array = noise(*shape)
     fields = {"a": Field("array", "uint8", shape if fixed else None), "b": Field("array", "uint8", shape)}
-    source = Reworked(Samples([{"a": array, "b": array}], fields), NONE, {}, ["a"])
+    source = TransformedSource(Samples([{"a": array, "b": array}], fields), NONE, {}, ["a"])
     assert source.fields["b"] == fields["b"]
     first = len(shape) == 3 and shape[2] not in (1, 3)
     wanted = array.transpose(1, 2, 0) if first else array
@@ -69,7 +69,7 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
 
 def test_pixels_shrink_like_images() -> None:
     """What is made of pixels goes on to what is done with images."""
-    source = Reworked(Samples([{"a": noise(20, 40, 3)}]), Rework(resize_shorter=10), {}, ["a"])
+    source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
     assert source.fields["a"] == Field("image")
     assert decoded(source[0]["a"]).shape == (10, 20, 3)
 
@@ -77,14 +77,14 @@ def test_pixels_shrink_like_images() -> None:
 def test_pixels_of_several_shapes() -> None:
     """The first sample tells whether they are grey; then colours would be lost, and are a bad sample."""
     fields = {"a": Field("array", "uint8")}
-    grey = Reworked(
+    grey = TransformedSource(
         Samples([{"a": noise(4, 5)}, {"a": noise(6, 3, 1)}, {"a": noise(4, 5, 3)}], fields), NONE, {}, ["a"]
     )
     assert grey.fields["a"] == Field("image", channels=1)
     assert decoded(grey[1]["a"]).shape == (6, 3)
     with pytest.raises(BadSample, match="sample 2 of the source, field 'a': expected grey pixels"):
         grey[2]
-    mixed = Reworked(Samples([{"a": noise(4, 5, 3)}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
+    mixed = TransformedSource(Samples([{"a": noise(4, 5, 3)}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
     assert (mixed.fields["a"].channels, decoded(mixed[1]["a"]).shape) == (3, (4, 5))
 
 
@@ -99,7 +99,7 @@ def test_pixels_of_several_shapes() -> None:
 def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
     """Known from the field: an error of the option."""
     with pytest.raises(ConfigError, match=re.escape(f"pixels: field 'a': {message}")):
-        Reworked(Samples([{"a": array}]), NONE, {}, ["a"])
+        TransformedSource(Samples([{"a": array}]), NONE, {}, ["a"])
 
 
 @pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
@@ -108,12 +108,12 @@ def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
     with pytest.raises(
         ConfigError, match=rf"pixels are fields of arrays that are not cast \(arrays here: a\), got '{name}'"
     ):
-        Reworked(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
+        TransformedSource(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
 
 
 def test_empty_pixels_are_bad() -> None:
     """There is no image without pixels."""
-    source = Reworked(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
+    source = TransformedSource(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
     with pytest.raises(BadSample, match=re.escape("field 'a': pixels: cannot be stored as PNG: [0, 7] of uint8")):
         source[0]
 
@@ -133,7 +133,7 @@ def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
 def test_arrays_of_one_element_become_numbers() -> None:
     """Labels int64 as all labels; others of their own type, or of the one that is asked for."""
     sample = {"label": np.full((1, 1), 7, np.uint8), "x": np.ones(1, np.float32), "y": np.ones((1,), np.float64)}
-    source = Reworked(Samples([sample]), NONE, {"y": "float32"}, squeeze=["label", "x", "y"])
+    source = TransformedSource(Samples([sample]), NONE, {"y": "float32"}, squeeze=["label", "x", "y"])
     assert source.fields == {
         "label": Field("scalar", "int64"),
         "x": Field("scalar", "float32"),
@@ -148,14 +148,14 @@ def test_arrays_of_one_element_become_numbers() -> None:
     assert made["label"] == 7
     for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
         with pytest.raises(ConfigError, match="squeeze: fields of arrays of one element, got 'a'; there are"):
-            Reworked(Samples([{name: value}]), NONE, {}, squeeze=["a"])
+            TransformedSource(Samples([{name: value}]), NONE, {}, squeeze=["a"])
 
 
 def test_arrays_of_more_elements_are_bad_samples() -> None:
     """Which a conversion may skip."""
     fields = {"label": Field("array", "int64", (1,))}
     samples: list[Sample] = [{"label": value} for value in (np.ones(1, np.int64), np.ones(2, np.int64), None)]
-    source = Reworked(Samples(samples, fields), NONE, {}, squeeze=["label"])
+    source = TransformedSource(Samples(samples, fields), NONE, {}, squeeze=["label"])
     assert source[0]["label"] == 1
     for number, told in ((1, "expected one number, got [2] of int64"), (2, "expected one number, got [] of object")):
         with pytest.raises(BadSample, match=re.escape(f"sample {number} of the source, field 'label': {told}")):
@@ -172,12 +172,12 @@ def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
             return super().__getitem__(index)
 
     fields = {"a": Field("array", "uint8")}
-    source = Reworked(Damaged([{}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
+    source = TransformedSource(Damaged([{}, {"a": noise(4, 5)}], fields), NONE, {}, ["a"])
     assert source.fields["a"].channels == 1
     with pytest.raises(BadSample, match="the first"):
-        Reworked(Damaged([{}], fields), NONE, {}, ["a"])
+        TransformedSource(Damaged([{}], fields), NONE, {}, ["a"])
     with pytest.raises(SourceError, match="holds no samples"):
-        Reworked(Samples([], fields), NONE, {}, ["a"])
+        TransformedSource(Samples([], fields), NONE, {}, ["a"])
 
 
 def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
     source = Samples([{"a": noise(4, 5, 3)}])
     convert(source, tmp_path / "out")
     with pytest.raises(ConfigError, match="give the same source and options"):
-        convert(Reworked(source, NONE, {}, ["a"]), tmp_path / "out", resume=True)
+        convert(TransformedSource(source, NONE, {}, ["a"]), tmp_path / "out", resume=True)

@@ -18,7 +18,7 @@ from _builders import jpeg, png
 from numpy.typing import NDArray
 
 from shardio.containers import get as container
-from shardio.dataset.shard_writer import ShardBuilder
+from shardio.dataset.shard_writer import ShardWriter
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.testing.sources import check_source
@@ -149,7 +149,7 @@ class TestKinds:
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
         """What shardio wrote comes back, without the columns that it adds."""
         fields = {"image": Field("image"), "label": Field("scalar", dtype="int64")}
-        builder = ShardBuilder(tmp_path, "hdf5", fields, 0, 0, {})
+        builder = ShardWriter(tmp_path, "hdf5", fields, 0, 0, {})
         samples = [{"image": picture, "label": i} for i, picture in enumerate(PICTURES)]
         for sample in samples:
             builder.append(sample)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import native
-from shardio.containers import direct
+from shardio.containers import row_locator
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import CHECKSUM, shape_column
 from shardio.testing.samples import FIELDS, sample
@@ -45,7 +45,7 @@ def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
     """All fields of some samples, values as bytes."""
     found = dataset.select(np.array(indices, np.int64))
     columns: dict[str, Any] = {name: found.column(name).tolist() for name in COLUMNS}
-    memory = direct.Memory()
+    memory = row_locator.Scratch()
     return columns | {name: list(map(bytes, found.values(name, memory))) for name in VALUES}
 
 
@@ -97,6 +97,6 @@ def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: s
         file.truncate(size // 4096 * 4096 // 2)
         with pytest.raises(ShardCorrupt, match=rf"{shard.name}.*'{name}', row \d+"):
             opened.select(everyone).column(name) if field.fixed else opened.select(everyone).values(
-                name, direct.Memory()
+                name, row_locator.Scratch()
             )
         file.truncate(size)  # mapped pages have a file behind them again

@@ -29,7 +29,7 @@ from shardio.errors import (
     PipelineClosed,
     TooManyBad,
 )
-from shardio.loader.device.prefetcher import Transfer
+from shardio.loader.device.prefetcher import DevicePrefetcher
 from shardio.transforms import Transform
 from shardio.transforms.recipe import Recipe
 
@@ -536,9 +536,9 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
     """An interrupt while a batch is sent leaves no batch with another one's images, in the next loop or any other."""
     data = dataset([photo(number) for number in range(40)])
     loader = load(data, engine)
-    copied, calls = Transfer._copied, 0
+    copied, calls = DevicePrefetcher._copied, 0
 
-    def interrupted(self: Transfer, batch: dict[str, Any]) -> dict[str, Any]:
+    def interrupted(self: DevicePrefetcher, batch: dict[str, Any]) -> dict[str, Any]:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -546,7 +546,7 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
         return copied(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transfer, "_copied", interrupted)
+        patch.setattr(DevicePrefetcher, "_copied", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(loader)
     wanted = load(data, "cpu")

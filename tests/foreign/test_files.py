@@ -17,7 +17,7 @@ import pytest
 
 from shardio.errors import MissingDependency, SourceError
 from shardio.foreign.files import File, find, open_file
-from shardio.foreign.places import Places, scan
+from shardio.foreign.places import ValueLocations, scan
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -195,7 +195,7 @@ class TestPlaces:
         for number, size in enumerate([0, 3, 0, 0, 2, *[1] * 20, 0]):
             (tmp_path / f"{number}").write_bytes(bytes([number]) * size)
             paths.append(tmp_path / f"{number}")
-        places = Places(paths, scan(paths, spans), open_plain)
+        places = ValueLocations(paths, scan(paths, spans), open_plain)
         expected = [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), *((number, 0) for number in range(5, 25))]
         assert len(places) == 25
         for source in (places, pickle.loads(pickle.dumps(places))):  # noqa: S301
@@ -210,7 +210,7 @@ class TestPlaces:
         (tmp_path / "a").write_bytes(bytes(250))
         for count, expected in [(1, [0]), (3, [0, 1, 2]), (101, [*range(101)]), (250, [*range(100), 249])]:
             found = (np.arange(count), np.ones(count, np.int64))
-            assert Places([tmp_path / "a"], [found], open_plain).probes().tolist() == expected
+            assert ValueLocations([tmp_path / "a"], [found], open_plain).probes().tolist() == expected
 
     def test_the_first_failure_is_told(self, tmp_path: Path) -> None:
         """In the order of the files, whichever comes first."""

@@ -15,7 +15,7 @@ import torch
 import shardio
 from shardio import World
 from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
-from shardio.loader.device.copier import DeviceLane
+from shardio.loader.device.copier import BlockingCopier
 
 SHAPE = (4, 64, 80)
 
@@ -63,7 +63,7 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
     monkeypatch.setattr("shardio.loader.loader.check_direct", lambda device, others: None)
-    monkeypatch.setattr("shardio.loader.loader.lane_to", DeviceLane)
+    monkeypatch.setattr("shardio.loader.loader.copier_to", BlockingCopier)
     return CuFile
 
 

@@ -116,7 +116,7 @@ def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 999))
 def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
     """For images of any size, and the share is that of what is left."""
-    mix = CutMix(5).mix((height, width), np.ones(4, np.bool_), Draws(seed, 0, 0, np.arange(1)))
+    mix = CutMix(5).draw((height, width), np.ones(4, np.bool_), Draws(seed, 0, 0, np.arange(1)))
     assert mix.box is not None
     top, left, tall, wide = mix.box
     assert 0 <= top <= top + tall <= height
@@ -160,7 +160,7 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 
 def test_a_label_that_is_no_class() -> None:
     """It is raised with its value, by the loader too."""
-    mix = MixUp(3).mix((4, 4), np.ones(2, np.bool_), Draws(0, 0, 0, np.arange(1)))
+    mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), Draws(0, 0, 0, np.arange(1)))
     with pytest.raises(BadSample, match="labels from 0 to 2, one is 7"):
         mixed_labels(np.array([1, 7]), mix, 3)
     with pytest.raises(ConfigError, match="labels from 0 to 2, it is 3: give a larger num_classes"):

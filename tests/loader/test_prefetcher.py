@@ -12,9 +12,9 @@ from _builders import jpeg, spoiled
 import shardio
 from shardio import World
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import Batch, Delivery
-from shardio.loader.device.copier import DeviceLane
-from shardio.loader.device.prefetcher import MOST_HELD, Transfer
+from shardio.loader.batch.host_batch import Batch, HostBatch
+from shardio.loader.device.copier import BlockingCopier
+from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
 
 
 class LateLane:
@@ -68,7 +68,7 @@ class LateLane:
 def lane(monkeypatch: pytest.MonkeyPatch) -> LateLane:
     """The lane of all loaders."""
     late = LateLane()
-    monkeypatch.setattr("shardio.loader.loader.lane_to", lambda device: late)
+    monkeypatch.setattr("shardio.loader.loader.copier_to", lambda device: late)
     return late
 
 
@@ -147,14 +147,14 @@ def test_a_loop_that_is_left_leaves_nothing(lane: LateLane) -> None:
 def test_errors_and_batches_keep_their_order() -> None:
     """What is sent comes back in order, errors among it."""
     lane = LateLane()
-    transfer = Transfer(lane, {})
+    transfer = DevicePrefetcher(lane, {})
     for number in range(3):
-        transfer.send(Delivery({"a": torch.tensor([number])}, 1))
+        transfer.send(HostBatch({"a": torch.tensor([number])}, 1))
     transfer.send(ValueError("four"))
     assert len(transfer) == 4
     found = [transfer.receive() for _ in range(4)]
     lane.finish()
-    assert [one.batch["a"].item() for one in found if isinstance(one, Delivery)] == [0, 1, 2]
+    assert [one.batch["a"].item() for one in found if isinstance(one, HostBatch)] == [0, 1, 2]
     assert isinstance(found[3], ValueError)
 
 
@@ -184,7 +184,7 @@ def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> str:
     """A device that is not the host, whose tensors can be looked at all the same."""
-    monkeypatch.setattr("shardio.loader.loader.lane_to", lambda device: DeviceLane(torch.device("cpu")))
+    monkeypatch.setattr("shardio.loader.loader.copier_to", lambda device: BlockingCopier(torch.device("cpu")))
     return "meta"
 
 

@@ -21,8 +21,8 @@ from shardio.errors import (
     MapError,
     PipelineClosed,
     PipelineStalled,
-    ProducerDied,
     ShardCorrupt,
+    WorkerDied,
 )
 
 COUNT = 40
@@ -222,7 +222,7 @@ def test_an_error_in_a_producer_names_the_shard(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_producer_that_dies_is_named() -> None:
     """Its exit code, or the signal that killed it; the loop ends at once."""
-    with pytest.raises(ProducerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
+    with pytest.raises(WorkerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
         list(load(photos(), isolate=True, map=deadly))
     loader = load(photos(), isolate=True, batch_size=1)  # more steps than a producer can have ready
     epoch = iter(loader)
@@ -231,7 +231,7 @@ def test_a_producer_that_dies_is_named() -> None:
     victim = loader._workers._producers.members[1].process.pid
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
-    with pytest.raises(ProducerDied, match="exit code -9"):
+    with pytest.raises(WorkerDied, match="exit code -9"):
         list(epoch)
 
 

@@ -130,7 +130,7 @@ def test_every_exception_that_a_docstring_names_is_public() -> None:
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("plan", {"Plan", "Schedule", "Part"}),
+        ("plan", {"Plan", "Schedule", "PlanSlice"}),
         ("source", {"Source", "HasColumns", "HasBlocks", "Adoptable", "Field", "Sample"}),
         ("testing", {"ContainerContract", "check_source"}),
         ("errors", {"ShardioError", "ConfigError"}),

@@ -12,7 +12,7 @@ import shardio
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
 from shardio.train import TrainResult, checkpoint, run
-from shardio.train.checkpoint import Checkpoint, Place
+from shardio.train.checkpoint import Checkpoint, TrainingPosition
 from shardio.train.learner import Learner
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ class Stopped(Exception):
 def made(**overrides: Any) -> Checkpoint:
     """A checkpoint of next to nothing."""
     values: dict[str, Any] = {
-        "place": Place(epoch=1, samples=24, step=6, best_accuracy=0.5),
+        "place": TrainingPosition(epoch=1, samples=24, step=6, best_accuracy=0.5),
         "model": {"weight": torch.arange(3.0)},
         "optimizer": {"state": {}, "param_groups": []},
         "loader": {"position": 24},
@@ -71,7 +71,7 @@ def test_a_save_cut_short_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(OSError, match="no space left"):
-        checkpoint.save(tmp_path / "last.pt", made(place=Place(epoch=2)))
+        checkpoint.save(tmp_path / "last.pt", made(place=TrainingPosition(epoch=2)))
     assert checkpoint.load(tmp_path / "last.pt", CPU).place == made().place
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
@@ -105,7 +105,7 @@ def test_going_on_mid_epoch_ends_with_the_same_weights(
         stop_before_step(patched, 6)
         with pytest.raises(Stopped):
             run(halves)
-    assert checkpoint.load(tmp_path / "halves" / "last.pt", CPU).place == Place(epoch=1, samples=24, step=6)
+    assert checkpoint.load(tmp_path / "halves" / "last.pt", CPU).place == TrainingPosition(epoch=1, samples=24, step=6)
     run(replace(halves, resume="auto"))
 
     expected, found = weights(tmp_path / "whole"), weights(tmp_path / "halves")

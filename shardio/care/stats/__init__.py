@@ -24,7 +24,7 @@ from .figures import Contents as Contents
 from .figures import FieldContents as FieldContents
 from .figures import Grid as Grid
 from .figures import Histogram as Histogram
-from .figures import Images as Images
+from .figures import ImageStats as ImageStats
 from .figures import Spread as Spread
 from .figures import Values as Values
 

@@ -13,7 +13,7 @@ from ...errors import BadSample
 from ...format.fields import Field, shape_column
 from ...system.types import Indices
 from ..examine import readable, reason, value
-from ._images import COMMON, Pixels, Sizes
+from ._images import COMMON, ImageSizes, PixelMoments
 from ._moments import Moments
 from ._tally import Tally
 from .figures import BadValue, Classes, FieldContents
@@ -33,7 +33,7 @@ class Counted:
 
     def __init__(self, name: str, field: Field, samples: int) -> None:
         self._name, self._field = name, field
-        self._bytes, self._sides = Tally(np.int64), Sizes()
+        self._bytes, self._sides = Tally(np.int64), ImageSizes()
         whole = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
         self._numbers, self._moments = Tally(np.int64 if whole else np.float64), Moments()
         if field.fixed and samples:
@@ -81,7 +81,7 @@ class Seen:
     fields: Mapping[str, Field]
     samples: int = 0
     bad: list[BadValue] = field(default_factory=list)
-    pixels: dict[str, Pixels] = field(init=False)
+    pixels: dict[str, PixelMoments] = field(init=False)
     moments: dict[str, Moments] = field(init=False)
     lengths: dict[str, Tally] = field(init=False)
     shapes: dict[str, Counter[tuple[int, ...]]] = field(init=False)
@@ -90,7 +90,7 @@ class Seen:
         def of(kind: str) -> list[str]:
             return [name for name, one in self.fields.items() if one.kind == kind]
 
-        self.pixels = {name: Pixels() for name in of("image")}
+        self.pixels = {name: PixelMoments() for name in of("image")}
         self.moments = {name: Moments() for name in of("array")}
         self.shapes = {name: Counter() for name in of("array")}
         self.lengths = {name: Tally(np.int64) for name in of("text")}

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ...format import images
 from ._tally import Numbers, Spread, Tally, round_to_bits, spread_of
-from .figures import LEVELS, Channel, Grid, Images
+from .figures import LEVELS, Channel, Grid, ImageStats
 
 COMMON = 10
 _CELLS = 40
 _PROGRESSIVE = 2
 
 
-class Sizes:
+class ImageSizes:
     """Heights and widths of images, counted together: all else that is said of sizes follows from that."""
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class Sizes:
         """Counts some: (height, width) in pixels, [n, 2]."""
         self._pairs.add(_pack(sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)))
 
-    def images(self, pixels: "Pixels") -> Images | None:
+    def images(self, pixels: "PixelMoments") -> ImageStats | None:
         """What is said of them; None of none."""
         counts = self._pairs.counts
         if not len(counts):
             return None
         heights, widths = _unpack(self._pairs.values)
         most = np.lexsort((self._pairs.values, -counts))[:COMMON]
-        return Images(
+        return ImageStats(
             heights=_spread(heights, counts),
             widths=_spread(widths, counts),
             shorter_sides=_spread(np.minimum(heights, widths), counts),
@@ -51,7 +51,7 @@ class Sizes:
 
 
 @dataclass
-class Pixels:
+class PixelMoments:
     """Decoded images, counted.
 
     Attributes:
@@ -71,9 +71,9 @@ class Pixels:
         codings = Counter([_coding(stored)] if encoding == "jpeg" else [])
         counted = [cv2.calcHist([pixels], [c], None, [LEVELS], [0, LEVELS]).reshape(-1) for c in range(pixels.shape[2])]
         shares = np.array(counted, np.float64) / (pixels.shape[0] * pixels.shape[1])
-        self.merge(Pixels(Counter([encoding]), codings, shares, 1))
+        self.merge(PixelMoments(Counter([encoding]), codings, shares, 1))
 
-    def merge(self, other: "Pixels") -> None:
+    def merge(self, other: "PixelMoments") -> None:
         """Adds what another has counted."""
         self.encodings += other.encodings
         self.codings += other.codings

@@ -41,7 +41,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class ImageStats:
     """The images of one field.
 
     Attributes:
@@ -144,7 +144,7 @@ class FieldContents:
 
     field: Field
     sizes: Spread | None
-    images: Images | None = None
+    images: ImageStats | None = None
     classes: Classes | None = None
     values: Values | None = None
     spread: Spread | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...format.fields import Field
 from ...system.units import format_size
-from .figures import BadValue, Channel, Classes, Contents, FieldContents, Histogram, Images, Spread
+from .figures import BadValue, Channel, Classes, Contents, FieldContents, Histogram, ImageStats, Spread
 
 BAR = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
@@ -105,7 +105,7 @@ def _values(field: FieldContents) -> Iterator[Row]:
         yield "not finite" + (" *" if field.spread is None else ""), f"{values.nan:,} NaN, {values.inf:,} infinite"
 
 
-def _images(images: Images) -> Iterator[Row]:
+def _images(images: ImageStats) -> Iterator[Row]:
     yield from _spread("height", images.heights, bars=False)
     yield from _spread("width", images.widths, bars=False)
     yield from _spread("shorter side", images.shorter_sides)

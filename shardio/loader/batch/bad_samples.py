@@ -11,13 +11,13 @@ from typing import Literal, TypeAlias
 from ...dataset.dataset import Location
 from ...errors import DatasetError, MapError
 
-OnBad: TypeAlias = Literal["raise", "replace", "mask"]
+OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadSampleRecord:
     """One sample that could not be delivered.
 
     Attributes:
@@ -37,7 +37,7 @@ class Bad:
         return self.reason if place in self.reason else f"{place}: {self.reason}"
 
 
-def is_of_sample(error: BaseException) -> bool:
+def is_bad_sample(error: BaseException) -> bool:
     """Whether an error says that a sample is bad, and not that this process or the program is in trouble."""
     if isinstance(error, OSError) and not isinstance(error, DatasetError):
         return error.errno not in _SHORTAGES

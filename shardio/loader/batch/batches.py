@@ -14,17 +14,17 @@ from ...engines.cpu import CpuEngine
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...order.interleave import AnyPlan
-from ...order.plan import Part
+from ...order.plan import PlanSlice
 from ...system.timing import StageClock
 from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
-from .bad_samples import OnBad
-from .buffers import BufferPool
+from .bad_samples import OnBadSample
+from .buffer_pool import BufferPool
 from .host_batch import SMALLEST
 from .job import BatchJob
-from .making import Images, Making, Volumes
-from .map_function import Mapped
-from .mixing import Mixing
+from .map_function import MapFunction
+from .mixing import MixingSpec
+from .spec import ArraySpec, BatchSpec, ImageSpec
 
 JOB_COST = 1 << 23  # bytes; cheap batches are made several at a time, for what a job costs by itself
 MOST_STEPS = 16
@@ -84,9 +84,9 @@ class Collator:
         fields: Sequence[str] | None,
         threads: int,
         pin: bool,
-        mapping: Mapped | None = None,
+        mapping: MapFunction | None = None,
         mixing: Mixer | Sequence[Mixer] | None = None,
-        on_bad: OnBad = "raise",
+        on_bad: OnBadSample = "raise",
         verify: bool = False,
         single: bool = False,
         target: Target | None = None,
@@ -99,14 +99,14 @@ class Collator:
         arrays = {name: field for name, field in chosen.items() if field.kind == "array" and field.fixed}
         later = target.device.type != "cpu" and why_not is None
         volumes = {
-            name: Volumes(ArrayRecipe.of(by_field[name], field.row_shape), later)
+            name: ArraySpec(ArrayRecipe.of(by_field[name], field.row_shape), later)
             for name, field in arrays.items()
             if name in by_field
         }
         large = (name for name, field in arrays.items() if target.straight and field.row_bytes >= SMALLEST)
         straight = frozenset(large)
         here = not later and not any(how.whole for how in images.values())
-        mixes = Mixing.of(mixing, chosen, {name: how.recipe for name, how in images.items()}, here=here)
+        mixes = MixingSpec.of(mixing, chosen, {name: how.recipe for name, how in images.items()}, here=here)
         if mixes is not None and mapping is not None:
             raise ConfigError("mixing and map do not go together: mix in the map function, or in the training loop")
         # Whatever is made in whole batches is made one batch at a time.
@@ -114,7 +114,7 @@ class Collator:
         cost = batch_size * cost_of(chosen)
         self.steps = 1 if single else min(MOST_STEPS, max(1, JOB_COST // max(1, cost)))
         tasks = task_samples(chosen, batch_size * self.steps, threads)
-        self.making = Making(
+        self.making = BatchSpec(
             *(dataset, chosen, images, volumes, straight, batch_size, tasks),
             *(mapping, mixes, on_bad, verify, target.channels_last),
         )
@@ -147,7 +147,7 @@ class Collator:
     def job(
         self,
         plan: AnyPlan,
-        part: Part,
+        part: PlanSlice,
         pad: bool,
         clock: StageClock,
         arrays: dict[str, NDArray[Any]] | None = None,
@@ -165,7 +165,7 @@ def _images(
     transforms: Mapping[str, Sequence[Transform]],
     target: Target,
     why_not: str | None,
-) -> dict[str, Images]:
+) -> dict[str, ImageSpec]:
     """How the image fields become pixels."""
     recipes = {
         name: Recipe.of(transforms.get(name, ()), channels=field.channels or 3, size=_image_size(field))
@@ -176,11 +176,11 @@ def _images(
     # A quarter of the bytes to copy, or half, and the GPU is quicker at it.
     bare = name == "cpu" and target.device.type != "cpu" and why_not is None
     made = {}
-    for each, recipe in recipes.items():
+    for field, recipe in recipes.items():
         later = bare and recipe.size is not None and recipe.affine is not None
-        here, channels = recipe.bytes() if later else recipe, fields[each].channels or 3
+        here, channels = recipe.bytes() if later else recipe, fields[field].channels or 3
         cpu = CpuEngine(here, channels=channels, channels_last=target.channels_last)
-        made[each] = Images(recipe, cpu, None if name == "cpu" else name)
+        made[field] = ImageSpec(recipe, cpu, None if name == "cpu" else name)
     return made
 
 

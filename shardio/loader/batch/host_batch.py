@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...engines.base import Pixels
 from ...transforms.steps import Sizes, Step
-from .bad_samples import Bad
+from .bad_samples import BadSampleRecord
 
 SMALLEST = 1 << 16
 """Bytes of a row from which on it is read that way: for smaller ones the host is quicker."""
@@ -23,7 +23,7 @@ Finish: TypeAlias = Callable[[Batch], Batch]
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class EncodedImages:
     """The images of a batch on their way to an engine for whole batches.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pictures:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class DeferredField:
     """A field of a batch of which the rest is made on the device.
 
     Attributes:
@@ -53,7 +53,7 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FieldInFiles:
     """Rows of a field where they stand.
 
     Attributes:
@@ -77,7 +77,7 @@ class Stored:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class HostBatch:
     """A batch on the host, how many stored bytes were read for it, and the bad samples that were met.
 
     A field may be Pictures or Later, of which the device makes the rest; `again` gives it after some have been remade;
@@ -87,11 +87,11 @@ class Delivery:
 
     batch: Batch
     size: int
-    bad: tuple[Bad, ...] = ()
-    again: Callable[[], "Delivery"] | None = None
-    by_host: Callable[[], "Delivery"] | None = None
+    bad: tuple[BadSampleRecord, ...] = ()
+    again: Callable[[], "HostBatch"] | None = None
+    by_host: Callable[[], "HostBatch"] | None = None
     finish: Finish | None = None
 
 
-Made: TypeAlias = Delivery | Exception
+BatchResult: TypeAlias = HostBatch | Exception
 """A batch, or what went wrong."""

@@ -15,14 +15,23 @@ from ...engines.tensors import delivered
 from ...engines.volumes import move_tensors
 from ...errors import ConfigError
 from ...order.interleave import AnyPlan
-from ...order.plan import Part
+from ...order.plan import PlanSlice
 from ...system.timing import StageClock
-from .bad_samples import Bad
-from .canvas import Canvas
-from .host_batch import Batch, Delivery, Finish, Finishing, Later, Made, Pictures, Stored
-from .making import Making
-from .map_function import Mapped, collate
+from .bad_samples import BadSampleRecord
+from .host_batch import (
+    Batch,
+    BatchResult,
+    DeferredField,
+    EncodedImages,
+    FieldInFiles,
+    Finish,
+    Finishing,
+    HostBatch,
+)
+from .map_function import MapFunction, collate
 from .mixing import LABEL
+from .rows import BatchRows
+from .spec import BatchSpec
 
 _TOLD = 8
 """Samples that a message names."""
@@ -41,9 +50,15 @@ class BatchJob:
     """
 
     def __init__(
-        self, making: Making, plan: AnyPlan, part: Part, pad: bool, clock: StageClock, arrays: dict[str, NDArray[Any]]
+        self,
+        making: BatchSpec,
+        plan: AnyPlan,
+        part: PlanSlice,
+        pad: bool,
+        clock: StageClock,
+        arrays: dict[str, NDArray[Any]],
     ) -> None:
-        self.canvas = Canvas(making, plan, part, clock, arrays)
+        self.canvas = BatchRows(making, plan, part, clock, arrays)
         self.failed = False
         self.alone = len(part.indices) <= making.batch_size
         self._part, self._pad = part, pad
@@ -58,14 +73,14 @@ class BatchJob:
         memory would wait for the garbage collector."""
         return [_Task(self, number) for number in range(len(self._sizes))]
 
-    def result(self) -> list[Made]:
+    def result(self) -> list[BatchResult]:
         """The batches; one that can't be made ends them with its error."""
         if self.failed:
             return self._one_by_one()
         made = [self._mixed(rows) for rows in self._rows()] if self._batches is None else self._batches
         share, rest = divmod(sum(self._sizes), len(made))
         return [
-            Delivery(
+            HostBatch(
                 batch,
                 share + (rest if rows.start == 0 else 0),
                 self._bad(rows),
@@ -76,20 +91,20 @@ class BatchJob:
             for (batch, finish), rows in zip(made, self._rows(), strict=True)
         ]
 
-    def _again(self) -> Delivery:
+    def _again(self) -> HostBatch:
         """The one batch of this job as it is now."""
         (made,) = self.result()
         if isinstance(made, Exception):
             raise made
         return made
 
-    def _fallback(self, rows: slice) -> Callable[[], Delivery] | None:
+    def _fallback(self, rows: slice) -> Callable[[], HostBatch] | None:
         making = self.canvas.making
         # What engines for whole batches have begun on cannot be taken back.
         engines = any(images.whole for images in making.images.values())
         return None if not making.straight or making.on_bad == "raise" or engines else partial(self._by_host, rows)
 
-    def _by_host(self, rows: slice) -> Delivery:
+    def _by_host(self, rows: slice) -> HostBatch:
         """A batch that is read here, where bad samples are replaced or masked."""
         canvas = self.canvas
         read = {name: canvas.making.fields[name] for name in canvas.making.straight}
@@ -118,9 +133,9 @@ class BatchJob:
             else:
                 self._batches = [(self._mapped(mapping, rows), None) for rows in self._rows()]
 
-    def _one_by_one(self) -> list[Made]:
+    def _one_by_one(self) -> list[BatchResult]:
         """Makes each batch anew, up to the one that fails: those before it are delivered, and its error is its own."""
-        made: list[Made] = []
+        made: list[BatchResult] = []
         canvas = self.canvas
         for rows in self._rows():
             arrays = {name: array[rows] for name, array in canvas.arrays.items()}
@@ -138,19 +153,19 @@ class BatchJob:
         batch, mixing, canvas = self._assemble(rows), self.canvas.making.mixing, self.canvas
         if mixing is None:
             return batch, None
-        mix = mixing.decide(canvas.plan.seed, canvas.plan.epoch, canvas.draws[rows], canvas.valid[rows])
+        mix = mixing.decide(canvas.plan.seed, canvas.plan.epoch, canvas.rng_keys[rows], canvas.valid[rows])
         batch[LABEL] = _blanked(batch[LABEL], finish=partial(mixing.labels, mix=mix), masked=self._masked(rows))
         finish = mixing.images(mix)
         return (finish(batch), None) if mixing.here else (batch, finish)
 
-    def _mapped(self, mapping: Mapped, rows: slice) -> Batch:
+    def _mapped(self, mapping: MapFunction, rows: slice) -> Batch:
         own = self._own(rows)
         if mapping.by == "sample":
             return collate(self.canvas.mapped[rows], self.canvas.example) | own
         given = self._assemble(rows) | {name: tensor.clone() for name, tensor in own.items()}
         return mapping.batch(given, str(self.canvas.indices[rows].tolist())) | own
 
-    def _bad(self, rows: slice) -> tuple[Bad, ...]:
+    def _bad(self, rows: slice) -> tuple[BadSampleRecord, ...]:
         return tuple(bad for row, bad in sorted(self.canvas.bad.items()) if rows.start <= row < rows.stop)
 
     def _rows(self) -> list[slice]:
@@ -164,14 +179,14 @@ class BatchJob:
     def _value(self, name: str, rows: slice) -> Any:
         """A field of a batch."""
         canvas, images = self.canvas, self.canvas.making.images.get(name)
-        seed, epoch, draws = canvas.plan.seed, canvas.plan.epoch, canvas.draws[rows]
+        seed, epoch, rng_keys = canvas.plan.seed, canvas.plan.epoch, canvas.rng_keys[rows]
         if images is not None and images.whole:
             sizes = canvas.sizes[name][rows]
-            made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=draws)
-            return Pictures(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
+            made = images.recipe.steps(sizes, seed=seed, epoch=epoch, indices=rng_keys)
+            return EncodedImages(canvas.lists[name][rows], sizes, made, partial(self._remade, name, rows.start))
         volumes, moved = canvas.making.volumes.get(name), None
         if volumes is not None and volumes.later:
-            moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=draws)
+            moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=rng_keys)
             moved = partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape)
         if name in canvas.making.straight:
             return self._stored(name, rows, moved)
@@ -183,7 +198,7 @@ class BatchJob:
             return self._later(tensor, moved, rows)
         if images is None or images.engine.recipe is images.recipe:
             return tensor
-        last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=draws), canvas.making.channels_last
+        last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=rng_keys), canvas.making.channels_last
         finish = partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel)
         return self._later(tensor, finish, rows)
 
@@ -191,11 +206,11 @@ class BatchJob:
         """Those of some rows that a bad sample left blank, counted from the first."""
         return np.flatnonzero(self.canvas.blank[rows]).tolist()
 
-    def _later(self, tensor: torch.Tensor, finish: Finishing | None, rows: slice) -> Later:
+    def _later(self, tensor: torch.Tensor, finish: Finishing | None, rows: slice) -> DeferredField:
         """A field that the device finishes, with zeros where a sample is masked."""
-        return Later(tensor, partial(_blanked, finish=finish, masked=self._masked(rows)))
+        return DeferredField(tensor, partial(_blanked, finish=finish, masked=self._masked(rows)))
 
-    def _stored(self, name: str, rows: slice, finish: Finishing | None) -> Stored | Later:
+    def _stored(self, name: str, rows: slice, finish: Finishing | None) -> FieldInFiles | DeferredField:
         """Where the rows of a field stand that the device reads itself; nothing is read if all are masked."""
         indices, dataset, masked = self.canvas.indices[rows], self.canvas.making.dataset, self._masked(rows)
         if masked:  # their shards may not open; others are read in their places, and blanked
@@ -221,7 +236,7 @@ class BatchJob:
             return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
 
         blanked = partial(_blanked, finish=finish, masked=masked)
-        return Stored(paths, found[1], found[2], shape, field.row_dtype, blanked, where)
+        return FieldInFiles(paths, found[1], found[2], shape, field.row_dtype, blanked, where)
 
     def _remade(self, name: str, first: int, row: int) -> torch.Tensor:
         """The image of a row after it was made on the host."""

@@ -15,7 +15,7 @@ Function: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MapFunction:
     """A function that workers apply.
 
     Attributes:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...engines.tensors import mix as mix_images
+from ...engines.tensors import blend
 from ...errors import ConfigError
 from ...format.fields import Field, listed
 from ...transforms import Draws, MixUp
-from ...transforms.mixing import Mix, Mixer, mixed_labels, mixers_of, no_class
+from ...transforms.mixing import Mixer, MixParams, mixed_labels, mixers_of, no_class
 from ...transforms.recipe import Recipe
 
 _PLACE = 1 << 20  # behind the places of all transforms in their list
@@ -21,7 +21,7 @@ LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True)
-class Mixing:
+class MixingSpec:
     """What is mixed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Mixing:
         recipes: Mapping[str, Recipe],
         *,
         here: bool,
-    ) -> "Mixing | None":
+    ) -> "MixingSpec | None":
         """Checks it against the fields that are delivered; None for None."""
         mixers = mixers_of(mixing)
         if not mixers:
@@ -61,24 +61,24 @@ class Mixing:
             raise ConfigError("MixUp needs images that are floats: end the transforms with ToFloat or Normalize")
         return cls(mixers, image, recipe.size, here)
 
-    def decide(self, seed: int, epoch: int, draws: NDArray[np.int64], counts: NDArray[np.bool_]) -> Mix:
+    def decide(self, seed: int, epoch: int, rng_keys: NDArray[np.int64], counts: NDArray[np.bool_]) -> MixParams:
         """How a batch is mixed: keyed by its first sample."""
-        one = Draws(seed, epoch, _PLACE, draws[:1])
+        one = Draws(seed, epoch, _PLACE, rng_keys[:1])
         mixer = self.mixers[int(one.uniform(1)[0, 0] * len(self.mixers))]
-        return mixer.mix(self.size, counts, one)
+        return mixer.draw(self.size, counts, one)
 
     def check(self, labels: NDArray[Any]) -> int | None:
         """The first row whose label is no class."""
         return no_class(labels, self.mixers[0].num_classes)
 
-    def labels(self, labels: torch.Tensor, mix: Mix) -> torch.Tensor:
+    def labels(self, labels: torch.Tensor, mix: MixParams) -> torch.Tensor:
         """Shares of classes, float32 [B, classes]."""
         return torch.from_numpy(mixed_labels(labels.numpy(), mix, self.mixers[0].num_classes))
 
-    def images(self, mix: Mix) -> "partial[dict[str, Any]]":
+    def images(self, mix: MixParams) -> "partial[dict[str, Any]]":
         """What mixes the images of a batch, wherever they are."""
         return partial(_mixed, name=self.image, mix=mix)
 
 
-def _mixed(batch: dict[str, Any], name: str, mix: Mix) -> dict[str, Any]:
-    return batch | {name: mix_images(batch[name], mix)}
+def _mixed(batch: dict[str, Any], name: str, mix: MixParams) -> dict[str, Any]:
+    return batch | {name: blend(batch[name], mix)}

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..batch.host_batch import Batch
-from ..workers.shared_buffers import each
+from ..workers.shared_buffers import map_nested
 
 
-class Lane(Protocol):
+class DeviceCopier(Protocol):
     """How tensors come to a device."""
 
     def __enter__(self) -> None:
@@ -33,7 +33,7 @@ class Lane(Protocol):
 
 
 @final
-class HostLane:
+class HostCopier:
     """The device is the host: nothing is copied."""
 
     def __enter__(self) -> None: ...
@@ -56,7 +56,7 @@ class HostLane:
 
 
 @final
-class CudaLane:
+class CudaCopier:
     """Copies on a stream of their own, from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
@@ -85,7 +85,7 @@ class CudaLane:
         """The current stream waits; the tensors' memory is not used again before its work on them is over."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(mark)
-        each(batch, Tensor, lambda tensor: tensor.record_stream(current) if tensor.is_cuda else None)
+        map_nested(batch, Tensor, lambda tensor: tensor.record_stream(current) if tensor.is_cuda else None)
 
     def done(self, mark: Any, *, block: bool) -> bool:
         """Asks the event."""
@@ -95,7 +95,7 @@ class CudaLane:
 
 
 @final
-class DeviceLane:
+class BlockingCopier:
     """Any other device of torch: copies are over when they return."""
 
     def __init__(self, device: torch.device) -> None:
@@ -120,8 +120,8 @@ class DeviceLane:
         return True
 
 
-def lane_to(device: torch.device) -> Lane:
+def copier_to(device: torch.device) -> DeviceCopier:
     """The way to a device."""
     if device.type == "cuda":
-        return CudaLane(device)
-    return HostLane() if device.type == "cpu" else DeviceLane(device)
+        return CudaCopier(device)
+    return HostCopier() if device.type == "cpu" else BlockingCopier(device)

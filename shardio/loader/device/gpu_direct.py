@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, MissingDependency, ShardCorrupt
-from ..batch.host_batch import Stored
+from ..batch.host_batch import FieldInFiles
 
 _MOST_FILES = 128  # each takes two descriptors
 
@@ -23,7 +23,7 @@ _MOST_FILES = 128  # each takes two descriptors
 class _Read:
     """A read under way: by run of rows the future and its bytes."""
 
-    stored: Stored
+    stored: FieldInFiles
     tensor: torch.Tensor
     runs: list[tuple[int, Any, int]]
 
@@ -63,7 +63,7 @@ class GpuDirect:
                 f"gpu_direct: {reason}; reads go through host memory, as slow as without it or slower", stacklevel=4
             )
 
-    def begin(self, stored: Stored) -> _Read:
+    def begin(self, stored: FieldInFiles) -> _Read:
         """Starts reading; neighbours in a file are one read."""
         dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype
         with torch.cuda.stream(self._stream):

@@ -19,14 +19,14 @@ from torch import Tensor
 from ...engines.base import BatchEngine, rows_of
 from ...errors import EngineWarning
 from ...system.threads import in_order
-from ..batch.host_batch import Batch, Delivery, Later, Made, Pictures, Stored
-from ..workers.shared_buffers import each
-from .copier import HostLane, Lane
+from ..batch.host_batch import Batch, BatchResult, DeferredField, EncodedImages, FieldInFiles, HostBatch
+from ..workers.shared_buffers import map_nested
+from .copier import DeviceCopier, HostCopier
 from .gpu_direct import GpuDirect
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _InFlight:
     """A batch on its way.
 
     Attributes:
@@ -38,7 +38,7 @@ class _Sent:
         mark: behind the copies.
     """
 
-    delivery: Delivery
+    delivery: HostBatch
     batch: Batch
     begun: Mapping[str, Sequence[int]]
     reads: Mapping[str, Any]
@@ -51,7 +51,7 @@ MOST_HELD = 3
 
 
 @final
-class Transfer:
+class DevicePrefetcher:
     """Sends batches to a device and receives them there, in order.
 
     Args:
@@ -64,7 +64,7 @@ class Transfer:
 
     def __init__(
         self,
-        lane: Lane,
+        lane: DeviceCopier,
         engines: Mapping[str, BatchEngine],
         direct: GpuDirect | None = None,
         *,
@@ -73,19 +73,19 @@ class Transfer:
     ) -> None:
         self._lane, self._engines, self._direct = lane, engines, direct
         self._channels_last, self._threads = channels_last, threads
-        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostLane)])
-        self._sent: deque[_Sent | Made] = deque()
+        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(lane, HostCopier)])
+        self._sent: deque[_InFlight | BatchResult] = deque()
         # A batch's page-locked memory must not be used again before its copy has ended.
         self._held: deque[tuple[Any, Batch]] = deque()
         # Engines may look at a batch's files a little longer than until its images are there.
-        self._ended: deque[Delivery] = deque(maxlen=self.ahead + 1)
+        self._ended: deque[HostBatch] = deque(maxlen=self.ahead + 1)
         # A loader may be dropped while the last batches that it delivered are still on their way.
         weakref.finalize(self, _drain, lane, self._held).atexit = False
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def send(self, made: Made) -> None:
+    def send(self, made: BatchResult) -> None:
         """Begins on a batch, or on what went wrong with it."""
         if isinstance(made, Exception) or not self.ahead:
             self._sent.append(made)
@@ -96,10 +96,10 @@ class Transfer:
             self._abandon()
             raise
 
-    def receive(self) -> Made:
+    def receive(self) -> BatchResult:
         """The oldest batch sent, on the device, or what went wrong with it."""
         sent = self._sent.popleft()
-        if not isinstance(sent, _Sent):
+        if not isinstance(sent, _InFlight):
             return sent
         try:
             return self._arrived(sent)
@@ -108,8 +108,10 @@ class Transfer:
             self._abandon()
             raise
 
-    def _on_its_way(self, made: Delivery) -> _Sent:
-        begun = {name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, Pictures)}
+    def _on_its_way(self, made: HostBatch) -> _InFlight:
+        begun = {
+            name: self._begin(name, value) for name, value in made.batch.items() if isinstance(value, EncodedImages)
+        }
         try:
             reads, failed = self._reads(made.batch), None
         except Exception as error:  # noqa: BLE001  # of a file, in its batch's turn
@@ -120,9 +122,9 @@ class Transfer:
         self._held.append((mark, made.batch))
         while self._held and self._lane.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        return _Sent(made, batch, begun, reads, failed, mark)
+        return _InFlight(made, batch, begun, reads, failed, mark)
 
-    def _arrived(self, sent: _Sent) -> Made:
+    def _arrived(self, sent: _InFlight) -> BatchResult:
         ended = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
         refused = {
             name: [sent.begun[name][place] for place in end[1]] for name, end in ended.items() if end is not None
@@ -148,7 +150,7 @@ class Transfer:
         """Forgets what was sent and not received."""
         while self._sent:
             sent = self._sent.popleft()
-            if not isinstance(sent, _Sent):
+            if not isinstance(sent, _InFlight):
                 continue
             for name, rows in sent.begun.items():
                 if rows:
@@ -160,7 +162,7 @@ class Transfer:
         for engine in self._engines.values():
             engine.close()
         for sent in self._sent:
-            if isinstance(sent, _Sent):
+            if isinstance(sent, _InFlight):
                 self._drop(sent.reads)
         self._sent.clear()
 
@@ -175,7 +177,7 @@ class Transfer:
         begun: dict[str, Any] = {}
         try:
             for name, value in batch.items():
-                if self._direct is not None and isinstance(value, Stored):
+                if self._direct is not None and isinstance(value, FieldInFiles):
                     begun[name] = self._direct.begin(value)
         except BaseException:
             self._drop(begun)
@@ -186,7 +188,7 @@ class Transfer:
         """What has been read."""
         return {} if self._direct is None else {name: self._direct.end(read) for name, read in reads.items()}
 
-    def _begin(self, name: str, pictures: Pictures) -> Sequence[int]:
+    def _begin(self, name: str, pictures: EncodedImages) -> Sequence[int]:
         files = {row: value for row, value in enumerate(pictures.rows) if not isinstance(value, Tensor)}
         if files:
             every = len(files) == len(pictures.rows)
@@ -198,13 +200,13 @@ class Transfer:
     def _copied(self, batch: Batch) -> Batch:
         copied: Batch = {}
         for name, value in batch.items():
-            if isinstance(value, Later):
+            if isinstance(value, DeferredField):
                 copied[name] = value.finish(self._lane.copy(value.tensor))
-            elif not isinstance(value, Pictures | Stored):
-                copied[name] = each(value, Tensor, self._lane.copy)
+            elif not isinstance(value, EncodedImages | FieldInFiles):
+                copied[name] = map_nested(value, Tensor, self._lane.copy)
         return {name: copied.get(name) for name in batch}
 
-    def _whole(self, pictures: Pictures, end: tuple[Tensor, Sequence[int]] | None, rows: Sequence[int]) -> Tensor:
+    def _whole(self, pictures: EncodedImages, end: tuple[Tensor, Sequence[int]] | None, rows: Sequence[int]) -> Tensor:
         """All images of a batch, those made on the host among those that the engine made."""
         if end is not None and len(rows) == len(pictures.rows):
             return end[0]
@@ -220,7 +222,7 @@ class Transfer:
         by_pixel = self._channels_last and whole.is_floating_point()
         return whole.contiguous(memory_format=torch.channels_last) if by_pixel else whole
 
-    def _from_host(self, delivery: Delivery, error: Exception) -> Made:
+    def _from_host(self, delivery: HostBatch, error: Exception) -> BatchResult:
         """A batch of which the device could not read a file, as the host finds it."""
         if delivery.by_host is None:
             return error
@@ -230,7 +232,7 @@ class Transfer:
             return found
         return _finished(made, self._copied_now(made))
 
-    def _copied_now(self, delivery: Delivery) -> Batch:
+    def _copied_now(self, delivery: HostBatch) -> Batch:
         """What is copied of a batch, when it is there."""
         with self._lane:
             batch = self._copied(delivery.batch)
@@ -239,7 +241,7 @@ class Transfer:
         self._lane.done(mark, block=True)
         return batch
 
-    def _remade(self, sent: _Sent, ended: Mapping[str, Any], refused: Mapping[str, Sequence[int]]) -> Made:
+    def _remade(self, sent: _InFlight, ended: Mapping[str, Any], refused: Mapping[str, Sequence[int]]) -> BatchResult:
         """A batch some of whose images the host has to make. Other fields may have changed with them."""
         self._drop(sent.reads)
         try:
@@ -266,12 +268,12 @@ class Transfer:
         return _finished(delivery, batch)
 
 
-def _drain(lane: Lane, held: "deque[tuple[Any, Batch]]") -> None:
+def _drain(lane: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> None:
     """Waits for all copies."""
     while held:
         lane.done(held[0][0], block=True)
         held.popleft()
 
 
-def _finished(delivery: Delivery, batch: Batch) -> Delivery:
+def _finished(delivery: HostBatch, batch: Batch) -> HostBatch:
     return replace(delivery, batch=batch if delivery.finish is None else delivery.finish(batch))

@@ -22,21 +22,21 @@ from typing import Any, final
 
 import numpy as np
 
-from ...errors import ConfigError, PipelineClosed, PipelineStalled, ProducerDied
+from ...errors import ConfigError, PipelineClosed, PipelineStalled, WorkerDied
 from ...order.interleave import AnyPlan
 from ...order.plan import Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.batches import Collator
-from ..batch.host_batch import Batch, Delivery, Made
-from .shared_buffers import Note, Place, each, new_slot
+from ..batch.host_batch import Batch, BatchResult, HostBatch
+from .shared_buffers import ProgressNote, TensorLocation, map_nested, new_shared_buffer
 from .worker_process import produce
 
 _JOIN_SECONDS = 2.0
 
 
 @final
-class Producers:
+class WorkerProcesses:
     """Producer processes of one loader; they outlive its epochs.
 
     Args:
@@ -62,7 +62,7 @@ class Producers:
         self._name, self._timeout = name, timeout
         self._pid = os.getpid()
         self.epoch = 0
-        self.members = [_Producer(make, slots, f"{name} producer {number}") for number in range(count)]
+        self.members = [_WorkerProcess(make, slots, f"{name} producer {number}") for number in range(count)]
         weakref.finalize(self, _end, self.members, self._pid)
 
     @property
@@ -70,20 +70,20 @@ class Producers:
         """Whether all are there, and are this process's: after a fork they are the parent's."""
         return self._pid == os.getpid() and all(producer.process.is_alive() for producer in self.members)
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "IsolatedSteps":
+    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "ProcessSteps":
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
         self.epoch += 1
         for number, producer in enumerate(self.members):
             producer.drain()
             producer.send(("epoch", self.epoch, plan, schedule, number, len(self.members)))
-        return IsolatedSteps(self, self.epoch, len(schedule), clock, self._timeout)
+        return ProcessSteps(self, self.epoch, len(schedule), clock, self._timeout)
 
 
 @final
-class IsolatedSteps(Iterator[list[Made]]):
+class ProcessSteps(Iterator[list[BatchResult]]):
     """One epoch's batches and their stored bytes, in order: what `Pipeline` is for threads."""
 
-    def __init__(self, producers: Producers, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
+    def __init__(self, producers: WorkerProcesses, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
         self.waited = 0.0
         self.idle = 0.0
         self._producers, self._epoch, self._steps = producers, epoch, steps
@@ -92,7 +92,7 @@ class IsolatedSteps(Iterator[list[Made]]):
         self._closed = False
         self._pid = os.getpid()
 
-    def __next__(self) -> list[Made]:
+    def __next__(self) -> list[BatchResult]:
         """The next batch, alone in a list; ProducerDied, PipelineStalled, PipelineClosed, or what a producer raised."""
         if self._pid != os.getpid():
             raise PipelineClosed("begun before this process was forked")
@@ -118,7 +118,7 @@ class IsolatedSteps(Iterator[list[Made]]):
         _, _, number, used, where, size, bad, seconds = message
         self._clock.add(seconds)
         self._step += 1
-        return [Delivery(producer.batch(number, used, where), size, bad)]
+        return [HostBatch(producer.batch(number, used, where), size, bad)]
 
     @property
     def ready(self) -> bool:
@@ -135,12 +135,12 @@ class IsolatedSteps(Iterator[list[Made]]):
 
 
 @final
-class _Producer:
+class _WorkerProcess:
     """The parent's end of one producer."""
 
     def __init__(self, make: Callable[[], Collator], slots: int, name: str) -> None:
         self.name = name
-        self._slots, self._note = [new_slot(name) for _ in range(slots)], Note(new_slot(name))
+        self._slots, self._note = [new_shared_buffer(name) for _ in range(slots)], ProgressNote(new_shared_buffer(name))
         self._pipe, theirs = processes.CONTEXT.Pipe()
         self.process = processes.CONTEXT.Process(
             target=produce, args=(make, theirs, self._slots, self._note), name=name, daemon=True
@@ -210,7 +210,7 @@ class _Producer:
             # Behind a memoryview every view keeps `loan` itself alive, see `buffers`.
             memory = np.frombuffer(memory.data, np.uint8)
             weakref.finalize(memory, self._back.append, number).atexit = False
-        batch: Batch = each(where, Place, lambda place: place.view(memory))
+        batch: Batch = map_nested(where, TensorLocation, lambda place: place.view(memory))
         return batch
 
     def give_back(self) -> None:
@@ -219,9 +219,9 @@ class _Producer:
             self._lent -= 1
             self.send(("slot", self._back.popleft()))
 
-    def _died(self) -> ProducerDied:
+    def _died(self) -> WorkerDied:
         self.process.join(_JOIN_SECONDS)
-        return ProducerDied(f"{self.name} (process {self.process.pid}) died: exit code {self.process.exitcode}")
+        return WorkerDied(f"{self.name} (process {self.process.pid}) died: exit code {self.process.exitcode}")
 
     def end(self) -> None:
         self.process.kill()  # it holds nothing that would want to be put in order
@@ -231,7 +231,7 @@ class _Producer:
         self.process.join(_JOIN_SECONDS)
 
 
-def _end(members: list[_Producer], pid: int) -> None:
+def _end(members: list[_WorkerProcess], pid: int) -> None:
     if os.getpid() == pid:
         for producer in members:
             producer.end()

@@ -20,7 +20,7 @@ _STAGE = 64  # bytes: of a note, for the stage's name
 T = TypeVar("T")
 
 
-class Slot:
+class SharedBuffer:
     """Shared memory of one batch, on either side; passed on to a process that is being started."""
 
     def __init__(self, handle: int) -> None:
@@ -41,15 +41,15 @@ class Slot:
         return self.memory
 
 
-class Note:
+class ProgressNote:
     """What a producer is doing, in memory that its parent reads when nothing comes any more."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: SharedBuffer) -> None:
         self._slot = slot
         self._memory = slot.reach(_PAGE)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Note, (self._slot,)
+        return ProgressNote, (self._slot,)
 
     def task(self, text: str) -> None:
         """Says what is being made."""
@@ -71,17 +71,17 @@ class Note:
         self._memory[start : start + len(data)] = np.frombuffer(data, np.uint8)
 
 
-def new_slot(name: str) -> Slot:
+def new_shared_buffer(name: str) -> SharedBuffer:
     """Memory of its own, empty so far; `name` is for those who look at /proc."""
-    return Slot(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC))
+    return SharedBuffer(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC))
 
 
-def _slot(handle: Any) -> Slot:
-    return Slot(handle.detach())
+def _slot(handle: Any) -> SharedBuffer:
+    return SharedBuffer(handle.detach())
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorLocation:
     """Where a tensor is in a slot.
 
     Attributes:
@@ -96,7 +96,7 @@ class Place:
     order: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, start: int) -> "tuple[Place, torch.Tensor]":
+    def of(cls, tensor: torch.Tensor, start: int) -> "tuple[TensorLocation, torch.Tensor]":
         """The place of a tensor, and its values as they are to stand there: the layout stays."""
         strides = tensor.stride()
         axes = sorted(range(tensor.dim()), key=lambda axis: strides[axis], reverse=True)
@@ -121,12 +121,12 @@ class Place:
         return tensor.permute(self.order) if self.order else tensor
 
 
-def each(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
+def map_nested(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
     """The same value with `change(x)` in place of every `x` of that kind in its dicts, lists and tuples."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
-        return {name: each(item, kind, change) for name, item in value.items()}
+        return {name: map_nested(item, kind, change) for name, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(each(item, kind, change) for item in value)
+        return type(value)(map_nested(item, kind, change) for item in value)
     return value

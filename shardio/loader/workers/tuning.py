@@ -58,7 +58,7 @@ class Window:
         return self.seconds >= ENOUGH_SECONDS and self.batches >= ENOUGH_BATCHES
 
 
-Move: TypeAlias = Callable[[Setting], Setting]
+Adjustment: TypeAlias = Callable[[Setting], Setting]
 
 
 def _more_threads(setting: Setting) -> Setting:
@@ -105,7 +105,11 @@ class Tuner:
         self._most_threads = start.threads
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
         self._ceiling = self._most_prefetch  # lower for a while where fewer batches ahead were faster
-        moves: list[tuple[Move, bool]] = [(_more_threads, threads), (_fewer_threads, threads), (_fewer_ahead, prefetch)]
+        moves: list[tuple[Adjustment, bool]] = [
+            (_more_threads, threads),
+            (_fewer_threads, threads),
+            (_fewer_ahead, prefetch),
+        ]
         self._moves = [move for move, allowed in moves if allowed]
         self._round = self._moves
         self._window = Window()

@@ -15,8 +15,8 @@ from ...order.plan import Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.batches import Collator
-from ..batch.host_batch import Delivery
-from .shared_buffers import Note, Place, Slot, each
+from ..batch.host_batch import HostBatch
+from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation, map_nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class _Task:
     steps: Iterator[int]
 
 
-def produce(make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: list[Slot], note: Note) -> None:
+def produce(
+    make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: list[SharedBuffer], note: ProgressNote
+) -> None:
     """A producer: makes batches while it has an epoch and a free slot, and listens in between."""
     processes.die_with_parent()
     torch.set_num_threads(1)
@@ -71,13 +73,13 @@ def _send(pipe: "Connection[Any, Any]", message: tuple[Any, ...]) -> None:
 
 
 def _make(
-    collator: Collator, task: _Task, step: int, slot: Slot, note: Note, clock: StageClock
-) -> tuple[int, Delivery]:
+    collator: Collator, task: _Task, step: int, slot: SharedBuffer, note: ProgressNote, clock: StageClock
+) -> tuple[int, HostBatch]:
     """Makes a batch in a slot: bytes used of the slot, and the batch with a Place for each tensor."""
     arrays = {}
     end = 0
     for name, (shape, dtype) in collator.slots.items():
-        arrays[name] = Place(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
+        arrays[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
         end = arrays[name].next
     memory = slot.reach(end)
     views = {name: place.view(memory).numpy() for name, place in arrays.items()}
@@ -88,11 +90,11 @@ def _make(
     (made,) = job.result()
     if isinstance(made, Exception):
         raise made
-    loose: list[tuple[Place, torch.Tensor]] = []
+    loose: list[tuple[TensorLocation, torch.Tensor]] = []
 
-    def stow(tensor: torch.Tensor) -> Place:
+    def stow(tensor: torch.Tensor) -> TensorLocation:
         nonlocal end
-        place, tensor = Place.of(tensor.detach().resolve_conj().resolve_neg(), end)
+        place, tensor = TensorLocation.of(tensor.detach().resolve_conj().resolve_neg(), end)
         start = tensor.data_ptr() - memory.ctypes.data
         if start >= 0 and start + tensor.nbytes <= len(memory):
             return replace(place, start=start)
@@ -100,7 +102,7 @@ def _make(
         end = place.next
         return place
 
-    batch = each(made.batch, torch.Tensor, stow)
+    batch = map_nested(made.batch, torch.Tensor, stow)
     memory = slot.reach(end)
     for place, tensor in loose:
         place.view(memory)[...] = tensor

@@ -9,14 +9,14 @@ from ...order.interleave import AnyPlan
 from ...order.plan import Schedule
 from ...system.timing import StageClock
 from ..batch.batches import Collator
-from ..batch.host_batch import Made
+from ..batch.host_batch import BatchResult
 from ..batch.job import BatchJob
-from ..batch.making import Making
+from ..batch.spec import BatchSpec
 from .pipeline import Pipeline
-from .process_workers import IsolatedSteps, Producers
+from .process_workers import ProcessSteps, WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
-Steps: TypeAlias = Pipeline[list[Made]] | IsolatedSteps
+Steps: TypeAlias = Pipeline[list[BatchResult]] | ProcessSteps
 """Batches in order, some at a time."""
 
 MOST_PREFETCH = 32  # batches
@@ -60,7 +60,7 @@ class Workers:
         self._make = partial(make, threads=1, pin=False, single=True)
         self._timeout, self._name = timeout, name
         self._isolate = isolate
-        self._producers: Producers | None = None
+        self._producers: WorkerProcesses | None = None
         most = PREFETCH_BYTES * self._collator.steps // max(1, self._collator.job_bytes)
         ahead = prefetch or max(2, -(-threads * self._collator.making.task_samples // batch_size), self._collator.steps)
         self._tuner = Tuner(
@@ -71,7 +71,7 @@ class Workers:
         )
 
     @property
-    def making(self) -> Making:
+    def making(self) -> BatchSpec:
         """What is the same for all batches."""
         return self._collator.making
 
@@ -86,7 +86,7 @@ class Workers:
         if self._isolate:
             if self._producers is None or not self._producers.usable:
                 slots = 2 + max(1, -(-setting.prefetch // self.threads))
-                self._producers = Producers(
+                self._producers = WorkerProcesses(
                     self._make, count=self.threads, slots=slots, timeout=self._timeout, name=self._name
                 )
             return self._producers.begin(plan, schedule, clock)
@@ -112,7 +112,7 @@ class Workers:
 
 
 @final
-class Watch:
+class StepTimer:
     """Measures what each step takes. The first one is a start, and tells nothing of those to come."""
 
     def __init__(self, workers: Workers, steps: Steps) -> None:

@@ -17,7 +17,7 @@ MAPPED_ROW = 4096
 
 @final
 @dataclass(frozen=True, slots=True)
-class Direct:
+class RowLocator:
     """Where the rows of one field of one shard are.
 
     Attributes:
@@ -46,12 +46,12 @@ class Direct:
     owner: Any = None
 
 
-def rows_of(array: NDArray[Any]) -> Direct:
+def rows_of(array: NDArray[Any]) -> RowLocator:
     """Rows in memory: an array `[n, ...]` whose rows are contiguous each."""
-    return Direct("rows", array.strides[0] if len(array) else 0, array.ctypes.data, owner=array)
+    return RowLocator("rows", array.strides[0] if len(array) else 0, array.ctypes.data, owner=array)
 
 
-class Memory:
+class Scratch:
     """Memory for the values of one read; the next one reuses it. Not for two threads."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Memory:
 
 
 @final
-class Packed(Sequence[memoryview]):
+class PackedValues(Sequence[memoryview]):
     """Values of different sizes end to end in one array: a sequence of memoryviews.
 
     Attributes:
@@ -84,7 +84,7 @@ class Packed(Sequence[memoryview]):
         return self.data[start : start + int(self.sizes[number])].data
 
 
-def fill(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
+def fill(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
     """Fills `out` [n, row bytes], C-contiguous, with rows of a fixed field.
 
     Args:
@@ -117,7 +117,7 @@ def fill(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, out: NDA
     return _read(found, which, offsets, sizes, np.arange(0, count * size, size), out.reshape(-1))
 
 
-def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory: Memory) -> Packed | None:
+def values(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, memory: Scratch) -> PackedValues | None:
     """The values of a field that is not fixed, in `memory`; see `fill`. None where that returns False."""
     located = _places(found, which, rows)
     if located is None or not _inside(found, which, *located).all():
@@ -126,15 +126,15 @@ def values(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, memory
     ends = np.cumsum(sizes)
     places = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
-    return Packed(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
+    return PackedValues(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
 
 
-def located(found: Direct, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def located(found: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """The offset and size of each row in the shard's file; None if any is not to be found."""
     return _places([found], np.zeros(len(rows), np.int64), rows)
 
 
-def sizes(found: Direct, rows: Rows) -> NDArray[np.int64] | None:
+def sizes(found: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
     """The stored bytes of each row, int64 [n]; None if any is not to be found, or not all in the file."""
     places = located(found, rows)
     if places is None or not _inside([found], np.zeros(len(rows), np.int64), *places).all():
@@ -142,7 +142,7 @@ def sizes(found: Direct, rows: Rows) -> NDArray[np.int64] | None:
     return places[1]
 
 
-def spans(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, size: int) -> NDArray[np.int64] | None:
+def spans(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, size: int) -> NDArray[np.int64] | None:
     """Where rows of a fixed field begin in their files, int64 [n]; None unless all stand there, `size` bytes each."""
     if found[0].kind == "rows":
         return None
@@ -156,7 +156,7 @@ def spans(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows, size: i
     return offsets if _inside(found, which, offsets, sizes).all() else None
 
 
-def read_ahead(found: Direct, start: int, stop: int) -> None:
+def read_ahead(found: RowLocator, start: int, stop: int) -> None:
     """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
     if found.kind == "rows":
         return
@@ -172,17 +172,17 @@ def read_ahead(found: Direct, start: int, stop: int) -> None:
         os.posix_fadvise(found.file, int(offsets[0]), int(offsets[1] + sizes[1] - offsets[0]), os.POSIX_FADV_WILLNEED)
 
 
-def _column(found: Sequence[Direct], name: str, which: NDArray[np.int64]) -> NDArray[np.int64]:
+def _column(found: Sequence[RowLocator], name: str, which: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.array([getattr(direct, name) for direct in found], np.int64)[which]
 
 
-def _entries(found: Sequence[Direct], which: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+def _entries(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
     stride = found[0].stride if len(found) == 1 else _column(found, "stride", which)
     return _column(found, "address", which) + rows * stride
 
 
 def _places(
-    found: Sequence[Direct], which: NDArray[np.int64], rows: Rows
+    found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Offsets in the files, and sizes; None if they are not to be found."""
     pairs = np.empty((len(rows), 2), np.int64)
@@ -200,7 +200,7 @@ def _places(
 
 
 def _inside(
-    found: Sequence[Direct], which: NDArray[np.int64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
+    found: Sequence[RowLocator], which: NDArray[np.int64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     limits = _column(found, "limit", which)
     inside: NDArray[np.bool_] = (offsets >= 0) & (sizes >= 0) & (offsets <= limits - sizes)
@@ -208,7 +208,7 @@ def _inside(
 
 
 def _read(
-    found: Sequence[Direct],
+    found: Sequence[RowLocator],
     which: NDArray[np.int64],
     offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],

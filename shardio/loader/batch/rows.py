@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers import direct
+from ...containers import row_locator
 from ...dataset.mixture import MixedSelection
 from ...dataset.selection import Selection
 from ...engines.cpu import BadImage
@@ -20,18 +20,18 @@ from ...engines.volumes import move
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
 from ...order.interleave import AnyPlan
-from ...order.plan import Part
+from ...order.plan import PlanSlice
 from ...system.timing import StageClock
-from .bad_samples import Bad, is_of_sample
-from .making import Images, Making
-from .mixing import LABEL, Mixing
+from .bad_samples import BadSampleRecord, is_bad_sample
+from .mixing import LABEL, MixingSpec
+from .spec import BatchSpec, ImageSpec
 
 REPLACEMENTS = 16
 """Samples that are tried in the place of a bad one."""
 
 
 @final
-class Canvas:
+class BatchRows:
     """The rows that are being made: tasks fill disjoint slices of them.
 
     Attributes:
@@ -44,13 +44,13 @@ class Canvas:
     """
 
     def __init__(
-        self, making: Making, plan: AnyPlan, part: Part, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
+        self, making: BatchSpec, plan: AnyPlan, part: PlanSlice, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
     ) -> None:
         self.making, self.plan, self.clock, self.arrays = making, plan, clock, arrays
         # A bad sample changes its row, and whoever makes these batches again begins with the part.
         changes = making.on_bad != "raise"
         self.indices = part.indices.copy() if changes else part.indices
-        self.draws = part.draws.copy() if changes else part.draws
+        self.rng_keys = part.rng_keys.copy() if changes else part.rng_keys
         self.valid = part.valid.copy() if changes else part.valid
         self._counts = part.valid
         self.blank = np.zeros(len(part.indices), np.bool_)
@@ -58,9 +58,9 @@ class Canvas:
         # Of images that an engine for whole batches makes.
         self.sizes = {name: np.ones((len(part.indices), 2), np.int32) for name, i in making.images.items() if i.whole}
         self.mapped: list[Any] = [None] * len(part.indices)
-        self.bad: dict[int, Bad] = {}
+        self.bad: dict[int, BadSampleRecord] = {}
         self._lock = threading.Lock()
-        self._kept: list[direct.Memory] = []
+        self._kept: list[row_locator.Scratch] = []
         weakref.finalize(self, making.give, self._kept).atexit = False
 
     def fill(self, rows: slice) -> int:
@@ -73,16 +73,16 @@ class Canvas:
         try:
             return self._make(rows)
         except Exception as error:
-            if not is_of_sample(error):
+            if not is_bad_sample(error):
                 raise
         return sum(self._salvage(row) for row in range(*rows.indices(len(self.indices))))
 
     def example(self) -> Mapping[str, Any]:
         """What the user's function makes of another sample, for a batch that is masked whole."""
-        index, draw = self.plan.replacement(int(self.indices[0]), int(self.draws[0]), REPLACEMENTS + 1)
-        part = Part(np.array([index]), np.array([draw]), np.ones(1, np.bool_))
+        index, draw = self.plan.replacement(int(self.indices[0]), int(self.rng_keys[0]), REPLACEMENTS + 1)
+        part = PlanSlice(np.array([index]), np.array([draw]), np.ones(1, np.bool_))
         arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
-        other = Canvas(replace(self.making, on_bad="replace"), self.plan, part, self.clock, arrays)
+        other = BatchRows(replace(self.making, on_bad="replace"), self.plan, part, self.clock, arrays)
         other.fill(slice(0, 1))
         made: Mapping[str, Any] = other.mapped[0]
         return made
@@ -150,10 +150,10 @@ class Canvas:
         how = self.making.volumes[name]
         if not how.later:
             seed, epoch = self.plan.seed, self.plan.epoch
-            moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.draws[rows])
+            moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.rng_keys[rows])
             move(arrays, moves, self.arrays[name][rows])
 
-    def _check_labels(self, mixing: Mixing, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
+    def _check_labels(self, mixing: MixingSpec, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
         """BadSample for a label below 0, ConfigError for one above the classes."""
         if (wrong := mixing.check(labels)) is not None:
             where = self.making.dataset.path / self.making.dataset.where(int(indices[wrong]))
@@ -162,7 +162,7 @@ class Canvas:
             # A number that is too large is more likely one of a class that was not counted.
             raise ConfigError(f"{told}: give a larger num_classes") if labels[wrong] > most else BadSample(told)
 
-    def _keep(self) -> direct.Memory:
+    def _keep(self) -> row_locator.Scratch:
         """Memory for stored values that is this batch's until it is gone."""
         memory = self.making.take()
         self._kept.append(memory)  # for several tasks at once
@@ -182,7 +182,9 @@ class Canvas:
             if not len(odd):
                 return
             places, sizes, encoded = places[odd], sizes[odd], [encoded[place] for place in odd.tolist()]
-        steps = how.engine.recipe.steps(sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.draws[places])
+        steps = how.engine.recipe.steps(
+            sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.rng_keys[places]
+        )
         try:
             made = how.engine(encoded, sizes, steps, out)
         except BadImage as error:
@@ -193,13 +195,13 @@ class Canvas:
 
     def _salvage(self, row: int) -> int:
         """Makes one row, of another sample or as a blank if its own is bad."""
-        index, draw = int(self.indices[row]), int(self.draws[row])
+        index, draw = int(self.indices[row]), int(self.rng_keys[row])
         first: Exception | None = None
         for attempt in range(1, REPLACEMENTS + 1):
             try:
                 size = self._make(slice(row, row + 1), host=True)
             except Exception as error:
-                if not is_of_sample(error):
+                if not is_bad_sample(error):
                     raise
                 first = first or error
             else:
@@ -210,7 +212,7 @@ class Canvas:
                 self._blank(row)
                 self._record(row, index, first, None)
                 return 0
-            self.indices[row], self.draws[row] = self.plan.replacement(index, draw, attempt)
+            self.indices[row], self.rng_keys[row] = self.plan.replacement(index, draw, attempt)
         where = self.making.dataset.where(index)
         raise BadSample(f"{where} is bad, and so are {REPLACEMENTS} samples in its place; it: {first}") from first
 
@@ -218,7 +220,7 @@ class Canvas:
         if not self._counts[row]:  # padding repeats what is recorded where it counts
             return
         with self._lock:
-            self.bad[row] = Bad(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
+            self.bad[row] = BadSampleRecord(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
 
     def _blank(self, row: int) -> None:
         self.valid[row], self.blank[row] = False, True
@@ -229,7 +231,7 @@ class Canvas:
         self.mapped[row] = None
 
 
-def _empty(kind: Field, images: Images | None) -> Any:
+def _empty(kind: Field, images: ImageSpec | None) -> Any:
     """What stands for a masked sample in a list."""
     if images is not None:
         numbers = images.engine.numbers
@@ -242,4 +244,4 @@ def _empty(kind: Field, images: Images | None) -> Any:
 def _size(stored: Any) -> int:
     if isinstance(stored, np.ndarray):
         return stored.nbytes
-    return int(stored.sizes.sum()) if isinstance(stored, direct.Packed) else sum(map(len, stored))
+    return int(stored.sizes.sum()) if isinstance(stored, row_locator.PackedValues) else sum(map(len, stored))

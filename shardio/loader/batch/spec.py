@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ...containers import direct
+from ...containers import row_locator
 from ...dataset.mixture import Readable
 from ...engines.cpu import CpuEngine
 from ...format.fields import Field
 from ...transforms import ArrayRecipe
 from ...transforms.recipe import Recipe
-from .bad_samples import OnBad
-from .map_function import Mapped
-from .mixing import Mixing
+from .bad_samples import OnBadSample
+from .map_function import MapFunction
+from .mixing import MixingSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class ImageSpec:
     """How one image field becomes pixels.
 
     Attributes:
@@ -36,7 +36,7 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class Volumes:
+class ArraySpec:
     """How one array field is moved.
 
     Attributes:
@@ -49,7 +49,7 @@ class Volumes:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class BatchSpec:
     """What is the same for all batches of a loader.
 
     Attributes:
@@ -69,17 +69,17 @@ class Making:
 
     dataset: Readable
     fields: Mapping[str, Field]
-    images: Mapping[str, Images]
-    volumes: Mapping[str, Volumes]
+    images: Mapping[str, ImageSpec]
+    volumes: Mapping[str, ArraySpec]
     straight: frozenset[str]
     batch_size: int
     task_samples: int
-    mapping: Mapped | None
-    mixing: Mixing | None
-    on_bad: OnBad
+    mapping: MapFunction | None
+    mixing: MixingSpec | None
+    on_bad: OnBadSample
     verify: bool
     channels_last: bool
-    _free: deque[direct.Memory] = field(default_factory=deque, repr=False, compare=False)
+    _free: deque[row_locator.Scratch] = field(default_factory=deque, repr=False, compare=False)
 
     def tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         """Rows of a field as they are delivered."""
@@ -87,7 +87,7 @@ class Making:
         return torch.from_numpy(array) if how is None else how.engine.numbers.tensor(array)
 
     @contextmanager
-    def memory(self) -> Iterator[direct.Memory]:
+    def memory(self) -> Iterator[row_locator.Scratch]:
         """Memory for stored values, this thread's alone for the `with` block. It outlives the threads of an epoch."""
         lent = self.take()
         try:
@@ -95,13 +95,13 @@ class Making:
         finally:
             self.give([lent])
 
-    def take(self) -> direct.Memory:
+    def take(self) -> row_locator.Scratch:
         """The same, until it is given back."""
         try:
             return self._free.pop()
         except IndexError:
-            return direct.Memory()
+            return row_locator.Scratch()
 
-    def give(self, memories: Sequence[direct.Memory]) -> None:
+    def give(self, memories: Sequence[row_locator.Scratch]) -> None:
         """Takes memory back."""
         self._free.extend(memories)
