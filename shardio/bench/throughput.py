@@ -15,7 +15,7 @@ from ..dataset.dataset import open as open_dataset
 from ..engines.choice import Engine
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..loader.batch.bad_samples import OnBadSample
-from ..loader.batch.host_batch import Batch
+from ..loader.batch.types import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World

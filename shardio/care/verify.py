@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..dataset.dataset import Dataset, Location
+from ..dataset.dataset import Dataset
+from ..dataset.location import Location
 from ..engines import whole
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums

@@ -4,7 +4,6 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 from uuid import uuid4
@@ -21,25 +20,11 @@ from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields,
 from ..native.rows import Gone
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
+from .location import Location
 from .output_directory import OutputDirectory
 from .reader_cache import ReaderCache
 from .selection import Selection
 from .writer import DatasetWriter
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a sample is: the name of its shard, its row there, its number in the dataset, and its `key` if it has one
-    that can be read."""
-
-    shard: str
-    row: int
-    index: int
-    key: str | None
-
-    def __str__(self) -> str:
-        key = "" if self.key is None else f", key {self.key}"
-        return f"{self.shard}, row {self.row} (sample {self.index}{key})"
 
 
 @final
@@ -111,16 +96,18 @@ class Dataset:
                 result[name] = self.decode(name, selection.values(name), rows)
         return result
 
-    sources: tuple[str, ...] = ()
-    """A mixture has some; see `mixture.Mixture`."""
-
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
         """The order of its first epoch."""
         return Plan(len(self), seed, 0, shuffle, block, window)
 
-    def source_of(self, indices: Indices) -> NDArray[np.int64]:
-        """See `mixture.Mixture`: a dataset is its own only source."""
-        return np.zeros_like(indices)
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns of numbers that identify a sample in a batch: its `index`."""
+        return {"index": ()}
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """The columns of `id_columns` for some samples."""
+        return {"index": indices}
 
     def select(self, indices: Indices) -> Selection:
         """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""

@@ -5,21 +5,23 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..containers import row_locator
 from ..containers.base import check_out
+from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format.fields import Field
 from ..order.interleave import MixedPlan, whole_weights
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
-from .dataset import Dataset, Location
+from .dataset import Dataset
 from .dataset import open as open_dataset
+from .location import Location
+from .readable import FileSpans
 from .selection import Selection
 
 
@@ -103,6 +105,15 @@ class Mixture:
             return Plan(len(self), seed, 0, shuffle, block, window)
         return MixedPlan(self._samples, self._sizes, tuple(self.weights.values()), seed, 0, shuffle, block, window)
 
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns of numbers that identify a sample in a batch: its `index`, and the number of its `source`."""
+        return {"index": (), "source": self.sources}
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """The columns of `id_columns` for some samples."""
+        return {"index": indices, "source": self.source_of(indices)}
+
     def source_of(self, indices: Indices) -> NDArray[np.int64]:
         """The number of each sample's source, in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
@@ -185,23 +196,31 @@ class MixedSelection:
             array[rows] = part.column(name)
         return array
 
-    def values(self, name: str, memory: row_locator.Scratch | None = None) -> Sequence[Buffer]:
+    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """See `Selection.values`."""
         if len(self._parts) == 1:
-            return self._parts[0][0].values(name, memory)
+            return self._parts[0][0].values(name, scratch)
         values: list[Buffer] = [b""] * self._count
         for part, rows in self._parts:
             for row, value in zip(rows.tolist(), part.values(name), strict=True):
                 values[row] = value
         return values
 
-    def stored(self, name: str, out: NDArray[Any] | None = None, memory: row_locator.Scratch | None = None) -> Any:
+    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """See `Selection.stored`."""
-        return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
+        return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
-
-Readable: TypeAlias = Dataset | Mixture
-"""What a loader reads from."""
+    def spans(self, name: str) -> FileSpans | None:
+        """See `Selection.spans`."""
+        paths: list[str] = []
+        files, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
+        for part, rows in self._parts:
+            found = part.spans(name)
+            if found is None:
+                return None
+            files[rows], offsets[rows] = found[1] + len(paths), found[2]
+            paths += found[0]
+        return paths, files, offsets
 
 
 def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:

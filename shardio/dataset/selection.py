@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..containers import row_locator
 from ..containers.base import Reader, check_out
+from ..containers.row_locator import Scratch
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native.rows import Gone
@@ -74,18 +75,18 @@ class Selection:
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1])
         return array
 
-    def values(self, name: str, memory: row_locator.Scratch | None = None) -> Sequence[Buffer]:
+    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
 
-        With `memory` they may stand in it, and hold until it is used again: then they are `row_locator.PackedValues`.
+        With `scratch` they may stand in it, and hold until it is used again: then they are `row_locator.PackedValues`.
         """
         if self._field(name).fixed:
             raise ConfigError(f"field {name!r} has one size throughout; read it with column()")
         if found := self._direct(name):
             with self._present(found, name):
-                packed = row_locator.values(found, self._which, self._rows, memory or row_locator.Scratch())
+                packed = row_locator.values(found, self._which, self._rows, scratch or Scratch())
             if packed is not None:
-                return packed if memory is not None else [bytes(value) for value in packed]
+                return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
             return list(self._reader(self._numbers[0]).read(self._rows, name))
         values = [b""] * len(self._rows)
@@ -126,9 +127,9 @@ class Selection:
             offsets[places] = spans
         return [self._path(number) for number in self._numbers], self._which, offsets
 
-    def stored(self, name: str, out: NDArray[Any] | None = None, memory: row_locator.Scratch | None = None) -> Any:
+    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
-        return self.column(name, out) if self._field(name).fixed else self.values(name, memory)
+        return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def _filled(self, name: str, array: NDArray[Any]) -> bool:
         """Whether all rows could be read in one call."""
@@ -157,7 +158,7 @@ class Selection:
                 if field.fixed:
                     row_locator.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    row_locator.values(*alone, row_locator.Scratch())
+                    row_locator.values(*alone, Scratch())
             except Gone:
                 yield number
 

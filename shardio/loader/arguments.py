@@ -1,4 +1,4 @@
-"""A loader's arguments, checked."""
+"""Checks of a loader's arguments."""
 
 import operator
 import threading
@@ -9,8 +9,8 @@ import torch
 from ..errors import ConfigError
 
 
-def device_of(device: torch.device | str | None) -> torch.device:
-    """The device; the host without one. ConfigError if torch does not know it, or sees no GPU."""
+def torch_device(device: torch.device | str | None) -> torch.device:
+    """Return the device, the host for None; ConfigError if torch does not know it, or sees no GPU."""
     try:
         found = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
@@ -22,16 +22,16 @@ def device_of(device: torch.device | str | None) -> torch.device:
     return found
 
 
-def whole_of(value: int, name: str) -> int:
-    """A whole number of any type that is one; ConfigError for others."""
+def whole_number(value: int, name: str) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number of some type."""
     try:
         return operator.index(value)
     except TypeError:
         raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
 
 
-def count_of(value: int | Literal["auto"], name: str) -> int | None:
-    """None for "auto", else a checked count."""
+def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
+    """Return None for "auto", else a count of at least 1; ConfigError for others."""
     if value == "auto":
         return None
     try:
@@ -43,8 +43,8 @@ def count_of(value: int | Literal["auto"], name: str) -> int | None:
     return count
 
 
-def seconds_of(value: float, name: str) -> float:
-    """A checked time limit in seconds."""
+def time_limit(value: float, name: str) -> float:
+    """Return a time limit in seconds; ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
         raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

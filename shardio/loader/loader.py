@@ -1,4 +1,4 @@
-"""The loader: plan, dataset, pipeline and engine put together, and the state that makes an epoch resumable."""
+"""The loader: dataset, order, workers, device and bad samples put together, and the state that makes it resumable."""
 
 import operator
 import os
@@ -10,30 +10,26 @@ from typing import Any, Literal, final
 
 import torch
 
-from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..dataset.mixture import Mixture, Readable
+from ..dataset.readable import ReadableDataset
 from ..engines.choice import Engine
-from ..engines.choice import make as make_engine
 from ..errors import ConfigError
 from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
-from ..transforms import Mixer, Transform
-from .arguments import count_of, device_of, seconds_of, whole_of
+from ..transforms import Mixer
+from .arguments import count_or_auto, time_limit, torch_device, whole_number
 from .batch.bad_samples import BadSampleRecord, OnBadSample
-from .batch.batches import Collator, Target
-from .batch.map_function import By, Function, MapFunction
-from .device.copier import copier_to
-from .device.gpu_direct import GpuDirect
-from .device.gpu_direct import check as check_direct
-from .device.prefetcher import MOST_HELD, DevicePrefetcher
+from .batch.map_function import MapBy, MapFunction, UserFunction
+from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .device.gpu_direct import check_gpu_direct
+from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator
 from .quarantine import Quarantine, report_path
-from .state import VERSION, checked_state
+from .state import VERSION, Progress, checked_state
 from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
-from .workers.workers import Workers
+from .workers.workers import WorkerOptions, Workers
 
 
 @final
@@ -97,10 +93,10 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Readable | str | os.PathLike[str],
+        dataset: ReadableDataset | str | os.PathLike[str],
         batch_size: int,
         *,
-        transforms: Sequence[Transform] | Mapping[str, Sequence[Transform]] | None = None,
+        transforms: Transforms = None,
         shuffle: Shuffle = "global",
         block: int = 64,
         window: int = 16,
@@ -116,8 +112,8 @@ class Loader:
         mixing: Mixer | Sequence[Mixer] | None = None,
         gpu_direct: bool = False,
         fields: Sequence[str] | None = None,
-        map: Function | None = None,
-        map_by: By = "batch",
+        map: UserFunction | None = None,
+        map_by: MapBy = "batch",
         on_bad_sample: OnBadSample = "raise",
         max_bad: float = 0.01,
         quarantine_file: str | os.PathLike[str] | None = None,
@@ -126,67 +122,59 @@ class Loader:
         timeout: float = 300.0,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        self.dataset = dataset if isinstance(dataset, Dataset | Mixture) else open_dataset(dataset)
+        self.dataset = open_dataset(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset
         self.world = World.detect() if world is None else world
-        batch_size, seed = whole_of(batch_size, "batch_size"), whole_of(seed, "seed")
-        self._plan = self.dataset.plan(seed, shuffle, block, window)
+        batch_size = whole_number(batch_size, "batch_size")
+        self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
-        self._device = device_of(device)
+        target = DeviceOptions(
+            device=torch_device(device),
+            engine=engine,
+            engine_options=dict(engine_options or {}),
+            channels_last=channels_last,
+            gpu_direct=gpu_direct,
+        )
         if gpu_direct:
-            mixed = isinstance(self.dataset, Mixture)
-            on_host = {"map": map is not None, "isolate": isolate, "verify": verify, "a mixture": mixed}
-            check_direct(self._device, others=[name for name, given in on_host.items() if given])
+            on_host = {"map": map is not None, "isolate": isolate, "verify": verify}
+            check_gpu_direct(target.device, others=[name for name, given in on_host.items() if given])
         if engine_options and engine == "cpu":
             raise ConfigError(f"the engine 'cpu' has no engine_options, got {dict(engine_options)}")
-        self._quarantine = Quarantine(
-            on_bad_sample, max_bad, report_path(quarantine_file, self.world.rank, self.world.size), self.world.rank
-        )
-        self._workers = Workers(
-            partial(
-                Collator,
-                self.dataset,
-                transforms,
-                batch_size,
-                fields=fields,
-                mixing=mixing,
-                mapping=None if map is None else MapFunction(map, map_by),
-                on_bad=on_bad_sample,
-                verify=verify,
-                target=Target(self._device, engine, channels_last, leaves=isolate, straight=gpu_direct),
-            ),
-            batch_size,
-            threads=count_of(threads, "threads") or cpus.share(self.world.local_size),
-            prefetch=count_of(prefetch, "prefetch"),
-            settle=threads == "auto",
-            isolate=isolate,
-            pin=self._device.type == "cuda",
-            held=0 if self._device.type == "cpu" else MOST_HELD + 1,
-            timeout=seconds_of(timeout, "timeout"),
-            name=f"shardio rank {self.world.rank}",
-        )
-        # Not the epoch's: copies of its last batches may be under way when it has ended.
-        engines = {
-            name: make_engine(
-                how.whole,
-                how.recipe,
-                channels=how.engine.numbers.channels,
+        report = report_path(quarantine_file, self.world.rank, self.world.size)
+        self._quarantine = Quarantine(on_bad_sample, max_bad, report, self.world.rank)
+        build_spec = partial(
+            batch_spec,
+            self.dataset,
+            BatchOptions(
                 batch_size=batch_size,
-                device=self._device,
-                threads=self._workers.threads,
-                channels_last=channels_last,
-                options=engine_options or {},
-            )
-            for name, how in self._workers.making.images.items()
-            if how.whole is not None
-        }
-        direct = GpuDirect(self._device) if gpu_direct else None
-        self._transfer = DevicePrefetcher(
-            copier_to(self._device), engines, direct, channels_last=channels_last, threads=self._workers.threads
+                fields=fields,
+                transforms=transforms,
+                mixing=mixing,
+                map_function=None if map is None else MapFunction(map, map_by),
+                on_bad_sample=on_bad_sample,
+                verify=verify,
+            ),
+            target,
+            isolate=isolate,
         )
-        self._position = 0
-        self._midway = False
+        spec = build_spec()
+        self._workers = Workers(
+            spec,
+            build_spec,
+            WorkerOptions(
+                threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
+                prefetch=count_or_auto(prefetch, "prefetch"),
+                tune_threads=threads == "auto",
+                isolate=isolate,
+                pin=target.device.type == "cuda",
+                held=0 if target.device.type == "cpu" else MOST_HELD + 1,
+                timeout=time_limit(timeout, "timeout"),
+                name=f"shardio rank {self.world.rank}",
+            ),
+        )
+        # The prefetcher outlives an epoch, because copies of its last batches may be under way when it has ended.
+        self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
+        self._progress = Progress()
         self._running: weakref.ref[EpochIterator] | None = None
-        self._counting: weakref.ref[EpochIterator] | None = None  # the running one, while the state follows it
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
@@ -216,7 +204,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch that the state stands in."""
-        return self._plan.epoch
+        return self._progress.epoch
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on every rank."""
@@ -226,33 +214,36 @@ class Loader:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
-        if self._midway:  # the last loop was left early: this is the next epoch
-            self._begin(self._plan.epoch + 1)
-        schedule = replace(self._schedule, start=self._position)
+        if self._progress.midway:  # the last loop was left early: this is the next epoch
+            self._progress = Progress(self._progress.epoch + 1)
+        schedule = replace(self._schedule, start=self._progress.position)
         if len(schedule) == 0:  # resumed where a smaller tail is left than one global batch
-            self._begin(self._plan.epoch + 1)
+            self._progress = Progress(self._progress.epoch + 1)
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
-        parts = (self._workers, self._transfer, self._quarantine, self.dataset)
-        epoch = EpochIterator(self._plan, schedule, *parts, delivered=self._delivered)
+        epoch = EpochIterator(
+            replace(self._plan, epoch=self._progress.epoch),
+            schedule,
+            workers=self._workers,
+            prefetcher=self._prefetcher,
+            quarantine=self._quarantine,
+            progress=self._progress,
+            source_names=self.dataset.id_columns.get("source", ()),
+        )
         # Held weakly, so that a loop left early ends its threads by dropping its iterator.
-        self._running = self._counting = weakref.ref(epoch)
+        self._running = weakref.ref(epoch)
         self._meter = epoch.meter
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` the one that the next loop delivers, from its beginning. A loop that is under way goes on as it
-        was, and no longer moves the state."""
-        self._begin(operator.index(epoch))
-        self._counting = None
+        """Make `epoch` the one that the next loop delivers, from its beginning.
 
-    def _begin(self, epoch: int) -> None:
-        self._plan = replace(self._plan, epoch=epoch)
-        self._position = 0
-        self._midway = False
+        A loop that is under way goes on as it was, and no longer moves the state.
+        """
+        self._progress = Progress(replace(self._plan, epoch=operator.index(epoch)).epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands: a few numbers, the same on every rank, counted in delivered batches.
+        """Return where the epoch stands: a few numbers, the same on every rank, counted in delivered batches.
 
         After an epoch's last batch it stands at the next epoch's beginning.
         """
@@ -262,25 +253,23 @@ class Loader:
             "samples": self._plan.n,
             "seed": self._plan.seed,
             "order": self._plan.order,
-            "epoch": self._plan.epoch,
-            "position": self._position,
+            "epoch": self._progress.epoch,
+            "position": self._progress.position,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Goes on where `state` stands, with whatever world size and batch size this loader has.
+        """Go on where `state` stands, with whatever world size and batch size this loader has.
 
-        The next loop delivers what is left of that epoch. Raises StateMismatch, with both values, if the state belongs
-        to another dataset, seed, order or version. `strict=False` warns (StateWarning) of all but another version, and
-        gives up what the warning says: in the epoch that is resumed samples may come twice or not at all; it begins
-        anew if the number of samples is another. Later epochs are whole.
+        The next loop delivers the rest of that epoch. Raises StateMismatch, with both values, if the state belongs to
+        another dataset, seed, order or version. `strict=False` warns (StateWarning) of all but another version, and
+        gives up what the warning says: in the epoch that is resumed samples may come twice or not at all; the epoch
+        begins anew if the number of samples differs. Later epochs are whole.
         """
-        epoch, position = checked_state(state, self.state_dict(), self._plan.n, strict)
-        self.set_epoch(epoch)
-        self._position = position
+        self._progress = checked_state(state, self.state_dict(), self._plan.n, strict)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its arguments and its state: threads, processes and memory are made anew where it is unpickled.
-        return _again, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
+        return _rebuild, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
 
     def quarantine(self) -> list[BadSampleRecord]:
         """The bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
@@ -290,18 +279,8 @@ class Loader:
         """What the current epoch, or the last one, has cost this rank so far."""
         return self._meter.read() if self._meter is not None else LoaderStats()
 
-    def _delivered(self, epoch: EpochIterator, schedule: Schedule, step: int) -> None:
-        """Moves the state past a step that the consumer now has, if `epoch` is the one that the state speaks of."""
-        if self._counting is None or self._counting() is not epoch:
-            return
-        if step + 1 == len(schedule):
-            self._begin(self._plan.epoch + 1)
-        else:
-            self._position = schedule.position_after(step)
-            self._midway = True
 
-
-def _again(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:
+def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:
     loader = Loader(**arguments)
     loader.load_state_dict(state)
     return loader

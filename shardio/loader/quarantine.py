@@ -17,10 +17,10 @@ class Quarantine:
     """The bad samples that one rank has met, counted as their batches are delivered.
 
     Args:
-        action: what is done with them.
-        most: allowed in an epoch: a count, or below 1 a share of the rank's samples, rounded up.
-        file: where to add a line of JSON for each; None keeps them in memory only.
-        rank: goes into the lines.
+        action: what becomes of a bad sample.
+        most: how many an epoch may have: a count, or below 1 a share of the rank's samples, rounded up.
+        file: a file to add a line of JSON to for each of them; None keeps them in memory only.
+        rank: the rank that the lines name.
     """
 
     def __init__(self, action: OnBadSample, most: float, file: Path | None, rank: int) -> None:
@@ -32,12 +32,12 @@ class Quarantine:
         self._allowed = self._met = 0
 
     def begin(self, samples: int) -> None:
-        """An epoch of so many samples begins for this rank."""
+        """Begin an epoch of `samples` samples for this rank."""
         self._met = 0
         self._allowed = allowance(self._most, samples)
 
     def add(self, bad: Iterable[BadSampleRecord]) -> None:
-        """Takes in what a delivered batch has met; TooManyBad if that is more than allowed."""
+        """Add the bad samples of a delivered batch; TooManyBad if there are more than allowed."""
         for one in bad:
             self._met += 1
             self.all.append(one)
@@ -53,13 +53,13 @@ class Quarantine:
             return
         flat = asdict(bad)
         line = json.dumps({"rank": self._rank, **flat.pop("location"), **flat}, ensure_ascii=False)
-        # Opened for each line, as they are few: nothing to close, and every line is out when the process dies.
+        # Opened for each line, as lines are few: nothing to close, and every line is out when the process dies.
         with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{line}\n")
 
 
 def check_most(most: float) -> None:
-    """ConfigError unless `most` is a count, or below 1 a share."""
+    """Raise ConfigError unless `most` is a count, or below 1 a share."""
     if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
         raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
     if most >= 1 and most != int(most):
@@ -72,8 +72,10 @@ def allowance(most: float, samples: int) -> int:
 
 
 def report_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
-    """A rank's own file: `bad.jsonl` itself for one rank, else `bad-00003.jsonl`, as ranks of several nodes must not
-    write to one file."""
+    """The file of one rank: `path` itself in a job of one rank, else one such as `bad-00003.jsonl` for `bad.jsonl`.
+
+    Ranks of several nodes must not write to one file.
+    """
     if path is None:
         return None
     whole = Path(path).absolute()  # the working directory may change

@@ -1,4 +1,4 @@
-"""What an epoch has cost: counted while it runs, read as a value."""
+"""Loader statistics: the cost of an epoch on one rank, counted while it runs. `care.stats` describes datasets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from ..system.timing import StageClock
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """What one epoch of one rank has cost so far.
+    """The cost of one epoch of one rank so far.
 
     Attributes:
         samples: samples delivered.
         bytes: stored bytes read for them.
         seconds: wall time since the epoch was begun.
-        wait_seconds: of that, how long the consumer waited for batches.
-        device_seconds: of that, how long for engines of whole batches and copies to a device; 0 without.
-        sources: of a mixture, samples delivered of each source.
-        stage_seconds: time spent in each stage (`read`, `decode`, ...), added up over all threads.
+        wait_seconds: the part of it that the consumer waited for batches.
+        device_seconds: the part of the waiting that engines for whole batches and copies to a device took.
+        sources: samples delivered from each source of a mixture.
+        stage_seconds: seconds spent in each stage (`read`, `decode`, ...), added up over all threads.
     """
 
     samples: int = 0
@@ -46,7 +46,7 @@ class LoaderStats:
 
 @final
 class Meter:
-    """Counts what an epoch costs. Outlives the epoch's threads and buffers."""
+    """Counts the cost of an epoch. It outlives the epoch's threads and buffers."""
 
     def __init__(self, sources: Sequence[str] = ()) -> None:
         self._sources = dict.fromkeys(sources, 0)
@@ -57,7 +57,7 @@ class Meter:
         self._samples = self._bytes = 0
 
     def count(self, samples: int, size: int, sources: NDArray[np.int64] | None = None) -> None:
-        """Adds a batch that was delivered: its samples, stored bytes, and of a mixture each sample's source."""
+        """Add a delivered batch: its samples, its stored bytes and, for a mixture, the source of each sample."""
         self._samples += samples
         self._bytes += size
         if sources is not None:
@@ -65,12 +65,12 @@ class Meter:
                 self._sources[name] += int(met)
 
     def end(self) -> None:
-        """Stops the wall clock; may be called twice."""
+        """Stop the wall clock; may be called twice."""
         if self._ended is None:
             self._ended = time.monotonic()
 
     def read(self) -> LoaderStats:
-        """The figures so far."""
+        """Return the figures so far."""
         end = time.monotonic() if self._ended is None else self._ended
         return LoaderStats(
             samples=self._samples,

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from _leftovers import left_behind, names
+from _workers import workers_of
 
 import shardio
 from shardio import World
@@ -25,7 +26,7 @@ from shardio.errors import PipelineClosed
 ENDS = 2.0 + 3.0  # seconds: the promise, and what a loaded machine and the interpreter's own end may add
 
 SCRIPT = """
-import os, sys, threading, time
+import multiprocessing, os, sys, threading, time
 import shardio
 
 def slow(batch):
@@ -37,8 +38,7 @@ def main(how, isolate):
     loader = shardio.Loader(data, 4, isolate=isolate, threads=2, map=slow)
     for step, batch in enumerate(loader):
         if step == 3:
-            producers = loader._workers._producers
-            print(*[m.process.pid for m in producers.members] if isolate else [], flush=True)
+            print(*[process.pid for process in multiprocessing.active_children()], flush=True)
             if how == "break":
                 break
             if how == "raise":
@@ -73,8 +73,8 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
         start_new_session=True,
     )
     assert job.stdout is not None
-    producers = [int(pid) for pid in job.stdout.readline().split()]
-    assert len(producers) == 2 * isolate
+    workers = [int(pid) for pid in job.stdout.readline().split()]
+    assert len(workers) == 2 * isolate
     if how.startswith("SIG"):
         time.sleep(0.2)
         os.killpg(job.pid, getattr(signal, how)) if how == "SIGINT" else job.send_signal(getattr(signal, how))
@@ -85,9 +85,9 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
     assert ("KeyboardInterrupt" in told) == (how == "SIGINT")
     assert told == "" or how in ("raise", "SIGINT"), told
     deadline = time.monotonic() + ENDS
-    while any(running(pid) for pid in producers) and time.monotonic() < deadline:
+    while any(running(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(running(pid) for pid in producers)
+    assert not any(running(pid) for pid in workers)
     assert not left_behind(before)
     assert os.listdir(tmp_path / "tmp") == []
 
@@ -160,7 +160,7 @@ def test_pickling_keeps_where_it_stands() -> None:
 
 
 @pytest.mark.slow
-def test_producers_outlive_the_thread_that_began_the_loop() -> None:
+def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
     """The kernel ends a child with the thread that started it; so a thread that stays starts it."""
     loader = make(isolate=True)
     found: list[int] = []
@@ -180,14 +180,13 @@ def test_producers_outlive_the_thread_that_began_the_loop() -> None:
 
 
 @pytest.mark.slow
-def test_producers_that_died_are_made_anew() -> None:
+def test_worker_processes_that_died_are_made_anew() -> None:
     """The loop that met it ends with the error; the next one works."""
     loader = make(isolate=True)
     next(iter(loader))
-    assert loader._workers._producers is not None
-    for member in loader._workers._producers.members:
-        member.process.kill()
-        member.process.join()
+    for process in workers_of(loader):
+        process.kill()
+        process.join()
     assert sorted(epoch(loader)) == list(range(64))
 
 

@@ -62,8 +62,8 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     CuFile.opened, CuFile.reads = [], []
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
-    monkeypatch.setattr("shardio.loader.loader.check_direct", lambda device, others: None)
-    monkeypatch.setattr("shardio.loader.loader.copier_to", BlockingCopier)
+    monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, others: None)
+    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", BlockingCopier)
     return CuFile
 
 
@@ -102,6 +102,17 @@ def test_the_device_reads_what_the_host_reads(
     assert sum(rows) == 24
     if shuffle is None or container != "hdf5":
         assert (max(rows) > 1) == (container == "hdf5")
+
+
+@pytest.mark.parametrize("weights", [None, {"a": 2, "b": 1}])
+def test_a_mixture_is_read_from_the_files_of_its_sources(tmp_path: Path, kvikio: type[CuFile], weights: Any) -> None:
+    """Each row from the file of its own source."""
+    sources = {"a": dataset(tmp_path / "a", "hdf5"), "b": dataset(tmp_path / "b", "tar")}
+    plain, direct = (load(shardio.mix(sources, weights), gpu_direct=gpu_direct) for gpu_direct in (False, True))
+    for ours, theirs in zip(plain, direct, strict=True):
+        assert theirs.keys() == ours.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert len(kvikio.opened) == sum(len(source.manifest.shards) for source in sources.values())
 
 
 def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile]) -> None:
@@ -227,7 +238,7 @@ def test_what_cannot_go_together_is_said() -> None:
 def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before kvikio is looked for."""
     data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
-    monkeypatch.setattr("shardio.loader.loader.device_of", lambda device: torch.device("cuda"))
+    monkeypatch.setattr("shardio.loader.loader.torch_device", lambda device: torch.device("cuda"))
     with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} do not go together"):
         load(data, gpu_direct=True, device="cuda", **{option: dict if option == "map" else True})
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import shardio
 from shardio import World
 from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch, StateWarning
-from shardio.loader.batch import batches
+from shardio.format.fields import infer_fields
+from shardio.loader.batch import job
 
 TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
 
@@ -214,7 +215,7 @@ def test_what_a_batch_holds() -> None:
         }
         for n in range(6)
     ]
-    kinds = {name: kind for name, kind in shardio.fields.infer_fields(rows[0]).items() if name != "points"}
+    kinds = {name: kind for name, kind in infer_fields(rows[0]).items() if name != "points"}
     ds = shardio.from_samples(rows, kinds | {"points": shardio.Field("array", dtype="float32")})
     (batch,) = load(ds, 8, shuffle=None, tail="pad")
     assert [tuple(image.shape) for image in batch["image"]] == [(10 + n % 2, 12, 3) for n in [0, 1, 2, 3, 4, 5, 0, 1]]
@@ -258,7 +259,7 @@ def test_batches_may_be_kept() -> None:
 @pytest.mark.parametrize(("job_cost", "most"), [(1, 6), (1 << 20, 6 * 4)])
 def test_memory_is_reused_by_a_plain_loop(job_cost: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that drops its batches goes round the same few addresses, without the garbage collector."""
-    monkeypatch.setattr(batches, "JOB_COST", job_cost)
+    monkeypatch.setattr(job, "JOB_COST", job_cost)
     gc.disable()
     try:
         loader = load(photos(200), 4, transforms=TRAIN, prefetch=2)

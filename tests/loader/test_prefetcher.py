@@ -1,6 +1,7 @@
 """Batches on their way to a device: copies that are slow change nothing, and one batch is always ahead."""
 
 import ctypes
+import time
 from collections import deque
 from typing import Any
 
@@ -12,12 +13,13 @@ from _builders import jpeg, spoiled
 import shardio
 from shardio import World
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import Batch, HostBatch
+from shardio.loader.batch.host_batch import HostBatch
+from shardio.loader.batch.types import Batch
 from shardio.loader.device.copier import BlockingCopier
 from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
 
 
-class LateLane:
+class LateCopier:
     """A device whose copies happen as late as they may: when the host waits for them. A consumer that works on the
     device never does."""
 
@@ -65,10 +67,10 @@ class LateLane:
 
 
 @pytest.fixture
-def lane(monkeypatch: pytest.MonkeyPatch) -> LateLane:
-    """The lane of all loaders."""
-    late = LateLane()
-    monkeypatch.setattr("shardio.loader.loader.copier_to", lambda device: late)
+def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
+    """The copier of all loaders."""
+    late = LateCopier()
+    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", lambda device: late)
     return late
 
 
@@ -84,12 +86,12 @@ def load(data: shardio.Dataset, batch_size: int = 6, **options: Any) -> shardio.
 
 
 @pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
-def test_memory_is_not_used_again_before_its_copy_is_over(lane: LateLane, options: dict[str, Any]) -> None:
+def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, options: dict[str, Any]) -> None:
     """However late a batch is copied, it is the batch."""
     data = tensors()
     for _ in range(3):
         kept = list(load(data, **options))
-        lane.finish()
+        copier.finish()
         assert len(kept) == 10
         for batch in kept:
             assert (batch["array"] == batch["label"][:, None]).all()
@@ -97,30 +99,29 @@ def test_memory_is_not_used_again_before_its_copy_is_over(lane: LateLane, option
         assert sorted(index for batch in kept for index in batch["index"].tolist()) == list(range(60))
 
 
-def test_few_copies_are_under_way(lane: LateLane) -> None:
+def test_few_copies_are_under_way(copier: LateCopier) -> None:
     """Pinned memory is held for no more batches than that."""
     tensors_of_a_batch = 3
     for _ in load(tensors(120)):
         pass
-    assert 0 < lane.most <= tensors_of_a_batch * (MOST_HELD + 1)
+    assert 0 < copier.most <= tensors_of_a_batch * (MOST_HELD + 1)
 
 
-def test_one_batch_is_ahead(lane: LateLane) -> None:
+def test_one_batch_is_ahead(copier: LateCopier) -> None:
     """When a batch is handed over and the next one is made, that one's copy has begun."""
     loader = load(tensors(60), threads=1)
     batches = iter(loader)
     for number in range(4):
         next(batches)
-        assert lane.begun >= 3 * (number + 1)
-    while not batches._steps.ready:  # type: ignore[attr-defined]
-        pass
-    before = lane.begun
+        assert copier.begun >= 3 * (number + 1)
+    time.sleep(0.5)  # the next batch is made meanwhile
+    before = copier.begun
     next(batches)
-    assert lane.begun >= before + 3
+    assert copier.begun >= before + 3
     assert loader.state_dict()["position"] == 5 * 6  # what is ahead does not count
 
 
-def test_an_error_comes_in_its_turn(lane: LateLane) -> None:
+def test_an_error_comes_in_its_turn(copier: LateCopier) -> None:
     """The batches before the one that fails are delivered, though it was found while they were on their way."""
     rows = [{"image": spoiled(jpeg(20, 24)) if n == 21 else jpeg(20, 24), "label": n} for n in range(40)]
     crop = [shardio.RandomResizedCrop(8)]
@@ -128,38 +129,38 @@ def test_an_error_comes_in_its_turn(lane: LateLane) -> None:
     seen: list[torch.Tensor] = []
     with pytest.raises(BadSample, match="sample 21"):
         seen.extend(batch["label"] for batch in loader)
-    lane.finish()
+    copier.finish()
     assert [labels.tolist() for labels in seen] == [list(range(n, n + 5)) for n in (0, 5, 10, 15)]
     assert loader.state_dict()["position"] == 20
 
 
-def test_a_loop_that_is_left_leaves_nothing(lane: LateLane) -> None:
+def test_a_loop_that_is_left_leaves_nothing(copier: LateCopier) -> None:
     """The next one begins with its own first batch."""
     loader, wanted = load(tensors()), load(tensors())
     for _ in loader:
         break
     wanted.set_epoch(1)
     found = [list(batches) for batches in (loader, wanted)]
-    lane.finish()
+    copier.finish()
     assert [b["index"].tolist() for b in found[0]] == [b["index"].tolist() for b in found[1]]
 
 
 def test_errors_and_batches_keep_their_order() -> None:
     """What is sent comes back in order, errors among it."""
-    lane = LateLane()
-    transfer = DevicePrefetcher(lane, {})
+    copier = LateCopier()
+    prefetcher = DevicePrefetcher(copier, {})
     for number in range(3):
-        transfer.send(HostBatch({"a": torch.tensor([number])}, 1))
-    transfer.send(ValueError("four"))
-    assert len(transfer) == 4
-    found = [transfer.receive() for _ in range(4)]
-    lane.finish()
+        prefetcher.send(HostBatch({"a": torch.tensor([number])}, 1))
+    prefetcher.send(ValueError("four"))
+    assert len(prefetcher) == 4
+    found = [prefetcher.receive() for _ in range(4)]
+    copier.finish()
     assert [one.batch["a"].item() for one in found if isinstance(one, HostBatch)] == [0, 1, 2]
     assert isinstance(found[3], ValueError)
 
 
 @pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", False)])
-def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None:
+def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """To a device that is not the host go bytes; what comes out of there is as asked for. torch's device without
     values shows shapes, precision and layout."""
     rows = [{"image": jpeg(20 + n % 3, 24), "label": n} for n in range(8)]
@@ -168,6 +169,11 @@ def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None
         shardio.Normalize(0.5, 0.5, dtype=dtype),
         shardio.RandomErasing(1.0, value=1.0),
     ]
+    copied: list[tuple[Any, ...]] = []
+    copy = BlockingCopier.copy
+    monkeypatch.setattr(
+        BlockingCopier, "copy", lambda self, tensor: copied.append((tensor.dtype, tensor.dim())) or copy(self, tensor)
+    )
     loader = load(
         shardio.from_samples(rows), 4, transforms=transforms, device="meta", channels_last=channels_last, engine="cpu"
     )
@@ -177,14 +183,15 @@ def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None
         assert (image.shape, image.dtype) == ((4, 3, 8, 8), getattr(torch, dtype))
         layout = torch.channels_last if channels_last else torch.contiguous_format
         assert image.is_contiguous(memory_format=layout)
-    (how,) = loader._workers.making.images.values()
-    assert how.engine.numbers.dtype == np.uint8
+    assert [dtype for dtype, dims in copied if dims == 4] == [torch.uint8] * 2
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> str:
     """A device that is not the host, whose tensors can be looked at all the same."""
-    monkeypatch.setattr("shardio.loader.loader.copier_to", lambda device: BlockingCopier(torch.device("cpu")))
+    monkeypatch.setattr(
+        "shardio.loader.device.prefetcher.copier_to", lambda device: BlockingCopier(torch.device("cpu"))
+    )
     return "meta"
 
 

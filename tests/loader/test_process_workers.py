@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _workers import workers_of
 
 import shardio
 from shardio import World
@@ -194,7 +195,7 @@ def test_what_cannot_be_sent_is_refused_in_words() -> None:
 
 @pytest.mark.slow
 def test_leaving_a_loop_and_beginning_another() -> None:
-    """What producers still had of the older loop is not delivered in the newer one, and the older one says so."""
+    """What workers still had of the older loop is not delivered in the newer one, and the older one says so."""
     loader, wanted = load(photos(), isolate=True), load(photos())
     older = iter(loader)
     next(older), next(older)
@@ -205,7 +206,7 @@ def test_leaving_a_loop_and_beginning_another() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_a_producer_names_the_shard(tmp_path: Path) -> None:
+def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
     """A truncated shard is the same error as on threads."""
     with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
         for _ in range(30):
@@ -220,15 +221,14 @@ def test_an_error_in_a_producer_names_the_shard(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_producer_that_dies_is_named() -> None:
+def test_a_worker_process_that_dies_is_named() -> None:
     """Its exit code, or the signal that killed it; the loop ends at once."""
-    with pytest.raises(WorkerDied, match=r"shardio rank 0 producer \d \(process \d+\) died: exit code 5"):
+    with pytest.raises(WorkerDied, match=r"shardio rank 0 worker \d \(process \d+\) died: exit code 5"):
         list(load(photos(), isolate=True, map=deadly))
-    loader = load(photos(), isolate=True, batch_size=1)  # more steps than a producer can have ready
+    loader = load(photos(), isolate=True, batch_size=1)  # more steps than a worker can have ready
     epoch = iter(loader)
     next(epoch)
-    assert loader._workers._producers is not None
-    victim = loader._workers._producers.members[1].process.pid
+    victim = next(process.pid for process in workers_of(loader) if process.name.endswith("worker 1"))
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(WorkerDied, match="exit code -9"):
@@ -236,9 +236,9 @@ def test_a_producer_that_dies_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_producer_that_hangs_is_named() -> None:
+def test_a_worker_process_that_hangs_is_named() -> None:
     """After the time limit, with its process."""
-    with pytest.raises(PipelineStalled, match=rf"producer 0 \(process \d+\): no batch for 4 s; {PLACE}"):
+    with pytest.raises(PipelineStalled, match=rf"worker 0 \(process \d+\): no batch for 4 s; {PLACE}"):
         list(load(photos(), isolate=True, map=endless, timeout=4.0))
 
 
@@ -250,12 +250,11 @@ def test_a_thread_that_hangs_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_dropping_the_loader_ends_its_producers() -> None:
+def test_dropping_the_loader_ends_its_worker_processes() -> None:
     """No process is left."""
     loader = load(photos(), isolate=True)
     next(iter(loader))
-    assert loader._workers._producers is not None
-    members = [member.process for member in loader._workers._producers.members]
+    members = workers_of(loader)
     assert all(process.is_alive() for process in members)
     del loader
     gc.collect()
@@ -272,7 +271,7 @@ def once(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_producer_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_process_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next loop has new ones."""
     monkeypatch.setenv("SHARDIO_TEST_MARKER", str(tmp_path / "marker"))
     loader = load(photos(), isolate=True, map=once, threads=1, timeout=8.0)
@@ -291,7 +290,7 @@ def big(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
-    """What a producer could not send any more of an older loop does not keep it from the newer one; `index` and `valid`
+    """What a worker could not send any more of an older loop does not keep it from the newer one; `index` and `valid`
     are the loader's own, whatever a function does to what it was given; conjugates are what they stand for."""
     loader = load(photos(), isolate=isolate, map=big)
     for _ in range(60):

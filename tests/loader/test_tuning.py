@@ -27,7 +27,7 @@ def settle(
         delivered = min(made, consumer)
         waited = max(0.0, 1 - made / consumer) if consumer < 1e9 else 1.0
         idle_now = idle(tuner.setting) * tuner.setting.threads
-        settings.append(tuner.note(Window(1.0, max(8, round(delivered)), waited, idle_now)))
+        settings.append(tuner.record(Window(1.0, max(8, round(delivered)), waited, idle_now)))
     return settings
 
 
@@ -124,5 +124,5 @@ def test_a_slow_start_is_no_reason_to_change() -> None:
 def test_a_short_window_decides_nothing() -> None:
     """A few quick batches are no measurement."""
     tuner = Tuner(Setting(8, 2), most_prefetch=16, threads=True, prefetch=True)
-    assert {tuner.note(Window(0.01, 1, 0.01, 0.0)) for _ in range(20)} == {Setting(8, 2)}
-    assert len({tuner.note(Window(0.1, 1, 0.1, 0.0)) for _ in range(20)}) > 1
+    assert {tuner.record(Window(0.01, 1, 0.01, 0.0)) for _ in range(20)} == {Setting(8, 2)}
+    assert len({tuner.record(Window(0.1, 1, 0.1, 0.0)) for _ in range(20)}) > 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...dataset.dataset import Location
+from ...dataset.location import Location
 from ...format.fields import Field
 from ._tally import Histogram as Histogram
 from ._tally import Spread as Spread

@@ -1,8 +1,18 @@
-"""A batch as the host hands it over: tensors, and fields of which the device makes the rest."""
+"""A batch on the host: tensors that are ready, and fields that the device finishes, as data.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+==================  =============================================  ==========================================
+a field may be      it holds                                       the device
+==================  =============================================  ==========================================
+a tensor or a list  values                                         copies the tensors
+DeferredField       a tensor, and the rest of its transforms       copies it, then runs the rest there
+EncodedImages       image files, and the parameters of transforms  gives them to an engine for whole batches
+FieldInFiles        where the rows stand in files                  reads them straight into its memory
+==================  =============================================  ==========================================
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
@@ -11,87 +21,100 @@ from numpy.typing import NDArray
 from ...engines.base import Pixels
 from ...transforms.steps import Sizes, Step
 from .bad_samples import BadSampleRecord
+from .rows import FilledRows
+from .types import Batch, BatchFunction, TensorFunction
 
-SMALLEST = 1 << 16
-"""Bytes of a row from which on it is read that way: for smaller ones the host is quicker."""
-
-Batch: TypeAlias = dict[str, Any]
-
-
-Finishing: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-Finish: TypeAlias = Callable[[Batch], Batch]
+T = TypeVar("T")
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class EncodedImages:
-    """The images of a batch on their way to an engine for whole batches.
+class DeferredField:
+    """A field whose last transforms run on the device.
 
     Attributes:
-        rows: of each its file, or a tensor where it has been made on the host already.
+        tensor: the values to copy there.
+        finish: the rest of the field's transforms.
+    """
+
+    tensor: torch.Tensor
+    finish: TensorFunction
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EncodedImages:
+    """The images of a batch for an engine that decodes whole batches.
+
+    Attributes:
+        rows: for each row its image file, or a tensor if the host has made the image already.
         sizes: heights and widths in pixels, int32 [B, 2].
-        steps: with a row for each.
-        remake: makes the image in a row on the host, or another in its place.
+        steps: the transforms, with parameters for each row.
     """
 
     rows: Sequence[Pixels]
     sizes: Sizes
     steps: tuple[Step, ...]
-    remake: Callable[[int], torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredField:
-    """A field of a batch of which the rest is made on the device.
-
-    Attributes:
-        tensor: what is copied there.
-        finish: makes of it, there, what is delivered.
-    """
-
-    tensor: torch.Tensor
-    finish: Callable[[torch.Tensor], torch.Tensor]
-
-
+@final
 @dataclass(frozen=True, slots=True)
 class FieldInFiles:
-    """Rows of a field where they stand.
+    """A field whose rows the device reads from files.
 
     Attributes:
-        paths: of the files.
-        which: for each row its file, int64 [B].
-        offsets: for each row its first byte there, int64 [B].
-        shape: of the whole, [B, ...].
-        dtype: of its elements.
-        finish: makes of it, on the device, what is delivered.
-        where: names the sample of a row.
+        paths: the files.
+        files: for each row the number of its file in `paths`, int64 [B].
+        offsets: for each row the offset of its first byte, int64 [B].
+        shape: the shape of the whole field, [B, ...].
+        dtype: the dtype of its elements.
+        finish: the transforms that run on the device.
+        describe: names the sample in a row, for messages.
     """
 
     paths: Sequence[str]
-    which: NDArray[np.int64]
+    files: NDArray[np.int64]
     offsets: NDArray[np.int64]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    finish: Callable[[torch.Tensor], torch.Tensor]
-    where: Callable[[int], str]
+    finish: TensorFunction
+    describe: Callable[[int], str]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """A batch on the host, how many stored bytes were read for it, and the bad samples that were met.
+    """A batch on the host.
 
-    A field may be Pictures or Later, of which the device makes the rest; `again` gives it after some have been remade;
-    `by_host` gives it without what the device reads itself, None where a file's damage is to be raised; `finish` is for
-    the batch when it is there.
+    Attributes:
+        batch: its fields; see the table above.
+        stored_bytes: how many stored bytes were read for it.
+        bad_samples: the bad samples that were met.
+        finish: what is done to the whole batch once it is on the device: MixUp or CutMix.
+        rows: the rows that it was assembled from, so that the host can make again what a device refuses. None once no
+            device can refuse anything.
     """
 
     batch: Batch
-    size: int
-    bad: tuple[BadSampleRecord, ...] = ()
-    again: Callable[[], "HostBatch"] | None = None
-    by_host: Callable[[], "HostBatch"] | None = None
-    finish: Finish | None = None
+    stored_bytes: int
+    bad_samples: tuple[BadSampleRecord, ...] = ()
+    finish: BatchFunction | None = None
+    rows: FilledRows | None = field(default=None, compare=False)
 
 
 BatchResult: TypeAlias = HostBatch | Exception
-"""A batch, or what went wrong."""
+"""A batch, or the error that the consumer gets in its place."""
+
+RefusedRows: TypeAlias = Mapping[str, Sequence[int]]
+"""By image field, the rows that an engine could not make."""
+
+
+def map_nested(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
+    """Return `value` with `function(x)` in place of every `x` of type `kind` in its dicts, lists and tuples."""
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: map_nested(item, kind, function) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map_nested(item, kind, function) for item in value)
+    return value

@@ -1,4 +1,4 @@
-"""A user's own function in the pipeline, for each sample or each batch, and how samples become a batch again."""
+"""Your own function in the loader: applied to each sample or each batch, and samples made a batch again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,68 +9,68 @@ import torch
 
 from ...errors import ConfigError, MapError
 
-By: TypeAlias = Literal["batch", "sample"]
-Function: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+MapBy: TypeAlias = Literal["batch", "sample"]
+UserFunction: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MapFunction:
-    """A function that workers apply.
+    """The function that workers apply last.
 
     Attributes:
         function: takes a dict and returns one.
-        by: what a dict is: a `"batch"` of tensors and lists, or one `"sample"`.
+        by: what the dict is: a `"batch"` of tensors and lists, or one `"sample"`.
     """
 
-    function: Function
-    by: By
+    function: UserFunction
+    by: MapBy
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigError(f"map must be a function, got {self.function!r}")
-        if self.by not in get_args(By):
+        if self.by not in get_args(MapBy):
             raise ConfigError(f"map_by must be 'batch' or 'sample', got {self.by!r}")
 
-    def sample(self, value: dict[str, Any], place: str) -> Mapping[str, Any]:
-        """What the function makes of one sample; MapError names the sample, `place`, if it fails."""
-        return self._call(value, f"sample {place}")
+    def apply_to_sample(self, sample: dict[str, Any], index: int) -> Mapping[str, Any]:
+        """Call the function with one sample; MapError names the sample if it fails."""
+        return self._call(sample, f"sample {index}")
 
-    def batch(self, value: dict[str, Any], place: str) -> dict[str, Any]:
-        """What the function makes of a batch; MapError names its samples."""
-        return dict(self._call(value, f"the batch of samples {place}"))
+    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int]) -> dict[str, Any]:
+        """Call the function with a batch; MapError names its samples if it fails."""
+        return dict(self._call(batch, f"the batch of samples {indices}"))
 
-    def _call(self, value: dict[str, Any], what: str) -> Mapping[str, Any]:
+    def _call(self, argument: dict[str, Any], described: str) -> Mapping[str, Any]:
         name = getattr(self.function, "__qualname__", repr(self.function))
         try:
-            made = self.function(value)
+            result = self.function(argument)
         except Exception as error:
-            raise MapError(f"map function {name}, {what}: {type(error).__name__}: {error}") from error
-        if not isinstance(made, Mapping):
-            raise MapError(f"map function {name}, {what}: it must return a dict, got {type(made).__name__}")
-        return made
+            raise MapError(f"map function {name}, {described}: {type(error).__name__}: {error}") from error
+        if not isinstance(result, Mapping):
+            raise MapError(f"map function {name}, {described}: it must return a dict, got {type(result).__name__}")
+        return result
 
 
 def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """A batch of samples: by name a tensor [B, ...] of numbers, or of tensors or arrays of one shape, else a list.
+    """Make a batch of samples: numbers, and tensors or arrays of one shape, become a tensor [B, ...]; all else a list.
 
-    None stands for a masked sample, and becomes zeros like the first that is not, or like an `example()`. Raises
-    MapError unless all samples have the same names.
+    None stands for a masked sample. It becomes zeros like the first sample that is not masked; if all are, like
+    `example()`. Raises MapError unless all samples have the same names.
     """
     first = next((sample for sample in samples if sample is not None), None)
     if first is None:
         first = example()
-    for place, sample in enumerate(samples):
+    for row, sample in enumerate(samples):
         if sample is not None and sample.keys() != first.keys():
             raise MapError(
-                f"the map function must give all samples the same names; the first has {list(first)}, number {place} "
+                f"the map function must give all samples the same names; the first has {list(first)}, number {row} "
                 f"of the batch has {list(sample)}"
             )
-    blank = {name: _blank(value) for name, value in first.items()}
-    return {name: _column([(sample or blank)[name] for sample in samples]) for name in first}
+    zeros = {name: _zero_like(value) for name, value in first.items()}
+    return {name: _collate_column([(sample or zeros)[name] for sample in samples]) for name in first}
 
 
-def _blank(value: Any) -> Any:
+def _zero_like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.zeros_like(value)
     if isinstance(value, np.ndarray):
@@ -78,11 +78,11 @@ def _blank(value: Any) -> Any:
     return type(value)() if isinstance(value, (bool, int, float, np.generic, str, bytes)) else None
 
 
-def _column(values: list[Any]) -> Any:
+def _collate_column(values: list[Any]) -> Any:
     if all(isinstance(value, (bool, int, float, np.generic)) for value in values):
         return torch.as_tensor(np.array(values))
     if not all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
         return values
     tensors = [torch.as_tensor(value) for value in values]
-    alike = len({(tensor.shape, tensor.dtype) for tensor in tensors}) == 1
-    return torch.stack(tensors) if alike else tensors
+    same_shape = len({(tensor.shape, tensor.dtype) for tensor in tensors}) == 1
+    return torch.stack(tensors) if same_shape else tensors

@@ -1,9 +1,8 @@
-"""MixUp and CutMix in a loader: which batches, fields and random numbers, and where it is done."""
+"""MixUp and CutMix in a loader: which field is mixed, with which mixers, and whether workers or the device do it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,73 +11,74 @@ from numpy.typing import NDArray
 from ...engines.tensors import blend
 from ...errors import ConfigError
 from ...format.fields import Field, listed
-from ...transforms import Draws, MixUp
+from ...transforms import MixUp
 from ...transforms.mixing import Mixer, MixParams, mixed_labels, mixers_of, no_class
 from ...transforms.recipe import Recipe
+from .types import Batch, BatchFunction
 
-_PLACE = 1 << 20  # behind the places of all transforms in their list
 LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True)
 class MixingSpec:
-    """What is mixed.
+    """What `mixing=` comes to.
 
     Attributes:
-        mixers: each batch gets one of them, all as likely.
-        image: the field of images.
-        size: their height and width in pixels.
-        here: whether workers do it; else it is done on the device.
+        mixers: the mixers; each batch gets one of them, all with the same probability.
+        image: the image field.
+        size: height and width of its images in pixels.
+        on_device: whether the device mixes the images; workers do otherwise.
     """
 
     mixers: tuple[Mixer, ...]
     image: str
     size: tuple[int, int]
-    here: bool
+    on_device: bool
 
-    @classmethod
-    def of(
-        cls,
-        mixing: Mixer | Sequence[Mixer] | None,
-        fields: Mapping[str, Field],
-        recipes: Mapping[str, Recipe],
-        *,
-        here: bool,
-    ) -> "MixingSpec | None":
-        """Checks it against the fields that are delivered; None for None."""
-        mixers = mixers_of(mixing)
-        if not mixers:
-            return None
-        label = fields.get(LABEL)
-        if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-            raise ConfigError(f"mixing needs a field {LABEL!r} of one whole number each; there are {listed(fields)}")
-        if len(recipes) != 1:
-            raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
-        ((image, recipe),) = recipes.items()
-        if recipe.size is None:
-            raise ConfigError("mixing needs transforms that give all images one size")
-        if recipe.affine is None and any(isinstance(mixer, MixUp) for mixer in mixers):
-            raise ConfigError("MixUp needs images that are floats: end the transforms with ToFloat or Normalize")
-        return cls(mixers, image, recipe.size, here)
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, the same for all mixers."""
+        return self.mixers[0].num_classes
 
-    def decide(self, seed: int, epoch: int, rng_keys: NDArray[np.int64], counts: NDArray[np.bool_]) -> MixParams:
-        """How a batch is mixed: keyed by its first sample."""
-        one = Draws(seed, epoch, _PLACE, rng_keys[:1])
-        mixer = self.mixers[int(one.uniform(1)[0, 0] * len(self.mixers))]
-        return mixer.draw(self.size, counts, one)
+    def first_wrong_label(self, labels: NDArray[np.integer]) -> int | None:
+        """The first row whose label is not in [0, num_classes); None if there is none."""
+        return no_class(labels, self.num_classes)
 
-    def check(self, labels: NDArray[Any]) -> int | None:
-        """The first row whose label is no class."""
-        return no_class(labels, self.mixers[0].num_classes)
+    def class_shares(self, labels: torch.Tensor, params: MixParams) -> torch.Tensor:
+        """Labels, int [B], as shares of classes, float32 [B, num_classes]."""
+        return torch.from_numpy(mixed_labels(labels.numpy(), params, self.num_classes))
 
-    def labels(self, labels: torch.Tensor, mix: MixParams) -> torch.Tensor:
-        """Shares of classes, float32 [B, classes]."""
-        return torch.from_numpy(mixed_labels(labels.numpy(), mix, self.mixers[0].num_classes))
-
-    def images(self, mix: MixParams) -> "partial[dict[str, Any]]":
-        """What mixes the images of a batch, wherever they are."""
-        return partial(_mixed, name=self.image, mix=mix)
+    def mix_images(self, params: MixParams) -> BatchFunction:
+        """The function that mixes the images of a batch, on whatever device they are."""
+        return partial(_mix_images, field=self.image, params=params)
 
 
-def _mixed(batch: dict[str, Any], name: str, mix: MixParams) -> dict[str, Any]:
-    return batch | {name: blend(batch[name], mix)}
+def mixing_spec(
+    mixing: Mixer | Sequence[Mixer] | None,
+    fields: Mapping[str, Field],
+    recipes: Mapping[str, Recipe],
+    *,
+    on_device: bool,
+) -> MixingSpec | None:
+    """Check `mixing=` against the fields that are delivered, and return what it comes to; None for None.
+
+    Raises ConfigError where the fields or their transforms do not fit.
+    """
+    mixers = mixers_of(mixing)
+    if not mixers:
+        return None
+    label = fields.get(LABEL)
+    if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
+        raise ConfigError(f"mixing needs a field {LABEL!r} of one whole number each; there are {listed(fields)}")
+    if len(recipes) != 1:
+        raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
+    ((image, recipe),) = recipes.items()
+    if recipe.size is None:
+        raise ConfigError("mixing needs transforms that give all images one size")
+    if recipe.affine is None and any(isinstance(mixer, MixUp) for mixer in mixers):
+        raise ConfigError("MixUp needs images that are floats: end the transforms with ToFloat or Normalize")
+    return MixingSpec(mixers, image, recipe.size, on_device)
+
+
+def _mix_images(batch: Batch, field: str, params: MixParams) -> Batch:
+    return batch | {field: blend(batch[field], params)}

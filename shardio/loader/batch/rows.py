@@ -1,19 +1,21 @@
-"""Rows that are being made: read, checked, decoded, transformed, given to the user's function."""
+"""Rows of a batch in the making: read, checked, decoded, transformed, given to the user's function.
+
+A bad sample is decided here: `BatchRows.fill` raises its error, puts another sample in its row, or blanks the row.
+"""
 
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers import row_locator
-from ...dataset.mixture import MixedSelection
-from ...dataset.selection import Selection
+from ...containers.row_locator import PackedValues
+from ...dataset.readable import SelectedSamples
 from ...engines.cpu import BadImage
 from ...engines.headers import plain
 from ...engines.volumes import move
@@ -23,225 +25,326 @@ from ...order.interleave import AnyPlan
 from ...order.plan import PlanSlice
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord, is_bad_sample
-from .mixing import LABEL, MixingSpec
+from .mixing import LABEL
+from .random_params import RandomKeys, array_moves, image_steps
 from .spec import BatchSpec, ImageSpec
 
 REPLACEMENTS = 16
-"""Samples that are tried in the place of a bad one."""
+"""How many samples are tried in the place of a bad one."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FilledRows:
+    """Rows that are made, from which one batch is assembled.
+
+    Attributes:
+        spec: the specification of the batch.
+        indices: for each row the number of its sample, int64 [n].
+        valid: whether each row counts, bool [n].
+        mark_valid: whether the batch has a field `valid`.
+        masked: the rows that a bad sample left blank.
+        keys: what the rows' random parameters depend on.
+        arrays: by field `[n, ...]`, where all samples have one shape.
+        lists: the values of the other fields.
+        image_sizes: by field int32 [n, 2], of images that an engine for whole batches makes.
+        mapped: what the user's function returned for each sample; None where it was masked.
+        bad_samples: the bad samples that were met.
+        stored_bytes: how many stored bytes were read.
+        rows, part: the rows in the making that these are a part of.
+    """
+
+    spec: BatchSpec
+    indices: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+    mark_valid: bool
+    masked: Sequence[int]
+    keys: RandomKeys
+    arrays: Mapping[str, NDArray[Any]]
+    lists: Mapping[str, list[Any]]
+    image_sizes: Mapping[str, NDArray[np.int32]]
+    mapped: Sequence[Mapping[str, Any] | None]
+    bad_samples: tuple[BadSampleRecord, ...]
+    stored_bytes: int
+    rows: "BatchRows"
+    part: slice
 
 
 @final
 class BatchRows:
-    """The rows that are being made: tasks fill disjoint slices of them.
+    """Rows in the making. Several threads may fill disjoint parts of them at once.
 
-    Attributes:
-        indices, draws, valid: of each row its sample, what its random choices are keyed by, and whether it counts.
-        arrays: by field `[rows, ...]`, where all samples have one shape.
-        lists: of the other fields.
-        mapped: what the user's function made of each sample.
-        bad: the bad samples met, by row.
-        blank: whether a bad sample left a row blank.
+    Args:
+        spec: what to make.
+        plan: the order of the epoch, which also names replacements of bad samples.
+        samples: the samples of the rows.
+        arrays: the memory of the fields in `spec.array_layout`, `[rows, ...]` each.
+        mark_valid: whether batches get a field `valid` even if no bad sample is masked.
+        clock: measures the time of each stage.
     """
 
     def __init__(
-        self, making: BatchSpec, plan: AnyPlan, part: PlanSlice, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
+        self,
+        spec: BatchSpec,
+        plan: AnyPlan,
+        samples: PlanSlice,
+        arrays: Mapping[str, NDArray[Any]],
+        *,
+        mark_valid: bool,
+        clock: StageClock,
     ) -> None:
-        self.making, self.plan, self.clock, self.arrays = making, plan, clock, arrays
-        # A bad sample changes its row, and whoever makes these batches again begins with the part.
-        changes = making.on_bad != "raise"
-        self.indices = part.indices.copy() if changes else part.indices
-        self.rng_keys = part.rng_keys.copy() if changes else part.rng_keys
-        self.valid = part.valid.copy() if changes else part.valid
-        self._counts = part.valid
-        self.blank = np.zeros(len(part.indices), np.bool_)
-        self.lists: dict[str, list[Any]] = {n: [None] * len(part.indices) for n in making.fields if n not in arrays}
-        # Of images that an engine for whole batches makes.
-        self.sizes = {name: np.ones((len(part.indices), 2), np.int32) for name, i in making.images.items() if i.whole}
-        self.mapped: list[Any] = [None] * len(part.indices)
-        self.bad: dict[int, BadSampleRecord] = {}
+        self.spec, self.clock = spec, clock
+        self._plan, self._samples, self._arrays, self._mark_valid = plan, samples, arrays, mark_valid
+        # A bad sample changes its row, and `restart` goes back to the samples as they were planned.
+        changes = spec.on_bad_sample != "raise"
+        self._indices = samples.indices.copy() if changes else samples.indices
+        self._rng_keys = samples.rng_keys.copy() if changes else samples.rng_keys
+        self._valid = samples.valid.copy() if changes else samples.valid
+        count = len(samples.indices)
+        self._blank = np.zeros(count, np.bool_)
+        self._stored_bytes = np.zeros(count, np.int64)
+        self._lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
+        self._image_sizes = {
+            name: np.ones((count, 2), np.int32) for name, image in spec.images.items() if image.batch_engine
+        }
+        self._mapped: list[Mapping[str, Any] | None] = [None] * count
+        self._bad: dict[int, BadSampleRecord] = {}
         self._lock = threading.Lock()
-        self._kept: list[row_locator.Scratch] = []
-        weakref.finalize(self, making.give, self._kept).atexit = False
+        self._held: list[Any] = []
+        weakref.finalize(self, spec.scratch.give_back, self._held).atexit = False
 
-    def fill(self, rows: slice) -> int:
-        """Makes some rows; the stored bytes that were read for them.
+    def __len__(self) -> int:
+        return len(self._indices)
 
-        A bad sample is raised, replaced or masked as `making.on_bad` says.
-        """
-        if self.making.on_bad == "raise":
-            return self._make(rows)
+    def fill(self, part: slice) -> None:
+        """Make the rows of `part`. A bad sample is raised, replaced or masked as the specification says."""
+        if self.spec.on_bad_sample == "raise":
+            self._make(part)
+            return
         try:
-            return self._make(rows)
+            self._make(part)
         except Exception as error:
             if not is_bad_sample(error):
                 raise
-        return sum(self._salvage(row) for row in range(*rows.indices(len(self.indices))))
-
-    def example(self) -> Mapping[str, Any]:
-        """What the user's function makes of another sample, for a batch that is masked whole."""
-        index, draw = self.plan.replacement(int(self.indices[0]), int(self.rng_keys[0]), REPLACEMENTS + 1)
-        part = PlanSlice(np.array([index]), np.array([draw]), np.ones(1, np.bool_))
-        arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
-        other = BatchRows(replace(self.making, on_bad="replace"), self.plan, part, self.clock, arrays)
-        other.fill(slice(0, 1))
-        made: Mapping[str, Any] = other.mapped[0]
-        return made
+        else:
+            return
+        for row in range(*part.indices(len(self))):
+            self._make_or_replace(row)
 
     def remake(self, row: int) -> None:
-        """Makes a row on the host whose image an engine for whole batches has refused; else as `fill`."""
-        if self.making.on_bad == "raise":
-            self._make(slice(row, row + 1), host=True)
+        """Make a row anew, its images on the host, after an engine for whole batches has refused one of them."""
+        if self.spec.on_bad_sample == "raise":
+            self._make(slice(row, row + 1), images_on_host=True)
         else:
-            self._salvage(row)
+            self._make_or_replace(row)
+
+    def filled(self, part: slice) -> FilledRows:
+        """The rows of `part` as they are now."""
+        start, stop, _ = part.indices(len(self))
+        return FilledRows(
+            spec=self.spec,
+            indices=self._indices[part],
+            valid=self._valid[part],
+            mark_valid=self._mark_valid or self.spec.on_bad_sample == "mask",
+            masked=np.flatnonzero(self._blank[part]).tolist(),
+            keys=self._keys(part),
+            arrays={name: array[part] for name, array in self._arrays.items()},
+            lists={name: values[part] for name, values in self._lists.items()},
+            image_sizes={name: sizes[part] for name, sizes in self._image_sizes.items()},
+            mapped=self._mapped[part],
+            bad_samples=tuple(bad for row, bad in sorted(self._bad.items()) if start <= row < stop),
+            stored_bytes=int(self._stored_bytes[part].sum()),
+            rows=self,
+            part=slice(start, stop),
+        )
+
+    def restart(self, part: slice, spec: BatchSpec | None = None) -> "BatchRows":
+        """Rows of their own for the samples of `part` as they were planned, in the same memory.
+
+        With `spec` they are made as that says; fields that it adds to the arrays get new memory.
+        """
+        spec = spec or self.spec
+        samples = self._samples[part]
+        arrays = {name: array[part] for name, array in self._arrays.items()}
+        for name, (shape, dtype) in spec.array_layout(len(samples.indices)).items():
+            if name not in arrays:
+                arrays[name] = np.empty(shape, dtype)
+        return BatchRows(spec, self._plan, samples, arrays, mark_valid=self._mark_valid, clock=self.clock)
 
     def value(self, name: str, row: int) -> Any:
-        """One field of a row, as the user's function takes it."""
-        array = self.arrays.get(name)
+        """One field of one row: a number, a tensor, a text, ..."""
+        array = self._arrays.get(name)
         if array is None:
-            return self.lists[name][row]
+            return self._lists[name][row]
         value = array[row]
-        return value.item() if isinstance(value, np.generic) else self.making.tensor(name, value)
+        return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
 
-    def _make(self, rows: slice, host: bool = False) -> int:
-        making, indices = self.making, self.indices[rows]
-        stored: dict[str, Any] = {}
+    def mapped_example(self) -> Mapping[str, Any]:
+        """What the user's function returns for another sample: a batch of masked samples takes its names."""
+        index, key = self._plan.replacement(int(self._indices[0]), int(self._rng_keys[0]), REPLACEMENTS + 1)
+        samples = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_))
+        arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in self._arrays.items()}
+        spec = replace(self.spec, on_bad_sample="replace")
+        other = BatchRows(spec, self._plan, samples, arrays, mark_valid=False, clock=self.clock)
+        other.fill(slice(0, 1))
+        (example,) = other.filled(slice(0, 1)).mapped
+        if example is None:
+            raise BadSample("no sample could be given to the map function")
+        return example
+
+    def describe(self, part: slice, most: int = 8) -> str:
+        """Name the samples of `part` and their shards, for messages."""
+        indices, dataset = self._indices[part], self.spec.dataset
+        shards = sorted({dataset.shard_of(index) for index in indices[:most].tolist()})
+        more = f" and {len(indices) - most} more" if len(indices) > most else ""
+        return f"samples {indices[:most].tolist()}{more} in {', '.join(shards)} of {dataset.path}"
+
+    def _keys(self, rows: slice | NDArray[np.int64]) -> RandomKeys:
+        return RandomKeys(self._plan.seed, self._plan.epoch, self._rng_keys[rows])
+
+    def _make(self, part: slice, *, images_on_host: bool = False) -> None:
+        spec, indices = self.spec, self._indices[part]
         with ExitStack() as lent:
             with self.clock.stage("read"):
-                found = making.dataset.select(indices)
-                for name, field in making.fields.items():
-                    if name in making.straight:
-                        continue
-                    out = self.arrays[name][rows] if field.fixed else None
-                    if name in making.volumes and not making.volumes[name].later:
-                        # It is moved from where it is read to its rows.
-                        space = lent.enter_context(making.memory()).take(len(indices) * field.row_bytes)
-                        out = space.view(field.row_dtype).reshape(len(indices), *field.row_shape)
-                    how = making.images.get(name)
-                    if how is None:
-                        memory = None
-                    else:  # what a whole batch is made of must outlive this task
-                        memory = self._keep() if how.whole else lent.enter_context(making.memory())
-                    stored[name] = found.stored(name, out, memory)
-            if making.verify:
+                selection = spec.dataset.select(indices)
+                stored = {
+                    name: self._read(name, part, selection, lent)
+                    for name in spec.fields
+                    if name not in spec.gpu_direct_fields
+                }
+            if spec.verify:
                 with self.clock.stage("verify"):
-                    making.dataset.check(indices, stored)
-            if making.mixing is not None:
-                self._check_labels(making.mixing, stored[LABEL], indices)
+                    spec.dataset.check(indices, stored)
+            if spec.mixing is not None:
+                self._check_labels(stored[LABEL], indices)
             with self.clock.stage("decode"):
-                for name, field in making.fields.items():
-                    if field.kind == "image":
-                        self._decode(name, rows, found, stored[name], host)
-                    elif name in making.volumes and name not in making.straight:
-                        self._move(name, rows, stored[name])
-                    elif not field.fixed:
-                        values = making.dataset.decode(name, stored[name], indices)
-                        self.lists[name][rows] = map(torch.from_numpy, values) if field.kind == "array" else values
-        if making.mapping is not None and making.mapping.by == "sample":
+                for name, kind in spec.fields.items():
+                    if kind.kind == "image":
+                        self._decode_images(name, part, selection, stored[name], images_on_host)
+                    elif name in spec.arrays and name in stored:
+                        self._transform_arrays(name, part, stored[name])
+                    elif not kind.fixed:
+                        values = spec.dataset.decode(name, stored[name], indices)
+                        self._lists[name][part] = map(torch.from_numpy, values) if kind.kind == "array" else values
+        if spec.map_function is not None and spec.map_function.by == "sample":
             with self.clock.stage("map"):
-                for row in range(*rows.indices(len(self.indices))):
-                    sample = {name: self.value(name, row) for name in making.fields}
-                    sample["index"] = int(self.indices[row])
-                    self.mapped[row] = making.mapping.sample(sample, str(self.indices[row]))
-        straight = sum(making.fields[name].row_bytes for name in making.straight) * len(indices)
-        return straight + sum(map(_size, stored.values()))
+                for row in range(*part.indices(len(self))):
+                    sample = {name: self.value(name, row) for name in spec.fields}
+                    sample["index"] = int(self._indices[row])
+                    self._mapped[row] = spec.map_function.apply_to_sample(sample, int(self._indices[row]))
+        direct = sum(spec.fields[name].row_bytes for name in spec.gpu_direct_fields)
+        self._stored_bytes[part] = direct + sum(map(_row_bytes, stored.values()))
 
-    def _move(self, name: str, rows: slice, arrays: NDArray[Any]) -> None:
-        """Moves some rows' arrays, where that is done here."""
-        how = self.making.volumes[name]
-        if not how.later:
-            seed, epoch = self.plan.seed, self.plan.epoch
-            moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.rng_keys[rows])
-            move(arrays, moves, self.arrays[name][rows])
+    def _read(self, name: str, part: slice, selection: SelectedSamples, lent: ExitStack) -> Any:
+        """The stored values of a field: an array, where all have one size in its place, or their bytes."""
+        spec, kind = self.spec, self.spec.fields[name]
+        image, array = spec.images.get(name), spec.arrays.get(name)
+        out, scratch = self._arrays[name][part] if kind.fixed else None, None
+        if array is not None and not array.on_device:  # its transforms copy it from here to its rows
+            count = len(self._indices[part])
+            memory = lent.enter_context(spec.scratch.lend()).take(count * kind.row_bytes)
+            out = memory.view(kind.row_dtype).reshape(count, *kind.row_shape)
+        if image is not None:  # what goes to an engine for whole batches must outlive this task
+            scratch = self._hold_scratch() if image.batch_engine else lent.enter_context(spec.scratch.lend())
+        return selection.stored(name, out, scratch)
 
-    def _check_labels(self, mixing: MixingSpec, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
-        """BadSample for a label below 0, ConfigError for one above the classes."""
-        if (wrong := mixing.check(labels)) is not None:
-            where = self.making.dataset.path / self.making.dataset.where(int(indices[wrong]))
-            most = mixing.mixers[0].num_classes - 1
-            told = f"{where}, field {LABEL!r}: mixing is for labels from 0 to {most}, it is {labels[wrong]}"
-            # A number that is too large is more likely one of a class that was not counted.
-            raise ConfigError(f"{told}: give a larger num_classes") if labels[wrong] > most else BadSample(told)
+    def _hold_scratch(self) -> Any:
+        """Scratch that is these rows' until they are gone."""
+        scratch = self.spec.scratch.take()
+        self._held.append(scratch)
+        return scratch
 
-    def _keep(self) -> row_locator.Scratch:
-        """Memory for stored values that is this batch's until it is gone."""
-        memory = self.making.take()
-        self._kept.append(memory)  # for several tasks at once
-        return memory
+    def _transform_arrays(self, name: str, part: slice, values: NDArray[Any]) -> None:
+        array = self.spec.arrays[name]
+        if not array.on_device:
+            move(values, array_moves(array.recipe, self._keys(part)), self._arrays[name][part])
 
-    def _decode(
-        self, name: str, rows: slice, found: Selection | MixedSelection, encoded: Sequence[Any], host: bool
+    def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
+        """Raise BadSample for a label below 0, ConfigError for one beyond the classes."""
+        mixing, dataset = self.spec.mixing, self.spec.dataset
+        if mixing is None or (wrong := mixing.first_wrong_label(labels)) is None:
+            return
+        place, label = dataset.path / dataset.where(int(indices[wrong])), labels[wrong]
+        largest = mixing.num_classes - 1
+        message = f"{place}, field {LABEL!r}: mixing is for labels from 0 to {largest}, it is {label}"
+        # A label that is too large is more likely that of a class which was not counted.
+        raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
+
+    def _decode_images(
+        self, name: str, part: slice, selection: SelectedSamples, encoded: Sequence[Any], on_host: bool
     ) -> None:
-        """Makes some rows' images, or with an engine for whole batches those that it would not take."""
-        how, places = self.making.images[name], np.arange(*rows.indices(len(self.indices)))
-        sizes = found.column(shape_column(name))
-        out = self.arrays[name][rows] if name in self.arrays else None
-        if how.whole:
-            self.sizes[name][rows] = sizes
-            self.lists[name][rows] = list(encoded)
-            odd = np.arange(len(places)) if host else np.flatnonzero(~plain(encoded, sizes))
-            if not len(odd):
+        """Make images with the CPU engine; for an engine for whole batches only those that it would not take."""
+        image, rows = self.spec.images[name], np.arange(*part.indices(len(self)))
+        sizes = selection.column(shape_column(name))
+        out = self._arrays[name][part] if name in self._arrays else None
+        if image.batch_engine:
+            self._image_sizes[name][part] = sizes
+            self._lists[name][part] = list(encoded)
+            chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~plain(encoded, sizes))
+            if not len(chosen):
                 return
-            places, sizes, encoded = places[odd], sizes[odd], [encoded[place] for place in odd.tolist()]
-        steps = how.engine.recipe.steps(
-            sizes, seed=self.plan.seed, epoch=self.plan.epoch, indices=self.rng_keys[places]
-        )
+            rows, sizes, encoded = rows[chosen], sizes[chosen], [encoded[number] for number in chosen.tolist()]
+        steps = image_steps(image.cpu_engine.recipe, sizes, self._keys(rows))
         try:
-            made = how.engine(encoded, sizes, steps, out)
+            images = image.cpu_engine(encoded, sizes, steps, out)
         except BadImage as error:
-            where = self.making.dataset.where(int(self.indices[places[error.place]]))
-            raise BadSample(f"{self.making.dataset.path / where}, field {name!r}: {error}") from error
-        for place, image in zip(places.tolist(), made, strict=True) if made is not None else ():
-            self.lists[name][place] = how.engine.numbers.tensor(image)
+            where = self.spec.dataset.where(int(self._indices[rows[error.place]]))
+            raise BadSample(f"{self.spec.dataset.path / where}, field {name!r}: {error}") from error
+        for row, pixels in zip(rows.tolist(), images, strict=True) if images is not None else ():
+            self._lists[name][row] = image.cpu_engine.numbers.tensor(pixels)
 
-    def _salvage(self, row: int) -> int:
-        """Makes one row, of another sample or as a blank if its own is bad."""
-        index, draw = int(self.indices[row]), int(self.rng_keys[row])
+    def _make_or_replace(self, row: int) -> None:
+        """Make one row, of its own sample or, if that is bad, of another one or as a blank."""
+        index, key = int(self._indices[row]), int(self._rng_keys[row])
         first: Exception | None = None
         for attempt in range(1, REPLACEMENTS + 1):
             try:
-                size = self._make(slice(row, row + 1), host=True)
+                self._make(slice(row, row + 1), images_on_host=True)
             except Exception as error:
                 if not is_bad_sample(error):
                     raise
                 first = first or error
             else:
                 if first is not None:
-                    self._record(row, index, first, int(self.indices[row]))
-                return size
-            if self.making.on_bad == "mask":
-                self._blank(row)
+                    self._record(row, index, first, int(self._indices[row]))
+                return
+            if self.spec.on_bad_sample == "mask":
+                self._mask(row)
                 self._record(row, index, first, None)
-                return 0
-            self.indices[row], self.rng_keys[row] = self.plan.replacement(index, draw, attempt)
-        where = self.making.dataset.where(index)
+                return
+            self._indices[row], self._rng_keys[row] = self._plan.replacement(index, key, attempt)
+        where = self.spec.dataset.where(index)
         raise BadSample(f"{where} is bad, and so are {REPLACEMENTS} samples in its place; it: {first}") from first
 
     def _record(self, row: int, index: int, error: Exception, replaced_by: int | None) -> None:
-        if not self._counts[row]:  # padding repeats what is recorded where it counts
+        if not self._samples.valid[row]:  # padding repeats samples that are recorded where they count
             return
         with self._lock:
-            self.bad[row] = BadSampleRecord(self.plan.epoch, self.making.dataset.locate(index), str(error), replaced_by)
+            location = self.spec.dataset.locate(index)
+            self._bad[row] = BadSampleRecord(self._plan.epoch, location, str(error), replaced_by)
 
-    def _blank(self, row: int) -> None:
-        self.valid[row], self.blank[row] = False, True
-        for array in self.arrays.values():
+    def _mask(self, row: int) -> None:
+        """Leave a row blank."""
+        self._valid[row], self._blank[row], self._stored_bytes[row] = False, True, 0
+        for array in self._arrays.values():
             array[row] = 0
-        for name, column in self.lists.items():
-            column[row] = _empty(self.making.fields[name], self.making.images.get(name))
-        self.mapped[row] = None
+        for name, values in self._lists.items():
+            values[row] = _blank_value(self.spec.fields[name], self.spec.images.get(name))
+        self._mapped[row] = None
 
 
-def _empty(kind: Field, images: ImageSpec | None) -> Any:
-    """What stands for a masked sample in a list."""
-    if images is not None:
-        numbers = images.engine.numbers
-        return numbers.tensor(np.zeros(numbers.shape(images.recipe.size or (0, 0)), numbers.dtype))
+def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
+    """The value of a masked sample in a list."""
+    if image is not None:
+        numbers = image.cpu_engine.numbers
+        return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
     if kind.kind == "array":
         return torch.from_numpy(np.zeros((0,), kind.row_dtype))
     return {"text": "", "bytes": b""}.get(kind.kind)
 
 
-def _size(stored: Any) -> int:
+def _row_bytes(stored: Any) -> Any:
+    """How many stored bytes each row of a field took: one number, or int64 [n]."""
     if isinstance(stored, np.ndarray):
-        return stored.nbytes
-    return int(stored.sizes.sum()) if isinstance(stored, row_locator.PackedValues) else sum(map(len, stored))
+        return stored.nbytes // max(1, len(stored))
+    return stored.sizes if isinstance(stored, PackedValues) else np.array([len(value) for value in stored], np.int64)

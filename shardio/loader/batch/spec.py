@@ -1,23 +1,60 @@
-"""How samples are made: what is the same for all batches of a loader."""
+"""The specification of a loader's batches: all that is the same for each of them, and how it is built.
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+A `BatchSpec` is built once, from what the user asked for, by plain functions. Rows (`rows`) are read and decoded as it
+says, batches assembled (`assemble`) and jobs cut (`job`).
+"""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers import row_locator
-from ...dataset.mixture import Readable
+from ...dataset.readable import ReadableDataset
+from ...engines.choice import Engine, choose
 from ...engines.cpu import CpuEngine
+from ...errors import ConfigError
 from ...format.fields import Field
-from ...transforms import ArrayRecipe
+from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
 from .bad_samples import OnBadSample
 from .map_function import MapFunction
-from .mixing import MixingSpec
+from .memory import ArrayLayout, ScratchPool
+from .mixing import MixingSpec, mixing_spec
+
+Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
+"""A list for the one image field, or a list for each field."""
+
+HOST = torch.device("cpu")
+
+SMALLEST_DIRECT_ROW = 1 << 16
+"""Bytes of a row from which on the GPU reads it from its file; for smaller rows the host is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What a batch holds; see `shardio.Loader` for the meaning of each."""
+
+    batch_size: int
+    fields: Sequence[str] | None = None
+    transforms: Transforms = None
+    mixing: Mixer | Sequence[Mixer] | None = None
+    map_function: MapFunction | None = None
+    on_bad_sample: OnBadSample = "raise"
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Where batches go and who makes their images; see `shardio.Loader` for the meaning of each."""
+
+    device: torch.device = HOST
+    engine: Engine = "cpu"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    channels_last: bool = False
+    gpu_direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,83 +62,202 @@ class ImageSpec:
     """How one image field becomes pixels.
 
     Attributes:
-        recipe: what is to become of it.
-        engine: what makes it here, in tasks. Where its recipe is of bytes, the rest is done on the device.
-        whole: the engine that makes whole batches of it, if any; then this one makes what that refuses.
+        recipe: the field's transforms.
+        cpu_engine: makes the images on workers. If the device finishes them, its recipe ends where bytes become floats.
+        batch_engine: the engine for whole batches, if any; the CPU engine then makes what that refuses.
     """
 
     recipe: Recipe
-    engine: CpuEngine
-    whole: str | None = None
+    cpu_engine: CpuEngine
+    batch_engine: str | None = None
+
+    @property
+    def finished_on_device(self) -> bool:
+        """Whether the device runs the last transforms of what the CPU engine makes."""
+        return self.cpu_engine.recipe is not self.recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """How one array field is moved.
+    """How one array field is cropped, mirrored and turned.
 
     Attributes:
-        recipe: what is to become of it.
-        later: whether that is done on the device.
+        recipe: the field's transforms.
+        on_device: whether the device runs them; workers do otherwise.
     """
 
     recipe: ArrayRecipe
-    later: bool
+    on_device: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What is the same for all batches of a loader.
+    """All that is the same for each batch of a loader.
 
     Attributes:
-        dataset: where samples come from.
-        fields: those to deliver.
+        dataset: the dataset to read.
+        fields: the fields to deliver.
         images: how the image fields among them become pixels.
-        volumes: how some of the array fields are moved.
-        straight: fields that are read from their files to the device.
-        batch_size: samples of a batch.
-        task_samples: samples that one task makes.
-        mapping: the user's own function.
+        arrays: how the array fields that have transforms are transformed.
+        gpu_direct_fields: the fields that the GPU reads from their files.
+        batch_size: samples per batch.
+        map_function: the user's own function.
         mixing: what is mixed in each batch.
-        on_bad: what is done with a bad sample.
-        verify: compare each sample's checksum.
-        channels_last: floats of images by pixel, not by channel.
+        on_bad_sample: what becomes of a bad sample.
+        verify: whether each sample's checksum is compared.
+        channels_last: whether floats of images stand in memory by pixel.
+        scratch: memory for stored values.
     """
 
-    dataset: Readable
+    dataset: ReadableDataset
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
-    volumes: Mapping[str, ArraySpec]
-    straight: frozenset[str]
+    arrays: Mapping[str, ArraySpec]
+    gpu_direct_fields: frozenset[str]
     batch_size: int
-    task_samples: int
-    mapping: MapFunction | None
+    map_function: MapFunction | None
     mixing: MixingSpec | None
-    on_bad: OnBadSample
+    on_bad_sample: OnBadSample
     verify: bool
     channels_last: bool
-    _free: deque[row_locator.Scratch] = field(default_factory=deque, repr=False, compare=False)
+    scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
 
-    def tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
-        """Rows of a field as they are delivered."""
-        how = self.images.get(name)
-        return torch.from_numpy(array) if how is None else how.engine.numbers.tensor(array)
+    @property
+    def has_batch_engine(self) -> bool:
+        """Whether an engine for whole batches makes some of the images."""
+        return any(image.batch_engine for image in self.images.values())
 
-    @contextmanager
-    def memory(self) -> Iterator[row_locator.Scratch]:
-        """Memory for stored values, this thread's alone for the `with` block. It outlives the threads of an epoch."""
-        lent = self.take()
-        try:
-            yield lent
-        finally:
-            self.give([lent])
+    def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+        """Rows of a field as the tensor that is delivered."""
+        image = self.images.get(name)
+        return torch.from_numpy(values) if image is None else image.cpu_engine.numbers.tensor(values)
 
-    def take(self) -> row_locator.Scratch:
-        """The same, until it is given back."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return row_locator.Scratch()
+    def array_layout(self, rows: int) -> ArrayLayout:
+        """The shape and dtype of the array of each field that workers make as one array of so many rows."""
+        layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        for name, kind in self.fields.items():
+            image, array = self.images.get(name), self.arrays.get(name)
+            if image is not None:
+                if image.recipe.size is not None and image.batch_engine is None:
+                    numbers = image.cpu_engine.numbers
+                    layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
+            elif kind.fixed and name not in self.gpu_direct_fields:
+                transformed = array is not None and not array.on_device
+                shape = array.recipe.out_shape if array is not None and transformed else kind.row_shape
+                layout[name] = ((rows, *shape), kind.row_dtype)
+        return layout
 
-    def give(self, memories: Sequence[row_locator.Scratch]) -> None:
-        """Takes memory back."""
-        self._free.extend(memories)
+    def reading_on_host(self) -> "BatchSpec":
+        """The same batches with no field read by the GPU."""
+        return replace(self, gpu_direct_fields=frozenset())
+
+
+def batch_spec(
+    dataset: ReadableDataset, options: BatchOptions, target: DeviceOptions, *, isolate: bool = False
+) -> BatchSpec:
+    """Build the specification; with `isolate` the batches are made in processes of their own.
+
+    Raises ConfigError for options that do not fit the dataset or one another.
+    """
+    fields = _chosen_fields(dataset, options.fields)
+    transforms = _transforms_by_field(dataset, fields, options.transforms)
+    # The worker needs the finished values where it hands them to the user's function or to another process.
+    needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
+    images = _image_specs(fields, transforms, target, needs_host)
+    finish_on_device = target.device.type != "cpu" and needs_host is None
+    fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
+    arrays = {
+        name: ArraySpec(ArrayRecipe.of(transforms[name], kind.row_shape), finish_on_device)
+        for name, kind in fixed_arrays.items()
+        if name in transforms
+    }
+    large = (name for name, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW)
+    mixing = mixing_spec(
+        options.mixing,
+        fields,
+        {name: image.recipe for name, image in images.items()},
+        on_device=finish_on_device or any(image.batch_engine for image in images.values()),
+    )
+    if mixing is not None and options.map_function is not None:
+        raise ConfigError("mixing and map do not go together: mix in the map function, or in the training loop")
+    return BatchSpec(
+        dataset=dataset,
+        fields=fields,
+        images=images,
+        arrays=arrays,
+        gpu_direct_fields=frozenset(large) if target.gpu_direct else frozenset(),
+        batch_size=options.batch_size,
+        map_function=options.map_function,
+        mixing=mixing,
+        on_bad_sample=options.on_bad_sample,
+        verify=options.verify,
+        channels_last=target.channels_last,
+    )
+
+
+def _image_specs(
+    fields: Mapping[str, Field],
+    transforms: Mapping[str, Sequence[Transform]],
+    target: DeviceOptions,
+    needs_host: str | None,
+) -> dict[str, ImageSpec]:
+    recipes = {
+        name: Recipe.of(transforms.get(name, ()), channels=kind.channels or 3, size=_image_size(kind))
+        for name, kind in fields.items()
+        if kind.kind == "image"
+    }
+    engine = choose(target.engine, target.device, list(recipes.values()), why_not=needs_host)
+    # Bytes are a quarter or half of what floats take to copy, and the GPU converts them faster.
+    copy_bytes = engine == "cpu" and target.device.type != "cpu" and needs_host is None
+    specs = {}
+    for name, recipe in recipes.items():
+        finished_on_device = copy_bytes and recipe.size is not None and recipe.affine is not None
+        cpu_engine = CpuEngine(
+            recipe.bytes() if finished_on_device else recipe,
+            channels=fields[name].channels or 3,
+            channels_last=target.channels_last,
+        )
+        specs[name] = ImageSpec(recipe, cpu_engine, None if engine == "cpu" else engine)
+    return specs
+
+
+def _image_size(kind: Field) -> tuple[int, int] | None:
+    return None if kind.shape is None else (kind.shape[0], kind.shape[1])
+
+
+def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dict[str, Field]:
+    chosen = list(dataset.fields if names is None else names)
+    if reserved := {*dataset.id_columns, "valid"} & set(chosen):
+        raise ConfigError(
+            f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose others by fields="
+        )
+    for name in chosen:
+        if name not in dataset.fields:
+            raise ConfigError(f"{dataset.path}: no field {name!r}; there are {', '.join(dataset.fields)}")
+    return {name: dataset.fields[name] for name in chosen}
+
+
+def _transforms_by_field(
+    dataset: ReadableDataset, fields: Mapping[str, Field], transforms: Transforms
+) -> Mapping[str, Sequence[Transform]]:
+    if transforms is None:
+        return {}
+    images = [name for name, kind in fields.items() if kind.kind == "image"]
+    arrays = [name for name, kind in fields.items() if kind.kind == "array" and kind.fixed]
+    if not isinstance(transforms, Mapping | Sequence):
+        raise ConfigError(f"transforms must be a list, or a dict of lists by field, got {transforms!r}")
+    if isinstance(transforms, Mapping):
+        for name in transforms:
+            if name not in images + arrays:
+                raise ConfigError(
+                    f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, its fields of "
+                    f"arrays of one shape {arrays}"
+                )
+        return transforms
+    candidates = images or arrays
+    if len(candidates) != 1:
+        raise ConfigError(
+            f"a list of transforms needs exactly one image field, or one of arrays; {dataset.path} has {candidates}: "
+            "give a dict"
+        )
+    return {candidates[0]: transforms}

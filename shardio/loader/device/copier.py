@@ -1,4 +1,4 @@
-"""Ways of tensors to a device: beside what the consumer does there, or before it goes on."""
+"""Copiers: how tensors reach a device, overlapping the consumer's work there where the device can do that."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, final
@@ -6,30 +6,29 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from ..batch.host_batch import Batch
-from ..workers.shared_buffers import map_nested
+from ..batch.host_batch import map_nested
+from ..batch.types import Batch
 
 
 class DeviceCopier(Protocol):
-    """How tensors come to a device."""
+    """Copies tensors to one device."""
 
     def __enter__(self) -> None:
-        """What is done from here on is done beside what the consumer does."""
+        """Work queued inside this block overlaps the consumer's."""
 
-    def __exit__(self, *_: object) -> None:
-        """Until here."""
+    def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device, or on its way there: its memory must stay as it is until `wait` is over."""
+        """Start to copy a tensor, and return it on the device. The original must not change until `wait` is over."""
 
     def mark(self) -> Any:
-        """Behind all that has been begun."""
+        """Return a mark behind all work queued so far."""
 
     def wait(self, mark: Any, batch: Batch) -> None:
-        """Has the consumer's work on the device wait until what was begun before `mark` is done."""
+        """Make the consumer's work on the device wait for the work queued before `mark`."""
 
     def done(self, mark: Any, *, block: bool) -> bool:
-        """Whether it is done; with `block` it waits until it is."""
+        """Whether the work queued before `mark` is done; with `block`, wait until it is."""
 
 
 @final
@@ -41,23 +40,20 @@ class HostCopier:
     def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Itself."""
         return tensor
 
     def mark(self) -> Any:
-        """Nothing is ever behind."""
+        return None
 
-    def wait(self, mark: Any, batch: Batch) -> None:
-        """Nothing to wait for."""
+    def wait(self, mark: Any, batch: Batch) -> None: ...
 
     def done(self, mark: Any, *, block: bool) -> bool:
-        """Always."""
         return True
 
 
 @final
 class CudaCopier:
-    """Copies on a stream of their own, from page-locked memory."""
+    """Copies on a CUDA stream of its own, from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -72,23 +68,22 @@ class CudaCopier:
         self._within.__exit__(None, None, None)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """On its way; memory that is not page-locked is copied before this returns."""
+        """Start to copy a tensor; memory that is not page-locked is copied before this returns."""
         return tensor.to(self._device, non_blocking=True)
 
     def mark(self) -> Any:
-        """An event."""
+        """Return an event behind all work queued on the stream."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait(self, mark: Any, batch: Batch) -> None:
-        """The current stream waits; the tensors' memory is not used again before its work on them is over."""
+        """Make the current stream wait. The tensors' memory is not reused before its work on them is over."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(mark)
         map_nested(batch, Tensor, lambda tensor: tensor.record_stream(current) if tensor.is_cuda else None)
 
     def done(self, mark: Any, *, block: bool) -> bool:
-        """Asks the event."""
         if block:
             mark.synchronize()
         return bool(mark.query())
@@ -96,7 +91,7 @@ class CudaCopier:
 
 @final
 class BlockingCopier:
-    """Any other device of torch: copies are over when they return."""
+    """Copies to any other device of torch: they are over when `copy` returns."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -106,22 +101,19 @@ class BlockingCopier:
     def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """On the device."""
         return tensor.to(self._device)
 
     def mark(self) -> Any:
-        """Nothing is behind."""
+        return None
 
-    def wait(self, mark: Any, batch: Batch) -> None:
-        """Nothing to wait for."""
+    def wait(self, mark: Any, batch: Batch) -> None: ...
 
     def done(self, mark: Any, *, block: bool) -> bool:
-        """Always."""
         return True
 
 
 def copier_to(device: torch.device) -> DeviceCopier:
-    """The way to a device."""
+    """The copier for a device."""
     if device.type == "cuda":
         return CudaCopier(device)
     return HostCopier() if device.type == "cpu" else BlockingCopier(device)

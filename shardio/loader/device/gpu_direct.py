@@ -1,7 +1,7 @@
 """Arrays read from files straight into a GPU's memory: GPUDirect Storage, through kvikio.
 
-Only where each row of a field stands in a file as it is delivered: arrays of one shape in uncompressed HDF5, tar and
-LMDB shards. Where the driver or the file system cannot, kvikio reads through host memory, which gains nothing.
+This works where each row of a field stands in a file as it is delivered: arrays of one shape in uncompressed HDF5, tar
+and LMDB shards. Where the driver or the file system cannot, kvikio reads through host memory, which gains nothing.
 """
 
 import contextlib
@@ -21,28 +21,34 @@ _MOST_FILES = 128  # each takes two descriptors
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A read under way: by run of rows the future and its bytes."""
+    """A read under way.
 
-    stored: FieldInFiles
+    Attributes:
+        field: what is read.
+        tensor: where it is read to.
+        runs: for each run of neighbouring rows its first row, the pending read, and its size in bytes.
+    """
+
+    field: FieldInFiles
     tensor: torch.Tensor
-    runs: list[tuple[int, Any, int]]
+    runs: "list[tuple[int, _PendingRead, int]]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A future that keeps its file open."""
+class _PendingRead:
+    """A read of kvikio's; it keeps its file open."""
 
     future: Any
     file: Any
 
     def get(self) -> int:
-        """Waits; the bytes that were read."""
+        """Wait for the read, and return how many bytes were read."""
         return int(self.future.get())
 
 
 @final
 class GpuDirect:
-    """Reads rows into tensors on a device.
+    """Reads rows from files into tensors on a device.
 
     Raises MissingDependency without kvikio. Warns where reads go through host memory.
     """
@@ -58,50 +64,50 @@ class GpuDirect:
         self._files: dict[str, Any] = {}
         # A stream of its own: memory that is new there has no work of others before it.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        if reason := _why_not(kvikio):
+        if reason := _reason_for_host_reads(kvikio):
             warnings.warn(
                 f"gpu_direct: {reason}; reads go through host memory, as slow as without it or slower", stacklevel=4
             )
 
-    def begin(self, stored: FieldInFiles) -> _Read:
-        """Starts reading; neighbours in a file are one read."""
-        dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype
+    def begin(self, field: FieldInFiles) -> _Read:
+        """Start to read a field; rows that are neighbours in a file are one read."""
+        dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
         with torch.cuda.stream(self._stream):
-            tensor = torch.empty(stored.shape, dtype=dtype, device=self._device)
+            tensor = torch.empty(field.shape, dtype=dtype, device=self._device)
         flat = tensor.reshape(len(tensor), -1).view(torch.uint8)
         size = flat.shape[1]
-        apart = (np.diff(stored.offsets) != size) | (np.diff(stored.which) != 0)
+        apart = (np.diff(field.offsets) != size) | (np.diff(field.files) != 0)
         breaks = (np.flatnonzero(apart) + 1).tolist()
-        read = _Read(stored, tensor, [])
+        read = _Read(field, tensor, [])
         try:
             for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
-                file = self._open(stored.paths[int(stored.which[start])])
+                file = self._open(field.paths[int(field.files[start])])
                 target = flat[start:stop].reshape(-1)
-                future = file.pread(target, target.numel(), int(stored.offsets[start]))
-                read.runs.append((start, _Kept(future, file), target.numel()))
+                future = file.pread(target, target.numel(), int(field.offsets[start]))
+                read.runs.append((start, _PendingRead(future, file), target.numel()))
         except BaseException:
             self.drop(read)
             raise
         return read
 
     def end(self, read: _Read) -> torch.Tensor:
-        """What was read, once it is there. ShardCorrupt where a file ends before."""
+        """Wait for a read, and return the field; ShardCorrupt where a file ends too early."""
         found = [(row, future.get(), size) for row, future, size in read.runs]
         for row, got, size in found:
             if got != size:
-                raise ShardCorrupt(f"{read.stored.where(row)}: {got} of {size} bytes could be read")
+                raise ShardCorrupt(f"{read.field.describe(row)}: {got} of {size} bytes could be read")
         if read.tensor.is_cuda:  # its memory is read into again only behind what is done with it now
             read.tensor.record_stream(torch.cuda.current_stream(self._device))
-        return read.stored.finish(read.tensor)
+        return read.field.finish(read.tensor)
 
     def drop(self, read: _Read) -> None:
-        """Waits for a read whose result nobody wants."""
+        """Wait for a read whose result is not needed: it must not write into memory that is used again."""
         for _, future, _ in read.runs:
             with contextlib.suppress(Exception):  # whatever it met, it no longer writes
                 future.get()
 
     def _open(self, path: str) -> Any:
-        """A file, opened once while it is among the last ones used; reads under way keep theirs open."""
+        """The file at `path`, which stays open while it is among those used last; pending reads keep theirs open."""
         file = self._files.pop(path, None) or self._kvikio.CuFile(path, "r")
         self._files[path] = file
         if len(self._files) > _MOST_FILES:
@@ -109,15 +115,15 @@ class GpuDirect:
         return file
 
 
-def check(device: torch.device, *, others: Sequence[str]) -> None:
-    """ConfigError where arrays cannot be read straight to the device; `others` are arguments that need them here."""
+def check_gpu_direct(device: torch.device, *, others: Sequence[str]) -> None:
+    """Raise ConfigError where arrays cannot be read straight to `device`; `others` are arguments that need the host."""
     if device.type != "cuda":
         raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
     if others:
         raise ConfigError(f"gpu_direct=True and {others[0]} do not go together: that needs the arrays on the host")
 
 
-def _why_not(kvikio: Any) -> str | None:
+def _reason_for_host_reads(kvikio: Any) -> str | None:
     """Why kvikio reads through host memory; None if it does not."""
     try:
         if not kvikio.cufile_driver.get("is_gds_available"):

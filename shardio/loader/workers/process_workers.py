@@ -1,14 +1,8 @@
-"""Producers: processes that make whole batches, in anonymous shared memory, for work that holds the GIL.
+"""Worker processes: they make whole batches in anonymous shared memory, for work that holds the GIL.
 
-    parent                                        producer p of P, for steps p, p + P, ...
-      ("epoch", number, plan, schedule)   -->     makes the steps' batches in its slots, one after the other
-      ("slot", number)                    -->     that slot's memory may be written again
-                                          <--     ("batch", epoch, slot, its used bytes, the batch with a Place for
-                                                   each tensor, stored bytes, bad samples, seconds)
-                                          <--     ("error", epoch, the error)
-
-A slot is a memfd: no name, so nothing stays behind whatever is killed. A producer dies with its parent. What is pickled
-here comes from this job's own processes, never from data.
+Worker w of W makes the steps w, w + W, ... of an epoch; `messages` shows what the two sides send each other, and
+`worker_process` is the other end. A shared buffer is a memfd: it has no name, so nothing stays behind whatever is
+killed. A worker dies with its parent.
 """
 
 import multiprocessing
@@ -18,7 +12,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from dataclasses import replace
+from typing import final
 
 import numpy as np
 
@@ -27,31 +22,36 @@ from ...order.interleave import AnyPlan
 from ...order.plan import Schedule
 from ...system import processes
 from ...system.timing import StageClock
-from ..batch.batches import Collator
-from ..batch.host_batch import Batch, BatchResult, HostBatch
-from .shared_buffers import ProgressNote, TensorLocation, map_nested, new_shared_buffer
-from .worker_process import produce
+from ..batch.host_batch import BatchResult, HostBatch, map_nested
+from ..batch.spec import BatchSpec
+from ..batch.types import Batch
+from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed
+from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
+from .worker_process import run_worker
 
 _JOIN_SECONDS = 2.0
 
 
 @final
 class WorkerProcesses:
-    """Producer processes of one loader; they outlive its epochs.
+    """The worker processes of one loader; they outlive its epochs.
 
     Args:
-        make: gives each producer its collator; pickled, so a module's function or a partial of one.
-        count: processes.
-        slots: batches that each may have made ahead.
+        build_spec: builds the specification of the batches in each worker; pickled, so a function of a module or a
+            partial of one.
+        count: how many processes.
+        buffers: how many batches each may have made ahead.
         timeout: seconds to wait for a batch before PipelineStalled.
-        name: in messages.
+        name: the loader's name in messages.
+
+    Raises ConfigError where they cannot be started.
     """
 
     def __init__(
-        self, make: Callable[[], Collator], *, count: int, slots: int, timeout: float, name: str = "shardio"
+        self, build_spec: Callable[[], BatchSpec], *, count: int, buffers: int, timeout: float, name: str = "shardio"
     ) -> None:
         try:
-            pickle.dumps(make)
+            pickle.dumps(build_spec)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"isolate=True starts processes, and what they work with must be picklable (a function of a module, "
@@ -59,181 +59,190 @@ class WorkerProcesses:
             ) from error
         if multiprocessing.current_process().daemon:
             raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing may not")
-        self._name, self._timeout = name, timeout
+        self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
-        self.members = [_WorkerProcess(make, slots, f"{name} producer {number}") for number in range(count)]
+        self.members = [_WorkerProcess(build_spec, buffers, f"{name} worker {number}") for number in range(count)]
         weakref.finalize(self, _end, self.members, self._pid)
 
     @property
     def usable(self) -> bool:
-        """Whether all are there, and are this process's: after a fork they are the parent's."""
-        return self._pid == os.getpid() and all(producer.process.is_alive() for producer in self.members)
+        """Whether all of them run, and belong to this process: after a fork they are the parent's."""
+        return self._pid == os.getpid() and all(member.alive for member in self.members)
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "ProcessSteps":
-        """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
+    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
+        """Start on the batches of `schedule`; what is left of an older epoch is dropped."""
         self.epoch += 1
-        for number, producer in enumerate(self.members):
-            producer.drain()
-            producer.send(("epoch", self.epoch, plan, schedule, number, len(self.members)))
-        return ProcessSteps(self, self.epoch, len(schedule), clock, self._timeout)
+        for number, member in enumerate(self.members):
+            member.drain()
+            member.send(StartEpoch(self.epoch, plan, schedule, first=number, stride=len(self.members)))
+        return ProcessPipeline(self, self.epoch, len(schedule), clock, self._timeout)
 
 
 @final
-class ProcessSteps(Iterator[list[BatchResult]]):
-    """One epoch's batches and their stored bytes, in order: what `Pipeline` is for threads."""
+class ProcessPipeline(Iterator[list[BatchResult]]):
+    """One epoch's batches from worker processes, in order; `Pipeline` is the same for threads."""
 
-    def __init__(self, producers: WorkerProcesses, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
+    def __init__(self, workers: WorkerProcesses, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
         self.waited = 0.0
         self.idle = 0.0
-        self._producers, self._epoch, self._steps = producers, epoch, steps
+        self._workers, self._epoch, self._steps = workers, epoch, steps
         self._clock, self._timeout = clock, timeout
         self._step = 0
         self._closed = False
         self._pid = os.getpid()
 
     def __next__(self) -> list[BatchResult]:
-        """The next batch, alone in a list; ProducerDied, PipelineStalled, PipelineClosed, or what a producer raised."""
+        """The next batch, alone in a list. Raises WorkerDied, PipelineStalled, PipelineClosed, or a worker's error."""
         if self._pid != os.getpid():
             raise PipelineClosed("begun before this process was forked")
-        if self._closed or self._producers.epoch != self._epoch:
+        if self._closed or self._workers.epoch != self._epoch:
             raise PipelineClosed("closed, or a newer loop over the same loader has begun")
         if self._step == self._steps:
             raise StopIteration
-        members = self._producers.members
+        members = self._workers.members
         for member in members:
             member.give_back()
-        producer = members[self._step % len(members)]
+        worker = members[self._step % len(members)]
         begun = time.monotonic()
         try:
-            message = producer.receive(self._epoch, self._timeout)
+            message = worker.receive(self._epoch, self._timeout)
         except PipelineStalled:
-            producer.end()  # it hangs: the next loop gets new ones
-            producer.join()
+            worker.end()  # it hangs: the next loop gets new workers
+            worker.join()
             raise
         finally:
             self.waited += time.monotonic() - begun
-        if message[0] == "error":
-            raise message[2]
-        _, _, number, used, where, size, bad, seconds = message
-        self._clock.add(seconds)
+        if isinstance(message, WorkerFailed):
+            raise message.error
+        self._clock.add(message.stage_seconds)
         self._step += 1
-        return [HostBatch(producer.batch(number, used, where), size, bad)]
+        return [worker.batch(message)]
 
     @property
     def ready(self) -> bool:
         """Whether the next batch is there."""
-        members = self._producers.members
-        return self._closed or members[self._step % len(members)].waiting
+        members = self._workers.members
+        return self._closed or members[self._step % len(members)].has_message
 
     def resize(self, threads: int, depth: int) -> None:
-        """Processes stay as many as they are."""
+        """Do nothing: the number of processes stays."""
 
     def close(self) -> None:
-        """Delivers nothing more. The producers stay for the next epoch."""
+        """Deliver nothing more. The processes stay for the next epoch."""
         self._closed = True
 
 
 @final
 class _WorkerProcess:
-    """The parent's end of one producer."""
+    """The loader's end of one worker process."""
 
-    def __init__(self, make: Callable[[], Collator], slots: int, name: str) -> None:
-        self.name = name
-        self._slots, self._note = [new_shared_buffer(name) for _ in range(slots)], ProgressNote(new_shared_buffer(name))
+    def __init__(self, build_spec: Callable[[], BatchSpec], buffers: int, name: str) -> None:
+        self._name = name
+        self._buffers = [new_shared_buffer(name) for _ in range(buffers)]
+        self._note = ProgressNote(new_shared_buffer(name))
         self._pipe, theirs = processes.CONTEXT.Pipe()
-        self.process = processes.CONTEXT.Process(
-            target=produce, args=(make, theirs, self._slots, self._note), name=name, daemon=True
+        self._process = processes.CONTEXT.Process(
+            target=run_worker, args=(build_spec, theirs, self._buffers, self._note), name=name, daemon=True
         )
-        processes.start(self.process)
+        processes.start(self._process)
         theirs.close()
         self._lent = 0
-        # Slots come back when the garbage collector says so, in whatever thread: they wait here for the next send.
-        self._back: deque[int] = deque()
+        # Buffers come back when the garbage collector says so, in whatever thread: they wait here for the next send.
+        self._returned: deque[int] = deque()
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
+    def send(self, message: ToWorker) -> None:
+        """Send a message; WorkerDied if the process is gone."""
         try:
             self._pipe.send(message)
         except OSError as error:
             raise self._died() from error
 
-    def receive(self, epoch: int, timeout: float) -> tuple[Any, ...]:
-        """The next message of this epoch; what is left of older ones gives its slot back."""
+    def receive(self, epoch: int, timeout: float) -> FromWorker:
+        """The next message of this epoch; batches of older ones give their buffers back."""
         deadline = time.monotonic() + timeout
         while True:
             self.give_back()
             if not self._pipe.poll(max(0.0, min(0.1, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise PipelineStalled(
-                        f"{self.name} (process {self.process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
+                        f"{self._name} (process {self._process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
                     )
                 continue
             try:
-                message: tuple[Any, ...] = self._pipe.recv()
+                message: FromWorker = self._pipe.recv()
             except (EOFError, OSError) as error:
                 raise self._died() from error
-            if message[1] == epoch:
+            if message.epoch == epoch:
                 return message
-            self._dropped(message)
+            self._drop(message)
 
     @property
-    def waiting(self) -> bool:
-        """Whether it has sent something."""
+    def has_message(self) -> bool:
+        """Whether the worker has sent something."""
         try:
             return self._pipe.poll()
         except OSError:
             return True  # `receive` says what has become of it
 
     def drain(self) -> None:
-        """Takes what is left of an older epoch, or the producer could not send it, nor hear of the new one."""
+        """Take the messages of an older epoch, or the worker could not send them, nor hear of the new one."""
         try:
             while self._pipe.poll():
-                self._dropped(self._pipe.recv())
+                self._drop(self._pipe.recv())
         except (EOFError, OSError) as error:
             raise self._died() from error
 
-    def _dropped(self, message: tuple[Any, ...]) -> None:
-        if message[0] == "batch":
-            self._back.append(message[2])
+    def _drop(self, message: FromWorker) -> None:
+        if isinstance(message, BatchReady):
+            self._returned.append(message.buffer)
             self._lent += 1
 
-    def batch(self, number: int, used: int, where: dict[str, Any]) -> Batch:
-        """The batch in a slot. Its memory goes back when nobody refers to the batch any more."""
-        memory = self._slots[number].reach(used)
+    def batch(self, message: BatchReady) -> HostBatch:
+        """The batch in a buffer. The buffer goes back once nothing refers to the batch any more."""
+        number = message.buffer
+        memory = self._buffers[number].reach(message.used)
         self._lent += 1
-        if self._lent == len(self._slots):
-            # The consumer keeps batches: it gets a copy, or the producer would wait for ever.
-            memory = memory[:used].copy()
-            self._back.append(number)
+        if self._lent == len(self._buffers):
+            # The consumer keeps batches: it gets a copy, or the worker would wait for ever.
+            memory = memory[: message.used].copy()
+            self._returned.append(number)
             self.give_back()
         else:
-            # Behind a memoryview every view keeps `loan` itself alive, see `buffers`.
+            # Behind a memoryview every view keeps `memory` itself alive, see `memory.BufferPool`.
             memory = np.frombuffer(memory.data, np.uint8)
-            weakref.finalize(memory, self._back.append, number).atexit = False
-        batch: Batch = map_nested(where, TensorLocation, lambda place: place.view(memory))
-        return batch
+            weakref.finalize(memory, self._returned.append, number).atexit = False
+        batch: Batch = map_nested(message.batch.batch, TensorLocation, lambda location: location.view(memory))
+        return replace(message.batch, batch=batch)
 
     def give_back(self) -> None:
-        """Tells the producer which slots nobody refers to any more."""
-        while self._back:
+        """Tell the worker which buffers nothing refers to any more."""
+        while self._returned:
             self._lent -= 1
-            self.send(("slot", self._back.popleft()))
+            self.send(BufferFree(self._returned.popleft()))
 
     def _died(self) -> WorkerDied:
-        self.process.join(_JOIN_SECONDS)
-        return WorkerDied(f"{self.name} (process {self.process.pid}) died: exit code {self.process.exitcode}")
+        self._process.join(_JOIN_SECONDS)
+        return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {self._process.exitcode}")
 
     def end(self) -> None:
-        self.process.kill()  # it holds nothing that would want to be put in order
+        """Kill the process: it holds nothing that has to be put in order."""
+        self._process.kill()
         self._pipe.close()
 
     def join(self) -> None:
-        self.process.join(_JOIN_SECONDS)
+        """Wait for the process to end."""
+        self._process.join(_JOIN_SECONDS)
 
 
 def _end(members: list[_WorkerProcess], pid: int) -> None:
     if os.getpid() == pid:
-        for producer in members:
-            producer.end()
-        for producer in members:
-            producer.join()
+        for member in members:
+            member.end()
+        for member in members:
+            member.join()

@@ -1,13 +1,12 @@
-"""Shared memory without a name, and tensors in it: what producers hand batches over in."""
+"""Shared memory without a name, and tensors in it: how worker processes hand over batches."""
 
 import math
 import mmap
 import os
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +14,11 @@ from numpy.typing import NDArray
 
 _PAGE = 4096
 _ALIGN = 64  # bytes: where tensors may begin
-_STAGE = 64  # bytes: of a note, for the stage's name
-
-T = TypeVar("T")
+_STAGE = 64  # bytes of a note that hold the stage's name
 
 
 class SharedBuffer:
-    """Shared memory of one batch, on either side; passed on to a process that is being started."""
+    """Shared memory of one batch, as either process sees it. Pass it to a process that is being started."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -30,10 +27,10 @@ class SharedBuffer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # DupFd must be made here, while the process is being started: made earlier it is served by a named socket.
-        return _slot, (DupFd(self.handle),)
+        return _attach, (DupFd(self.handle),)
 
     def reach(self, size: int) -> NDArray[np.uint8]:
-        """The memory, mapped to `size` bytes at least; the file grows if it has to."""
+        """Return the memory, mapped to at least `size` bytes; the file grows if it has to."""
         if size > len(self.memory):
             if os.fstat(self.handle).st_size < size:
                 os.ftruncate(self.handle, -(-size // _PAGE) * _PAGE)
@@ -42,25 +39,25 @@ class SharedBuffer:
 
 
 class ProgressNote:
-    """What a producer is doing, in memory that its parent reads when nothing comes any more."""
+    """What a worker process is doing, in memory that the loader reads when no batch comes any more."""
 
-    def __init__(self, slot: SharedBuffer) -> None:
-        self._slot = slot
-        self._memory = slot.reach(_PAGE)
+    def __init__(self, buffer: SharedBuffer) -> None:
+        self._buffer = buffer
+        self._memory = buffer.reach(_PAGE)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProgressNote, (self._slot,)
+        return ProgressNote, (self._buffer,)
 
     def task(self, text: str) -> None:
-        """Says what is being made."""
+        """Write down the task."""
         self._write(text, _STAGE, _PAGE)
 
     def stage(self, name: str) -> None:
-        """Says which stage it is in."""
+        """Write down the stage of the task."""
         self._write(name, 0, _STAGE)
 
     def read(self) -> str:
-        """Both; words for it if it has not come to anything yet."""
+        """Return stage and task in words."""
         stage, task = (
             bytes(part).split(b"\0")[0].decode(errors="replace") for part in np.split(self._memory, [_STAGE])
         )
@@ -72,22 +69,22 @@ class ProgressNote:
 
 
 def new_shared_buffer(name: str) -> SharedBuffer:
-    """Memory of its own, empty so far; `name` is for those who look at /proc."""
+    """A new, empty buffer; `name` shows in /proc."""
     return SharedBuffer(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC))
 
 
-def _slot(handle: Any) -> SharedBuffer:
+def _attach(handle: Any) -> SharedBuffer:
     return SharedBuffer(handle.detach())
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLocation:
-    """Where a tensor is in a slot.
+    """Where a tensor stands in a shared buffer.
 
     Attributes:
-        start: its first byte.
-        shape, dtype: its own.
-        order: where each axis is among those in memory, the slowest first; () where that is their own order.
+        start: the offset of its first byte.
+        shape, dtype: as it stands in memory.
+        order: for each axis of the tensor its place among the axes in memory, slowest first; () if they agree.
     """
 
     start: int
@@ -97,18 +94,18 @@ class TensorLocation:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, start: int) -> "tuple[TensorLocation, torch.Tensor]":
-        """The place of a tensor, and its values as they are to stand there: the layout stays."""
+        """The location of a tensor that is put at `start`, and its values as they stand there; strides are kept."""
         strides = tensor.stride()
         axes = sorted(range(tensor.dim()), key=lambda axis: strides[axis], reverse=True)
-        turned = tensor.permute(axes)
-        if axes == sorted(axes) or not turned.is_contiguous():
+        in_memory = tensor.permute(axes)
+        if axes == sorted(axes) or not in_memory.is_contiguous():
             return cls(start, tuple(tensor.shape), tensor.dtype), tensor.contiguous()
         order = tuple(axes.index(axis) for axis in range(tensor.dim()))
-        return cls(start, tuple(turned.shape), tensor.dtype, order), turned
+        return cls(start, tuple(in_memory.shape), tensor.dtype, order), in_memory
 
     @property
-    def next(self) -> int:
-        """Where another tensor may begin."""
+    def end(self) -> int:
+        """The offset at which another tensor may begin."""
         return self.start + -(-self._size // _ALIGN) * _ALIGN
 
     @property
@@ -116,17 +113,6 @@ class TensorLocation:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, memory: NDArray[np.uint8]) -> torch.Tensor:
-        """The tensor, in a slot's memory."""
+        """The tensor in a buffer's memory."""
         tensor = torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
         return tensor.permute(self.order) if self.order else tensor
-
-
-def map_nested(value: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
-    """The same value with `change(x)` in place of every `x` of that kind in its dicts, lists and tuples."""
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: map_nested(item, kind, change) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map_nested(item, kind, change) for item in value)
-    return value

@@ -1,9 +1,9 @@
-"""How many threads work and how many batches are made ahead: decided from what was measured, one step at a time.
+"""The number of working threads and prefetched batches, chosen from measurements one change at a time.
 
-A consumer that hardly waits is left in peace. One that waits while workers wait for room gets more batches ahead. One
-that waits for busy workers gets another setting tried, between two windows of the present one, and if it was faster
-than both it stays: more threads are not always faster where they take turns holding the interpreter's lock, nor are
-more batches ahead where fewer of them stay in the processor's cache.
+If the consumer hardly waits, nothing changes. If it waits while workers wait for room, more batches are prefetched. If
+it waits for busy workers, another setting is tried between two windows of the current one, and kept if it was faster
+than both: more threads are not always faster where they take turns holding the GIL, nor are more prefetched batches
+where fewer of them stay in the processor's cache.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from typing import TypeAlias, final
 ENOUGH_SECONDS = 0.4
 ENOUGH_BATCHES = 8
 PATIENCE = 0.02  # share of time that a consumer may wait without being starved
-IDLE = 0.1  # share of the workers' time: above it they wait for room
-BETTER = 1.04  # a rate that is this much higher is no noise
-REST = 50  # decisions without a trial after a round of them; twice as many after each round that brought nothing
+IDLE = 0.1  # share of the workers' time above which they are waiting for room
+BETTER = 1.04  # a rate that is higher by this factor is not noise
+REST = 50  # windows without a trial after a round of trials; doubled after each round that brought nothing
 MOST_REST = 1600
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Workers that may be busy at once, and batches that are made ahead of the consumer."""
+    """The number of workers that may be busy at once, and of batches made ahead of the consumer."""
 
     threads: int
     prefetch: int
@@ -29,11 +29,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was measured since the last decision.
+    """The measurements since the last decision.
 
     Attributes:
         seconds: wall time.
-        batches: delivered.
+        batches: batches delivered.
         waited: seconds that the consumer waited for them.
         idle: seconds that the active workers waited for room, added up.
     """
@@ -44,7 +44,7 @@ class Window:
     idle: float = 0.0
 
     def plus(self, other: "Window") -> "Window":
-        """Both together."""
+        """The sum of both."""
         return Window(
             self.seconds + other.seconds,
             self.batches + other.batches,
@@ -54,7 +54,7 @@ class Window:
 
     @property
     def enough(self) -> bool:
-        """Whether a decision can rest on it."""
+        """Whether there is enough to decide from."""
         return self.seconds >= ENOUGH_SECONDS and self.batches >= ENOUGH_BATCHES
 
 
@@ -75,13 +75,13 @@ def _fewer_ahead(setting: Setting) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A setting between two measurements of the one before.
+    """A setting on trial, between two measurements of the previous one.
 
     Attributes:
-        setting: the one on trial.
-        before: the one to fall back on.
-        rate: batches per second of `before`, then, once that is known, of `setting`.
-        measured: whether it is known.
+        setting: the setting on trial.
+        before: the setting to fall back on.
+        rate: batches per second of `before`; of `setting` once `measured`.
+        measured: whether the rate of `setting` is known.
     """
 
     setting: Setting
@@ -92,12 +92,12 @@ class _Trial:
 
 @final
 class Tuner:
-    """Settles on a setting, and looks again now and then for as long as the consumer is starved.
+    """Finds a setting, and tries others now and then for as long as the consumer is starved.
 
     Args:
-        start: to begin with; its threads are also the most.
-        most_prefetch: batches ahead that memory allows.
-        threads, prefetch: which of the two it may change.
+        start: the first setting; its threads are also the most.
+        most_prefetch: how many prefetched batches memory allows.
+        threads, prefetch: whether each of them may change.
     """
 
     def __init__(self, start: Setting, *, most_prefetch: int, threads: bool, prefetch: bool) -> None:
@@ -105,20 +105,20 @@ class Tuner:
         self._most_threads = start.threads
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
         self._ceiling = self._most_prefetch  # lower for a while where fewer batches ahead were faster
-        moves: list[tuple[Adjustment, bool]] = [
+        adjustments: list[tuple[Adjustment, bool]] = [
             (_more_threads, threads),
             (_fewer_threads, threads),
             (_fewer_ahead, prefetch),
         ]
-        self._moves = [move for move, allowed in moves if allowed]
-        self._round = self._moves
+        self._adjustments = [adjustment for adjustment, allowed in adjustments if allowed]
+        self._round = self._adjustments
         self._window = Window()
         self._trial: _Trial | None = None
         self._rest = 0
         self._next_rest = REST
 
-    def note(self, window: Window) -> Setting:
-        """Takes in a measurement, and says what to do from here on."""
+    def record(self, window: Window) -> Setting:
+        """Record a measurement, and return the setting to use from now on."""
         self._window = self._window.plus(window)
         if self._window.enough:
             whole, self._window = self._window, Window()
@@ -136,12 +136,12 @@ class Tuner:
         if self._rest:
             self._rest -= 1
             if not self._rest:
-                self._round, self._ceiling = self._moves, self._most_prefetch
+                self._round, self._ceiling = self._adjustments, self._most_prefetch
             return self.setting
         return self._try(rate)
 
     def _try(self, rate: float) -> Setting:
-        """Puts the next move of this round on trial."""
+        """Put the next adjustment of this round on trial."""
         while self._round:
             setting = self._round[0](self.setting)
             setting = replace(setting, threads=min(setting.threads, self._most_threads))
@@ -153,7 +153,7 @@ class Tuner:
         return self.setting
 
     def _judge(self, trial: _Trial, rate: float) -> Setting:
-        """Was it faster than before, and than after? The first seconds are slow, whatever the setting."""
+        """Keep a setting that was faster than both before and after: the first seconds are slow anyway."""
         self._trial = None
         slower, faster = (rate, trial.rate) if trial.measured else (trial.rate, rate)
         if faster < BETTER * slower:

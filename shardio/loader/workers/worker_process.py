@@ -1,4 +1,4 @@
-"""A producer: the process at the other end of `isolation`."""
+"""A worker process: makes whole batches in shared buffers. `process_workers` is the other end."""
 
 import pickle
 from collections import deque
@@ -14,102 +14,112 @@ from ...order.interleave import AnyPlan
 from ...order.plan import Schedule
 from ...system import processes
 from ...system.timing import StageClock
-from ..batch.batches import Collator
-from ..batch.host_batch import HostBatch
-from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation, map_nested
+from ..batch.host_batch import HostBatch, map_nested
+from ..batch.job import BatchJob, job_size
+from ..batch.rows import BatchRows
+from ..batch.spec import BatchSpec
+from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, WorkerFailed
+from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """What a producer works on: its steps of an epoch."""
+class _Epoch:
+    """The steps of an epoch that this worker makes."""
 
-    epoch: int
+    number: int
     plan: AnyPlan
     schedule: Schedule
     steps: Iterator[int]
 
 
-def produce(
-    make: Callable[[], Collator], pipe: "Connection[Any, Any]", slots: list[SharedBuffer], note: ProgressNote
+def run_worker(
+    build_spec: Callable[[], BatchSpec], pipe: "Connection[Any, Any]", buffers: list[SharedBuffer], note: ProgressNote
 ) -> None:
-    """A producer: makes batches while it has an epoch and a free slot, and listens in between."""
+    """Make batches while there is an epoch and a free buffer, and listen in between; return when the loader is gone."""
     processes.die_with_parent()
     torch.set_num_threads(1)
-    free = deque(range(len(slots)))
-    collator: Collator | None = None
-    task: _Task | None = None
+    free = deque(range(len(buffers)))
+    spec: BatchSpec | None = None
+    epoch: _Epoch | None = None
     while True:
-        step = next(task.steps, None) if task is not None and free else None
+        step = next(epoch.steps, None) if epoch is not None and free else None
         while step is None or pipe.poll():
             try:
                 message = pipe.recv()
-            except (EOFError, OSError):  # the parent has closed its end, or is gone
+            except (EOFError, OSError):  # the loader has closed its end, or is gone
                 return
-            if message[0] == "slot":
-                free.append(message[1])
-            else:
-                _, epoch, plan, schedule, first, every = message
-                task, step = _Task(epoch, plan, schedule, iter(range(first, len(schedule), every))), None
-            if step is None and task is not None and free:
-                step = next(task.steps, None)
-        if task is None:
+            match message:
+                case BufferFree(number):
+                    free.append(number)
+                case StartEpoch():
+                    steps = iter(range(message.first, len(message.schedule), message.stride))
+                    epoch, step = _Epoch(message.number, message.plan, message.schedule, steps), None
+            if step is None and epoch is not None and free:
+                step = next(epoch.steps, None)
+        if epoch is None:
             continue
         number = free.popleft()
         try:
-            collator = collator or make()
+            spec = spec or build_spec()
             clock = StageClock(note.stage)
-            used, made = _make(collator, task, step, slots[number], note, clock)
-            message = ("batch", task.epoch, number, used, made.batch, made.size, made.bad, clock.seconds())
-            _send(pipe, message)
+            used, batch = _make(spec, epoch, step, buffers[number], note, clock)
+            _send(pipe, BatchReady(epoch.number, number, used, batch, clock.seconds()))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
-            _send(pipe, ("error", task.epoch, _portable(error)))
-            task = None
+            _send(pipe, WorkerFailed(epoch.number, _picklable(error)))
+            epoch = None
             free.append(number)
 
 
-def _send(pipe: "Connection[Any, Any]", message: tuple[Any, ...]) -> None:
-    """Sends by value: the pipe's own `send` would put what tensors are left into named shared memory."""
+def _send(pipe: "Connection[Any, Any]", message: FromWorker) -> None:
+    """Send by value: the pipe's own `send` would put the tensors that are left into named shared memory."""
     pipe.send_bytes(pickle.dumps(message))
 
 
 def _make(
-    collator: Collator, task: _Task, step: int, slot: SharedBuffer, note: ProgressNote, clock: StageClock
+    spec: BatchSpec, epoch: _Epoch, step: int, buffer: SharedBuffer, note: ProgressNote, clock: StageClock
 ) -> tuple[int, HostBatch]:
-    """Makes a batch in a slot: bytes used of the slot, and the batch with a Place for each tensor."""
-    arrays = {}
+    """Make a batch in a buffer. Return the bytes used, and the batch with a TensorLocation for each tensor."""
+    locations = {}
     end = 0
-    for name, (shape, dtype) in collator.slots.items():
-        arrays[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
-        end = arrays[name].next
-    memory = slot.reach(end)
-    views = {name: place.view(memory).numpy() for name, place in arrays.items()}
-    job = collator.job(task.plan, task.schedule.part(task.plan, step), task.schedule.tail == "pad", clock, views)
-    for run in job.tasks:
-        note.task(f"{run}")
-        run()
+    for name, (shape, dtype) in spec.array_layout(spec.batch_size).items():
+        locations[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
+        end = locations[name].end
+    memory = buffer.reach(end)
+    rows = BatchRows(
+        spec,
+        epoch.plan,
+        epoch.schedule.part(epoch.plan, step),
+        {name: location.view(memory).numpy() for name, location in locations.items()},
+        mark_valid=epoch.schedule.tail == "pad",
+        clock=clock,
+    )
+    job = BatchJob(rows, job_size(spec, threads=1, one_batch=True).task_samples)
+    for task in job.tasks:
+        note.task(str(task))
+        task()
     (made,) = job.result()
     if isinstance(made, Exception):
         raise made
-    loose: list[tuple[TensorLocation, torch.Tensor]] = []
+    outside: list[tuple[TensorLocation, torch.Tensor]] = []
 
-    def stow(tensor: torch.Tensor) -> TensorLocation:
+    def locate(tensor: torch.Tensor) -> TensorLocation:
         nonlocal end
-        place, tensor = TensorLocation.of(tensor.detach().resolve_conj().resolve_neg(), end)
-        start = tensor.data_ptr() - memory.ctypes.data
-        if start >= 0 and start + tensor.nbytes <= len(memory):
-            return replace(place, start=start)
-        loose.append((replace(place, order=()), tensor))  # made elsewhere, by the user's function for one
-        end = place.next
-        return place
+        location, values = TensorLocation.of(tensor.detach().resolve_conj().resolve_neg(), end)
+        start = values.data_ptr() - memory.ctypes.data
+        if start >= 0 and start + values.nbytes <= len(memory):
+            return replace(location, start=start)
+        outside.append((replace(location, order=()), values))  # made elsewhere, by the user's function for one
+        end = location.end
+        return location
 
-    batch = map_nested(made.batch, torch.Tensor, stow)
-    memory = slot.reach(end)
-    for place, tensor in loose:
-        place.view(memory)[...] = tensor
-    return end, replace(made, batch=batch)
+    located = map_nested(made.batch, torch.Tensor, locate)
+    memory = buffer.reach(end)
+    for location, values in outside:
+        location.view(memory)[...] = values
+    return end, replace(made, batch=located)
 
 
-def _portable(error: BaseException) -> BaseException:
+def _picklable(error: BaseException) -> BaseException:
     """The error itself if it can be sent, else its words."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own, and only to see whether it survives

@@ -1,141 +1,156 @@
-"""What makes a loader's batches: threads or processes, how many of them, and how far ahead of the consumer."""
+"""The workers of a loader: threads or processes, how many of them, and how far ahead of the consumer."""
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TypeAlias, final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final
 
 from ...order.interleave import AnyPlan
 from ...order.plan import Schedule
 from ...system.timing import StageClock
-from ..batch.batches import Collator
 from ..batch.host_batch import BatchResult
-from ..batch.job import BatchJob
+from ..batch.job import epoch_jobs, job_size
+from ..batch.memory import BatchMemory
 from ..batch.spec import BatchSpec
 from .pipeline import Pipeline
-from .process_workers import ProcessSteps, WorkerProcesses
+from .process_workers import WorkerProcesses
 from .tuning import Setting, Tuner, Window
-
-Steps: TypeAlias = Pipeline[list[BatchResult]] | ProcessSteps
-"""Batches in order, some at a time."""
 
 MOST_PREFETCH = 32  # batches
 PREFETCH_BYTES = 1 << 30
 
 
 @final
-class Workers:
-    """The workers of one loader; what they have settled on outlives its epochs.
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """Who makes the batches.
 
-    Args:
-        make: gives a collator, for `threads` workers that share it and page-locked memory, or not, `pin`.
-        batch_size: samples of a batch.
-        threads: of this rank; processes with `isolate`.
-        prefetch: batches made ahead; None is settled by measuring.
-        settle: whether fewer threads may be tried.
+    Attributes:
+        threads: threads of this rank, or processes with `isolate`.
+        prefetch: batches made ahead; None settles it by measuring.
+        tune_threads: whether fewer threads may be tried.
         isolate: processes instead of threads.
-        pin: page-lock the memory of batches.
-        held: batches whose memory is still read when they have been handed over.
+        pin: whether to page-lock the memory of batches.
+        held: how many batches are still read after they have been handed over.
         timeout: seconds to wait for a batch.
-        name: of the threads, and in messages.
+        name: names the threads, and the loader in messages.
     """
 
-    def __init__(
-        self,
-        make: Callable[..., Collator],
-        batch_size: int,
-        *,
-        threads: int,
-        prefetch: int | None,
-        settle: bool,
-        isolate: bool,
-        pin: bool,
-        held: int,
-        timeout: float,
-        name: str,
-    ) -> None:
-        self.threads = threads
-        self._collator = make(threads=threads, pin=pin)
-        self._held = held
-        self._make = partial(make, threads=1, pin=False, single=True)
-        self._timeout, self._name = timeout, name
-        self._isolate = isolate
-        self._producers: WorkerProcesses | None = None
-        most = PREFETCH_BYTES * self._collator.steps // max(1, self._collator.job_bytes)
-        ahead = prefetch or max(2, -(-threads * self._collator.making.task_samples // batch_size), self._collator.steps)
+    threads: int
+    prefetch: int | None
+    tune_threads: bool
+    isolate: bool
+    pin: bool
+    held: int
+    timeout: float
+    name: str
+
+
+class BatchPipeline(Protocol):
+    """Batches in order, some at a time: a `Pipeline` of threads or a `ProcessPipeline`.
+
+    Attributes:
+        waited: seconds that the consumer has waited.
+        idle: seconds that workers have waited for room or for tasks, added up.
+    """
+
+    waited: float
+
+    @property
+    def idle(self) -> float: ...
+
+    def __next__(self) -> list[BatchResult]: ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next batches are there, so that asking for them takes no time."""
+
+    def resize(self, threads: int, depth: int) -> None:
+        """Let `threads` of the workers work on at most `depth` jobs at once."""
+
+    def close(self) -> None:
+        """End the epoch; may be called twice."""
+
+
+@final
+class Workers:
+    """The workers of one loader. The setting that they have found outlives its epochs.
+
+    Args:
+        spec: the batches to make.
+        build_spec: builds the same specification in a process of its own; used with `isolate`.
+        options: see `WorkerOptions`.
+    """
+
+    def __init__(self, spec: BatchSpec, build_spec: Callable[[], BatchSpec], options: WorkerOptions) -> None:
+        self.threads = options.threads
+        self._spec, self._build_spec, self._options = spec, build_spec, options
+        self._size = size = job_size(spec, options.threads)
+        self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=options.pin)
+        self._processes: WorkerProcesses | None = None
+        fitting = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
+        batches_of_tasks = -(-options.threads * size.task_samples // spec.batch_size)  # a task for each thread
+        prefetch = options.prefetch or max(2, batches_of_tasks, size.batches)
         self._tuner = Tuner(
-            Setting(threads, ahead),
-            most_prefetch=max(ahead, min(MOST_PREFETCH * self._collator.steps, most)),
-            threads=settle and not isolate,
-            prefetch=prefetch is None and not isolate,
+            Setting(options.threads, prefetch),
+            most_prefetch=max(prefetch, min(MOST_PREFETCH * size.batches, fitting)),
+            threads=options.tune_threads and not options.isolate,
+            prefetch=options.prefetch is None and not options.isolate,
         )
 
     @property
-    def making(self) -> BatchSpec:
-        """What is the same for all batches."""
-        return self._collator.making
-
-    @property
     def setting(self) -> Setting:
-        """How many work, and how many batches are made ahead, at present."""
+        """The current number of workers and prefetched batches."""
         return self._tuner.setting
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Steps:
-        """Starts on an epoch."""
-        setting = self.setting
-        if self._isolate:
-            if self._producers is None or not self._producers.usable:
-                slots = 2 + max(1, -(-setting.prefetch // self.threads))
-                self._producers = WorkerProcesses(
-                    self._make, count=self.threads, slots=slots, timeout=self._timeout, name=self._name
+    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> BatchPipeline:
+        """Start on an epoch."""
+        options = self._options
+        if options.isolate:
+            if self._processes is None or not self._processes.usable:
+                self._processes = WorkerProcesses(
+                    self._build_spec,
+                    count=options.threads,
+                    buffers=2 + max(1, -(-self.setting.prefetch // options.threads)),
+                    timeout=options.timeout,
+                    name=options.name,
                 )
-            return self._producers.begin(plan, schedule, clock)
-        jobs = _jobs(self._collator, plan, schedule, clock)
-        steps = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
-        self._apply(steps)
-        return steps
+            return self._processes.begin(plan, schedule, clock)
+        jobs = epoch_jobs(self._spec, self._size, self._memory, plan, schedule, clock)
+        pipeline = Pipeline(
+            jobs, threads=options.threads, depth=self._depth, timeout=options.timeout, name=options.name
+        )
+        self._apply(pipeline)
+        return pipeline
 
-    def note(self, steps: Steps, window: Window) -> None:
-        """Takes in what a step took, and changes the setting if that helps."""
+    def record(self, pipeline: BatchPipeline, window: Window) -> None:
+        """Record the duration of one step, and change the setting if that helps."""
         before = self.setting
-        if self._tuner.note(window) != before:
-            self._apply(steps)
+        if self._tuner.record(window) != before:
+            self._apply(pipeline)
 
-    def _apply(self, steps: Steps) -> None:
-        self._collator.keep(self._depth + 2 + self._held)
-        steps.resize(self.setting.threads, self._depth)
+    def _apply(self, pipeline: BatchPipeline) -> None:
+        self._memory.keep(self._depth + 2 + self._options.held)
+        pipeline.resize(self.setting.threads, self._depth)
 
     @property
     def _depth(self) -> int:
-        """Jobs that may be open at once."""
-        return 1 + -(-self.setting.prefetch // self._collator.steps)
+        """How many jobs may be open at once."""
+        return 1 + -(-self.setting.prefetch // self._size.batches)
 
 
 @final
 class StepTimer:
-    """Measures what each step takes. The first one is a start, and tells nothing of those to come."""
+    """Measures the duration of each step. The first step of an epoch is a start, and tells nothing of those to come."""
 
-    def __init__(self, workers: Workers, steps: Steps) -> None:
-        self._workers, self._steps = workers, steps
+    def __init__(self, workers: Workers, pipeline: BatchPipeline) -> None:
+        self._workers, self._pipeline = workers, pipeline
         self._last: tuple[float, float, float] | None = None
 
     def step(self) -> None:
-        """Called when a batch has come."""
-        now = time.monotonic(), self._steps.waited, self._steps.idle
+        """Record that a batch has come."""
+        now = time.monotonic(), self._pipeline.waited, self._pipeline.idle
         if self._last is not None:
             seconds, waited, idle = (new - old for new, old in zip(now, self._last, strict=True))
-            self._workers.note(self._steps, Window(seconds, 1, waited, idle))
+            self._workers.record(self._pipeline, Window(seconds, 1, waited, idle))
         self._last = now
-
-
-def _jobs(collator: Collator, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
-    asked = -1  # the last window that storage was asked for
-    for step in range(0, len(schedule), collator.steps):
-        steps = min(collator.steps, len(schedule) - step)
-        first, last = plan.windows(*schedule.positions(step, steps))
-        if last > asked:
-            # One window more than is needed now, so that storage works on it in the meantime.
-            for run in plan.runs(max(first, asked + 1), last + 2):
-                collator.making.dataset.read_ahead(*run, collator.making.fields)
-            asked = last + 1
-        yield collator.job(plan, schedule.part(plan, step, steps), schedule.tail == "pad", clock)

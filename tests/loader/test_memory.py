@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import torch
 
-from shardio.loader.batch.buffer_pool import BufferPool
+from shardio.loader.batch.memory import BufferPool
 
 
 def pool() -> BufferPool:

@@ -1,0 +1,123 @@
+"""A batch assembled from its rows: the dict that the consumer gets, or what the device needs to finish it."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...engines.tensors import delivered
+from ...engines.volumes import move_tensors
+from ...errors import ConfigError
+from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
+from .map_function import MapFunction, collate
+from .mixing import LABEL
+from .random_params import array_moves, erased_boxes, image_steps, mix_params
+from .rows import FilledRows
+from .types import Batch, TensorFunction
+
+
+def assemble(filled: FilledRows) -> HostBatch:
+    """Return the batch of some rows, mapped and mixed where workers do that. Pure but for the user's own function."""
+    spec, finish = filled.spec, None
+    if spec.map_function is not None:
+        batch = _mapped(filled, spec.map_function)
+    else:
+        batch = {name: _field(filled, name) for name in spec.fields} | _own_columns(filled)
+    if spec.mixing is not None:
+        params = mix_params(spec.mixing.mixers, spec.mixing.size, filled.keys, filled.valid)
+        batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), filled.masked)
+        finish = spec.mixing.mix_images(params)
+        if not spec.mixing.on_device:
+            batch, finish = finish(batch), None
+    refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)
+    return HostBatch(batch, filled.stored_bytes, filled.bad_samples, finish, filled if refusable else None)
+
+
+def _mapped(filled: FilledRows, function: MapFunction) -> Batch:
+    """The batch that the user's function made; the loader's own columns stay as they are."""
+    own = _own_columns(filled)
+    if function.by == "sample":
+        return collate(filled.mapped, filled.rows.mapped_example) | own
+    batch = {name: _field(filled, name) for name in filled.spec.fields}
+    argument = batch | {name: tensor.clone() for name, tensor in own.items()}
+    return function.apply_to_batch(argument, filled.indices.tolist()) | own
+
+
+def _own_columns(filled: FilledRows) -> Batch:
+    """The columns that the loader itself adds: `index`, of mixtures `source`, and `valid` where rows may not count."""
+    columns = filled.spec.dataset.sample_ids(filled.indices)
+    own: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
+    if filled.mark_valid:
+        own["valid"] = torch.from_numpy(filled.valid)
+    return own
+
+
+def _field(filled: FilledRows, name: str) -> Any:
+    spec = filled.spec
+    image, array = spec.images.get(name), spec.arrays.get(name)
+    if image is not None and image.batch_engine:
+        sizes = filled.image_sizes[name]
+        return EncodedImages(filled.lists[name], sizes, image_steps(image.recipe, sizes, filled.keys))
+    finish: TensorFunction | None = None
+    if array is not None and array.on_device:
+        moves = array_moves(array.recipe, filled.keys)
+        finish = partial(move_tensors, moves=moves, out_shape=array.recipe.out_shape)
+    if name in spec.gpu_direct_fields:
+        return _field_in_files(filled, name, finish)
+    if name not in filled.arrays:
+        return filled.lists[name]
+    tensor = spec.tensor(name, filled.arrays[name])
+    if image is not None and image.finished_on_device:
+        boxes = erased_boxes(image.recipe, filled.keys)
+        finish = partial(delivered, recipe=image.recipe, last=boxes, channels_last=spec.channels_last)
+    return tensor if finish is None else _deferred(tensor, finish, filled.masked)
+
+
+def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
+    """Where the rows of a field stand in files. If all rows are masked, nothing needs to be read."""
+    spec, indices, masked = filled.spec, filled.indices, filled.masked
+    dataset, kind = spec.dataset, spec.fields[name]
+    if masked:  # their shards may not open: other rows are read in their place, and blanked
+        readable = np.delete(np.arange(len(indices)), masked)
+        if not len(readable):
+            zeros = np.zeros((len(indices), *kind.row_shape), kind.row_dtype)
+            return _deferred(torch.from_numpy(zeros), finish, masked)
+        indices = indices.copy()
+        indices[masked] = indices[readable[0]]
+    spans = dataset.select(indices).spans(name)
+    if spans is None:
+        raise ConfigError(
+            f"{dataset.path}, field {name!r}: gpu_direct needs rows that stand in files as they are delivered: "
+            "uncompressed HDF5, tar or LMDB"
+        )
+    paths, files, offsets = spans
+
+    def describe(row: int) -> str:
+        return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
+
+    return FieldInFiles(
+        paths=[str(dataset.path / path) for path in paths],
+        files=files,
+        offsets=offsets,
+        shape=(len(indices), *kind.row_shape),
+        dtype=kind.row_dtype,
+        finish=partial(_finish_and_zero, finish=finish, masked=masked),
+        describe=describe,
+    )
+
+
+def _deferred(tensor: torch.Tensor, finish: TensorFunction | None, masked: Sequence[int]) -> DeferredField:
+    return DeferredField(tensor, partial(_finish_and_zero, finish=finish, masked=masked))
+
+
+def _finish_and_zero(tensor: torch.Tensor, finish: TensorFunction | None, masked: Sequence[int]) -> torch.Tensor:
+    return _zero_rows(tensor if finish is None else finish(tensor), masked)
+
+
+def _zero_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """`tensor` with zeros in some rows, in place."""
+    for row in rows:
+        tensor[row] = 0
+    return tensor

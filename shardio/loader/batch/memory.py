@@ -1,0 +1,117 @@
+"""Memory that batches are made in, used again and again: fresh pages cost more than the copy into them.
+
+A batch's memory goes back to its pool when nothing refers to it any more: neither the batch nor a tensor, array or view
+made of it. You may keep batches as long as you like; a loop that drops them goes round the same few buffers.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...containers.row_locator import Scratch
+
+ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""By field the shape and dtype of an array."""
+
+
+@final
+class BufferPool:
+    """Arrays of one shape and dtype, lent out and taken back by reference count.
+
+    Args:
+        shape: the shape of each array.
+        dtype: their NumPy dtype.
+        pin: whether to page-lock the memory, for copies to a GPU.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
+        self.shape, self.dtype, self._pin = shape, dtype, pin
+        self.size = int(np.prod(shape)) * dtype.itemsize
+        self._free: list[NDArray[np.uint8]] = []
+        self._keep = 2
+
+    def keep(self, count: int) -> None:
+        """Set how many free arrays to keep for the next use."""
+        self._keep = count
+        del self._free[count:]
+
+    def lend(self) -> NDArray[Any]:
+        """An array with whatever its last user left in it."""
+        try:
+            owner = self._free.pop()
+        except IndexError:
+            size = self.size
+            owner = (
+                torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy() if self._pin else np.empty(size, np.uint8)
+            )
+        # NumPy shortens chains of views to the array that owns the memory. Behind a memoryview it can't, so that every
+        # view of the loan, and every tensor, keeps `loan` itself alive; when it goes, the memory is free.
+        if not len(owner):
+            return np.empty(self.shape, self.dtype)
+        loan = np.frombuffer(owner.data, self.dtype)
+        weakref.finalize(loan, self._take_back, owner).atexit = False
+        return loan.reshape(self.shape)
+
+    def _take_back(self, owner: NDArray[np.uint8]) -> None:
+        if len(self._free) < self._keep:
+            self._free.append(owner)
+
+
+@final
+class BatchMemory:
+    """The arrays that a loader's batches are made in.
+
+    Args:
+        layout: the shape and dtype of each field's array.
+        pin: whether to page-lock them.
+    """
+
+    def __init__(self, layout: ArrayLayout, *, pin: bool = False) -> None:
+        self._pools = {name: BufferPool(shape, dtype, pin=pin) for name, (shape, dtype) in layout.items()}
+        self.size = sum(pool.size for pool in self._pools.values())
+
+    def keep(self, count: int) -> None:
+        """Set how many sets of arrays to keep for the next use."""
+        for pool in self._pools.values():
+            pool.keep(count)
+
+    def lend(self) -> dict[str, NDArray[Any]]:
+        """An array for each field."""
+        return {name: pool.lend() for name, pool in self._pools.items()}
+
+
+@final
+class ScratchPool:
+    """Scratch memory for stored values, which outlives the threads of an epoch."""
+
+    def __init__(self) -> None:
+        self._free: deque[Scratch] = deque()
+
+    @contextmanager
+    def lend(self) -> Iterator[Scratch]:
+        """Scratch that is the calling thread's alone for the `with` block."""
+        scratch = self.take()
+        try:
+            yield scratch
+        finally:
+            self.give_back([scratch])
+
+    def take(self) -> Scratch:
+        """Scratch that is the caller's alone until it is given back."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Scratch()
+
+    def give_back(self, scratches: Sequence[Scratch]) -> None:
+        """Take scratch back."""
+        self._free.extend(scratches)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScratchPool, ()  # memory stays in its process
