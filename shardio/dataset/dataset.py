@@ -29,12 +29,12 @@ from .writer import DatasetWriter
 
 @final
 class Dataset:
-    """Samples of a manifest's shards. Threads may share it; it survives fork and pickling.
+    """The samples of a dataset's shards. Threads may share it; it survives fork and pickling.
 
-    Made by `shardio.open` or `shardio.from_samples`.
+    `shardio.open` and `shardio.from_samples` make it.
 
     Attributes:
-        manifest: what the dataset is made of.
+        manifest: its fields, shards and checksums.
         path: its directory.
     """
 
@@ -46,12 +46,12 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """Names the content: two datasets with one digest hold the same samples in the same order."""
+        """A hash of the content: two datasets with one digest hold the same samples in the same order."""
         return self.manifest.digest
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The samples' fields, by name."""
+        """The fields of every sample, by name."""
         return self.manifest.fields
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Dataset:
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
+        """Return one sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
         if not isinstance(index, (int, np.integer)):
             raise TypeError(f"a sample's number must be a whole number, got {index!r}; read() takes many")
         if not -len(self) <= index < len(self):
@@ -71,14 +71,14 @@ class Dataset:
         return {n: c[0].item() if self.fields[n].kind == "scalar" else c[0] for n, c in columns.items()}
 
     def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
-        """Many samples, in the order asked for.
+        """Read many samples, in the order asked for.
 
         Args:
             indices: sample numbers in [0, N); repeats are allowed.
-            fields: the fields to read; all without it.
+            fields: the fields to read; None reads all.
 
         Returns:
-            By field an array `[n, *shape]` for scalars and arrays of one shape, else a list of n values.
+            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values.
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
@@ -97,7 +97,7 @@ class Dataset:
         return result
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
-        """The order of its first epoch."""
+        """The order of the first epoch."""
         return Plan(len(self), seed, 0, shuffle, block, window)
 
     @property
@@ -110,7 +110,7 @@ class Dataset:
         return {"index": indices}
 
     def select(self, indices: Indices) -> Selection:
-        """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+        """Locate some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
@@ -118,7 +118,7 @@ class Dataset:
         return Selection(self.field, self.reader, self._shard_path, self._readers.limit // 4, shards, rows)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Asks the system to bring samples first..first+count-1 into memory, and does not wait for it."""
+        """Ask the system to bring samples first..first+count-1 into memory, and do not wait for it."""
         if native.library() is None:
             return
         (low, high), rows = self.manifest.shards.locate(np.array([first, first + count - 1]))
@@ -128,13 +128,13 @@ class Dataset:
             for name in fields:
                 if stop <= start:
                     continue
-                # A shard that can't be opened is told of where its samples are read.
+                # A shard that can't be opened is reported where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, Gone):
                     if (found := self.reader(shard).direct(name)) is not None:
                         row_locator.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
+        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes are no such value."""
         field, values = self.field(name), []
         for value, index in zip(stored, indices.tolist(), strict=True):
             try:
@@ -146,7 +146,7 @@ class Dataset:
         return values
 
     def field(self, name: str) -> Field:
-        """A field, or a hidden column; ConfigError if there is no such."""
+        """The field or hidden column of that name; ConfigError if there is none."""
         field = self._all_fields.get(name)
         if field is None:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
@@ -156,15 +156,15 @@ class Dataset:
         return str(self.path / self.manifest.shards.names[shard])
 
     def reader(self, shard: int) -> Reader:
-        """The open reader of a shard, by its number."""
+        """The open reader of shard number `shard`."""
         return self._readers[shard]
 
     def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
-        """Compares the checksums of some samples with those that were stored with them.
+        """Compare the checksums of some samples with those that were stored with them.
 
         Args:
-            indices: their numbers.
-            stored: the fields of them that were read already; the others are read here.
+            indices: the numbers of the samples.
+            stored: the fields that were read already; the others are read here.
 
         Raises ShardCorrupt for the first that differs.
         """
@@ -178,31 +178,31 @@ class Dataset:
             )
 
     def shard_of(self, index: int) -> str:
-        """The name of a sample's shard; no file is asked for it."""
+        """The name of a sample's shard; no file is read for it."""
         shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
         return str(self.manifest.shards.names[shard])
 
     def locate(self, index: int) -> Location:
-        """Where a sample is. Its key is None if there is no text field `key`, or if that can't be read."""
+        """Where a sample is stored. Its key is None if there is no text field `key`, or if that can't be read."""
         numbers = np.array([index])
         shard, row = (int(found[0]) for found in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(ShardCorrupt, OSError):  # asked for messages about what is damaged
+            with contextlib.suppress(ShardCorrupt, OSError):  # locations are asked for in messages about damage
                 key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
 
     def where(self, index: int) -> str:
-        """Where a sample is, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
+        """Where a sample is stored, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
         return f"{self.locate(index)}"
 
     def close(self) -> None:
-        """Lets go of all files. The dataset stays usable: they are opened again when asked for."""
+        """Close all files. The dataset stays usable: files are opened again on demand."""
         self._readers.close()
 
 
 def open(path: str | os.PathLike[str]) -> Dataset:
-    """Opens the dataset at `path`, its directory or its `shardio.json`.
+    """Open the dataset at `path`: its directory or its `shardio.json`.
 
     Raises NotADataset where there is no manifest, ManifestError if it cannot be trusted.
     """
@@ -219,19 +219,19 @@ def from_samples(
     shard_samples: int = 1000,
     metadata: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """A dataset in memory, of samples: for tests and for data that is small. It behaves as one on disk does.
+    """Make a dataset in memory, for tests and for small data. It behaves as one on disk does.
 
     Args:
         samples: mappings of field names to values.
-        fields: as `shardio.create` takes them; those of the first sample without it.
+        fields: as `shardio.create` takes them; None infers them from the first sample.
         shard_samples: samples per shard.
-        metadata: goes into the manifest.
+        metadata: JSON values that the manifest keeps.
     """
     rows = list(samples)
     if fields is None and not rows:
-        raise ConfigError("from_samples needs fields= where there is no sample to tell them from")
+        raise ConfigError("from_samples needs fields= where there is no sample to infer them from")
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
-    directory = Path(f"/memory/{uuid4().hex}")  # a name, no place: nothing is written
+    directory = Path(f"/memory/{uuid4().hex}")  # only a name: nothing is written
     writer = DatasetWriter(
         OutputDirectory(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples
     )

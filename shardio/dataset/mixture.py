@@ -1,4 +1,4 @@
-"""A mixture: several datasets as one, each drawn from by weight."""
+"""Mixtures: several datasets as one, each drawn from by weight."""
 
 import json
 import os
@@ -31,15 +31,15 @@ def mix(
     *,
     samples: int | None = None,
 ) -> "Mixture":
-    """Several datasets as one, for `shardio.Loader`.
+    """Combine several datasets into one, for `shardio.Loader`.
 
-    Each source is gone through in shuffled epochs of its own, however often its turn comes: a small one with a large
-    weight comes again before the others have ended, a large one goes on in the next epoch where it stood.
+    Each source runs through shuffled epochs of its own: a small one with a large weight starts over before the others
+    have ended, and a large one goes on in the next epoch where it stopped.
 
     Args:
-        sources: datasets, or their paths, by name. They need fields in common; the others are left out.
-        weights: how many of each to take, as proportions. Without it an epoch is every sample of all sources, once.
-        samples: those of an epoch, with `weights`; as many as all sources have together without it.
+        sources: datasets, or their paths, by name. They need fields in common; other fields are left out.
+        weights: how many samples of each to take, as proportions. None makes an epoch every sample of all sources, once.
+        samples: samples per epoch, with `weights`; None is as many as all sources have together.
 
     Raises ConfigError for names, weights or fields that do not fit, and what `shardio.open` raises.
     """
@@ -51,13 +51,13 @@ def mix(
 
 @final
 class Mixture:
-    """Made by `mix`. A sample's index counts through the sources in their order.
+    """Several datasets as one; `mix` makes it. A sample's index counts through the sources in their order.
 
     Attributes:
-        sources: their names.
-        weights: turns of each source in a window, whole numbers; None where an epoch is every sample once.
-        fields: those that all sources have.
-        path: what to call it in messages.
+        sources: the names of the sources.
+        weights: turns of each source in a window, as integers; None where an epoch is every sample once.
+        fields: the fields that all sources have.
+        path: the name of the mixture in messages.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Mixture:
 
     @property
     def digest(self) -> str:
-        """Names the content: sources, weights and the length of an epoch."""
+        """A hash of the content: sources, weights and the length of an epoch."""
         parts = [[name, d.digest] for name, d in zip(self.sources, self._datasets, strict=True)]
         text = json.dumps([parts, self.weights, self._samples])
         return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan | MixedPlan:
-        """The order of its first epoch."""
+        """The order of the first epoch."""
         if self.weights is None:
             return Plan(len(self), seed, 0, shuffle, block, window)
         return MixedPlan(self._samples, self._sizes, tuple(self.weights.values()), seed, 0, shuffle, block, window)
@@ -127,7 +127,7 @@ class Mixture:
         return MixedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
-        """A field, or a hidden column; ConfigError if there is no such."""
+        """The field or hidden column of that name; ConfigError if there is none."""
         return self.fields.get(name) or self._datasets[0].field(name)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
@@ -146,7 +146,7 @@ class Mixture:
             dataset.check(local, own)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Asks storage for samples that come; they stand in one source or more."""
+        """See `Dataset.read_ahead`; the samples may belong to several sources."""
         for source, dataset in enumerate(self._datasets):
             low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
             if low < high:
@@ -172,7 +172,7 @@ class Mixture:
         return source, index - int(self._starts[source])
 
     def _split(self, indices: Indices) -> Iterator[tuple[Dataset, Indices, NDArray[np.int64]]]:
-        """Each source that is asked for, its samples' own numbers, and the rows that they are asked for at."""
+        """For each source among `indices`: the dataset, its samples' own numbers, and their rows in `indices`."""
         sources = self.source_of(indices)
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
@@ -181,7 +181,7 @@ class Mixture:
 
 @final
 class MixedSelection:
-    """Samples of several datasets to be read. See `selection.Selection`."""
+    """Samples of several datasets to read; see `selection.Selection`."""
 
     def __init__(self, field: Any, count: int, parts: Sequence[tuple[Selection, NDArray[np.int64]]]) -> None:
         self._parts = parts

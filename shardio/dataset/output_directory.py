@@ -1,4 +1,4 @@
-"""Where a dataset is built, and where it will stand: in a hidden folder until it is whole, then in its place."""
+"""A dataset's output directory: shards are built in a hidden folder, and moved into place once all of them are whole."""
 
 import json
 import os
@@ -15,17 +15,17 @@ from ..system import durable
 from .shard_writer import WORKPLACE
 
 JOURNAL = ".converting"
-"""The hidden folder of a conversion that is not over."""
+"""The hidden folder of an unfinished conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDirectory:
-    """Where a dataset is built, and where it will stand. A dataset that it replaces stays whole until it is.
+    """Where a dataset is built, and where it ends up. A dataset that it replaces stays whole until then.
 
     Attributes:
-        directory: where shards are written.
+        directory: the folder that shards are written to.
         final: the dataset's directory.
-        beside: whether `final` holds files of others, which become the dataset's shards as they lie.
+        beside: whether `final` holds files of other programs, which become the dataset's shards in place.
     """
 
     directory: Path
@@ -33,17 +33,17 @@ class OutputDirectory:
     beside: bool = False
 
     def publish(self, names: Iterable[str]) -> None:
-        """Puts the new dataset in the old one's place. The manifest comes last, and the old one goes first.
+        """Move the new dataset into place. The old manifest goes first, and the new one comes last.
 
         Args:
-            names: its files. Those that are not in `directory` any more stand already: a publication was cut off.
+            names: its files. Files that are no longer in `directory` were moved by a publication that was cut off.
         """
         if self.directory == self.final:
             return
-        # Processes that were killed leave what they had begun.
+        # Processes that were killed leave unfinished shards.
         built = {path.name for path in self.directory.iterdir() if not path.name.startswith(WORKPLACE)}
         standing = set(names) - built
-        ours = () if self.beside else _ours(self.final)  # what is whose, the manifest tells
+        ours = () if self.beside else _ours(self.final)  # the manifest tells which files are ours
         (self.final / manifest.FILE_NAME).unlink(missing_ok=True)
         for path in ours:
             if path == self.directory or path in self.directory.parents or path.name in standing:
@@ -55,12 +55,15 @@ class OutputDirectory:
         shutil.rmtree(self.directory)
 
     def discard(self) -> None:
-        """Removes what was built."""
+        """Remove the unfinished files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory:
-    """A place for a dataset at `path`, which is empty, or with `overwrite` holds a dataset or its remains only."""
+    """Prepare to write a dataset to `path`, which must be empty; with `overwrite` it may hold a dataset or its remains.
+
+    Raises ConfigError if it holds anything else.
+    """
     final = Path(path)
     found = _found(final)
     if found and not overwrite:
@@ -72,16 +75,16 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory
 
 
 def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> OutputDirectory:
-    """A place for a conversion to `path`, whose shards are written within its journal's folder, which says where.
+    """Prepare to convert to `path`; the shards are written inside the journal's folder.
 
     Args:
         path: the dataset's directory.
-        overwrite: whether a dataset there, or what is left of one, may be replaced.
-        resume: whether what is left of a conversion is to be gone on with.
-        beside: whether files of others that are there become the dataset's shards.
+        overwrite: whether a dataset there, or the remains of one, may be replaced.
+        resume: whether to continue an unfinished conversion.
+        beside: whether files of other programs that are there become the dataset's shards.
 
-    Raises ConfigError if `path` holds anything that shardio did not write, a dataset that is not to be overwritten, or
-    what is left of a conversion that is neither to be resumed nor overwritten.
+    Raises ConfigError if `path` holds anything that shardio did not write, a dataset that may not be overwritten, or
+    an unfinished conversion that may be neither resumed nor overwritten.
     """
     final = Path(path)
     journal = final / JOURNAL
@@ -97,7 +100,7 @@ def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside
 
 
 def _found(final: Path) -> set[Path]:
-    """What shardio has left in a directory, which is made if need be; ConfigError if it holds anything else."""
+    """The files of shardio in a directory, which is created if needed; ConfigError if it holds anything else."""
     if final.exists() and not final.is_dir():
         raise ConfigError(f"{final}: not a directory")
     final.mkdir(parents=True, exist_ok=True)
@@ -117,10 +120,9 @@ _HIDDEN = re.compile(
 
 
 def _ours(directory: Path) -> list[Path]:
-    """What shardio itself has put into a directory, the manifest first: without it the rest passes for nothing.
+    """The files in a directory that shardio itself has written, the manifest first: nothing passes for a dataset without.
 
-    Files that are named like shards are ours only beside a manifest or a hidden folder of ours, and files of others
-    that a manifest adopts are not.
+    Files named like shards are ours only beside a manifest or a hidden folder of ours. Adopted files are not ours.
     """
     paths = [path for path in directory.iterdir() if not path.is_dir() or not path.is_symlink()]
     signs = {path for path in paths if _is_sign(path)}
@@ -143,9 +145,9 @@ def _is_sign(path: Path) -> bool:
 
 
 def _adopts(directory: Path) -> bool:
-    """Whether the dataset at `directory`, or one that is begun there, consists of files that others wrote.
+    """Whether the dataset at `directory`, or one that is begun there, consists of files of other programs.
 
-    Where that cannot be told any more it may be so: what others wrote must not be removed.
+    True where that can no longer be told: files of other programs must not be removed.
     """
     try:
         begun = directory / JOURNAL / "plan.json"

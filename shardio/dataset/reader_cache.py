@@ -1,4 +1,4 @@
-"""The open shards of a dataset: threads share them, a forked or unpickled dataset opens its own."""
+"""The open shards of a dataset. Threads share them; a forked or unpickled dataset opens its own."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
 @final
 class ReaderCache:
-    """Open shards, the most recently used ones: a dataset may have more shards than a process may open files."""
+    """The most recently used shards, open: a dataset may have more shards than a process may open files."""
 
     def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:
         self._container = containers.get(described.container)
@@ -27,14 +27,16 @@ class ReaderCache:
         self._samples = described.shards.samples
         self._path = path
         self._fields = fields
-        # A shard takes up to two descriptors, and reads under way hold on to readers that are no longer listed here.
+        # A shard takes up to two descriptors, and pending reads keep readers that are no longer listed here.
         self.limit = max(16, processes.allow_open_files(4 * min(len(self._names), MOST_OPEN) + 256) // 4)
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def __getitem__(self, shard: int) -> Reader:
-        if self._pid != os.getpid():  # forked: another thread of the parent may have held the lock, and still does here
+        if (
+            self._pid != os.getpid()
+        ):  # forked: a thread of the parent may have held the lock, and here it is never released
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             reader = self._open.get(shard)
@@ -53,7 +55,7 @@ class ReaderCache:
         return reader
 
     def close(self) -> None:
-        """Lets go of all: files close with their last user. What is in memory only stays."""
+        """Drop all readers: files close with their last user. Shards in memory stay."""
         if not self._container.files(self._path):
             return
         with self._lock:
@@ -61,7 +63,7 @@ class ReaderCache:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
-        if not self._container.files(self._path):  # in memory: the samples themselves must travel
+        if not self._container.files(self._path):  # in memory: the samples themselves must be pickled
             state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
         return state
 

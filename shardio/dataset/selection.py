@@ -1,4 +1,4 @@
-"""Some samples of a dataset, found in their shards once, whatever fields of them are then read."""
+"""Some samples of a dataset, located in their shards once, whichever of their fields you then read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +22,13 @@ MEASURED = 64  # values that are in memory at once for nothing but their sizes
 
 @final
 class Selection:
-    """Samples to be read, in an order that stays. Made by `Dataset.select`.
+    """Samples to read, in a fixed order. `Dataset.select` makes it.
 
     Args:
-        field: gives a field by its name, or raises ConfigError.
-        reader: gives a shard's reader by its number.
-        path: gives its path, for messages.
-        most: readers that may be held at once.
+        field: returns a field by its name, or raises ConfigError.
+        reader: returns a shard's reader by its number.
+        path: returns a shard's path by its number, for messages.
+        most: how many readers may be held at once.
         shards, rows: where each sample is, int64 [n].
     """
 
@@ -49,14 +49,14 @@ class Selection:
         self._readers = [reader(number) for number in self._numbers] if len(self._numbers) <= most else None
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """A scalar, or an array of one shape, of all samples, in the order that they were asked for.
+        """Read a scalar, or an array of one shape, of all samples, in the order that they were asked for.
 
         Args:
             name: a field, or a hidden column (`_checksum`, `_shape.<image>`).
-            out: where to put it: C-contiguous `[n, *shape]` of the field's dtype.
+            out: an array to fill, C-contiguous `[n, *shape]` of the field's dtype.
 
         Returns:
-            `out`, or an array like it.
+            `out`, or a new array like it.
         """
         field = self._field(name)
         if not field.fixed:
@@ -76,7 +76,7 @@ class Selection:
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        """The stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
+        """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
 
         With `scratch` they may stand in it, and hold until it is used again: then they are `row_locator.PackedValues`.
         """
@@ -111,8 +111,10 @@ class Selection:
         return sizes
 
     def spans(self, name: str) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]] | None:
-        """Where the rows of a fixed field stand: files, for each sample its file's place among them, and its first byte
-        there, int64 [n]. None unless all stand in files as they are delivered."""
+        """Where the rows of a fixed field stand in files; None unless all stand there as they are delivered.
+
+        Returns the files, for each sample the number of its file among them, and the offset of its first byte, int64 [n].
+        """
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
         if native.library() is None:
             return None
@@ -128,11 +130,11 @@ class Selection:
         return [self._path(number) for number in self._numbers], self._which, offsets
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        """Any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
+        """Read any field of all samples as it is stored: `column` where its size is fixed, else `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def _filled(self, name: str, array: NDArray[Any]) -> bool:
-        """Whether all rows could be read in one call."""
+        """Fill `array` in one call of compiled code, and return whether that was possible."""
         found = self._direct(name)
         if not found:
             return False
@@ -142,7 +144,7 @@ class Selection:
 
     @contextmanager
     def _present(self, found: Sequence[row_locator.RowLocator], name: str) -> Iterator[None]:
-        """Names the shards whose mapped memory is gone."""
+        """Name the shards whose mapped memory is gone."""
         try:
             yield
         except Gone as error:
@@ -183,13 +185,13 @@ def _cut_short(paths: str, name: str) -> ShardCorrupt:
 
 
 def _measured(reader: Reader, rows: Rows, name: str) -> NDArray[np.int64]:
-    """The sizes of values that have to be read for it, a few at a time."""
+    """Measure values that have to be read for it, a few at a time."""
     parts = (rows[first : first + MEASURED] for first in range(0, len(rows), MEASURED))
     return np.array([len(value) for part in parts for value in reader.read(part, name)], np.int64)
 
 
 def _distinct(shards: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:
-    """The different shards, and for each sample the place of its shard among them."""
+    """The distinct shards, and for each sample the place of its shard among them."""
     if len(shards) and (shards == shards[0]).all():
         return [int(shards[0])], np.zeros(len(shards), np.int64)
     numbers, which = np.unique(shards, return_inverse=True)

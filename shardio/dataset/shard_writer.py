@@ -1,4 +1,4 @@
-"""One shard in the making: samples checked, encoded and written, and the files put in their place."""
+"""Writing one shard: samples are checked, encoded and written, and the finished files moved into place."""
 
 import os
 import secrets
@@ -20,16 +20,16 @@ from ..system.types import Buffer, Sample
 
 _SHAPE = struct.Struct("<2i")
 WORKPLACE = ".writing-"
-"""How the hidden folder begins that a shard is built in."""
+"""The prefix of the hidden folder that a shard is built in."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenShard:
-    """A shard that stands in its place.
+    """A finished shard.
 
     Attributes:
-        name, samples, bytes, checksum: as the manifest has them.
-        sample_checksums: uint64 [samples].
+        name, samples, bytes, checksum: as in the manifest.
+        sample_checksums: the checksum of each sample, uint64 [samples].
         image_shapes: for each image field the (height, width) that all its images have, or None.
     """
 
@@ -42,10 +42,10 @@ class WrittenShard:
 
 
 class ShardWriter:
-    """One shard in the making: encodes and checks samples, and puts the finished files in their place.
+    """Writes one shard: checks and encodes samples, and moves the finished files into place.
 
     Args:
-        directory: the dataset's directory, which exists.
+        directory: the dataset's directory, which must exist.
         container: `tar`, `hdf5`, `lmdb` or `memory`.
         fields: the samples' fields, without hidden columns.
         number: the shard's number, which names it.
@@ -83,7 +83,7 @@ class ShardWriter:
         self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
 
     def append(self, sample: Sample) -> None:
-        """Encodes and adds one sample; BadSample names it and its field. After a BadSample the shard is as before."""
+        """Encode and add one sample. BadSample names the sample and its field, and leaves the shard as it was."""
         try:
             encoded = encode(sample, self._fields)
         except BadSample as error:
@@ -93,7 +93,7 @@ class ShardWriter:
         self.add(encoded)
 
     def add(self, encoded: "Encoded") -> None:
-        """Adds one sample that is encoded already, by `encode` or in another dataset of the same fields."""
+        """Add a sample that is encoded already, by `encode` or in another dataset with the same fields."""
         self._writer.append(encoded.stored)
         self.samples += 1
         self.payload += sum(map(len, encoded.stored.values()))
@@ -102,7 +102,7 @@ class ShardWriter:
             self._shapes[field].add(shape)
 
     def finish(self) -> WrittenShard:
-        """Closes the shard and renames its files into place."""
+        """Close the shard and rename its files into place."""
         self._writer.close()
         files = self._container.files(self._workplace / self._name) if self._on_disk else ()
         size, checksum = checksums.of_files(files)
@@ -114,13 +114,13 @@ class ShardWriter:
         return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
 
     def discard(self) -> None:
-        """Removes what was built so far; for after an error."""
+        """Remove the unfinished files, after an error."""
         shutil.rmtree(self._workplace, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A sample as it is stored, hidden columns too, its checksum, and the (height, width) of its images."""
+    """A sample in stored form with its hidden columns, its checksum, and the (height, width) of its images."""
 
     stored: Mapping[str, Buffer]
     checksum: int
@@ -128,7 +128,7 @@ class Encoded:
 
 
 def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
-    """Checks a sample against `fields` and makes its stored bytes; BadSample names the field and says what is wrong."""
+    """Check a sample against `fields` and encode it; BadSample names the field and says what is wrong."""
     if sample.keys() != fields.keys():
         raise BadSample(_difference(sample, fields))
     stored: dict[str, Buffer] = {}

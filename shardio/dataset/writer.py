@@ -1,7 +1,7 @@
 """Writing a dataset: samples in, shards that roll by size, the manifest last.
 
-Shards are built in a hidden folder, fsynced and put in their place when all of them stand; `shardio.json` follows.
-Whatever happens before that, no directory passes for a dataset that is not whole.
+Shards are built in a hidden folder, fsynced, and renamed into place once all of them are whole; `shardio.json` follows.
+Whatever happens before that, an incomplete directory never passes for a dataset.
 """
 
 import os
@@ -28,9 +28,9 @@ DEFAULT_SHARD_SIZE = "64MB"
 
 
 class DatasetWriter:
-    """Writes samples one after the other into shards that roll by size. Made by `create`; a context manager.
+    """Writes samples one after the other into shards that roll by size. `create` makes it; it is a context manager.
 
-    Leaving the `with` block normally ends the dataset; leaving it by an exception writes no manifest.
+    Leaving the `with` block normally completes the dataset; leaving it by an exception writes no manifest.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class DatasetWriter:
         self._closed = self._failed = False
 
     def append(self, sample: Sample) -> None:
-        """Adds one sample: a mapping of field names to values.
+        """Append one sample: a mapping of field names to values.
 
-        Raises BadSample if a value does not fit its field (the dataset goes on without it), OSError on a full disk.
+        Raises BadSample if a value does not fit its field (you may go on without that sample), OSError on a full disk.
         """
         if self._closed:
             raise ConfigError(f"{self._place.final}: this writer is closed")
@@ -88,9 +88,9 @@ class DatasetWriter:
         self._place.discard()
 
     def close(self) -> manifest.Manifest | None:
-        """Ends the last shard and writes the manifest, which it returns; None if it was closed before."""
+        """Complete the last shard, write the manifest and return it; None if the writer was closed before."""
         if self._failed:
-            raise ShardioError(f"{self._place.final}: writing failed before; there is no dataset to end")
+            raise ShardioError(f"{self._place.final}: writing failed before; there is no dataset to complete")
         if self._closed:
             return None
         self._closed = True
@@ -115,7 +115,7 @@ class DatasetWriter:
             if builder.samples:
                 self._written.append(builder.finish())
         finally:
-            builder.discard()  # nothing is left to remove unless finish failed or no sample came
+            builder.discard()  # there is nothing to remove unless finish failed or no sample came
 
     def __enter__(self) -> "DatasetWriter":
         return self
@@ -139,17 +139,17 @@ def create(
     overwrite: bool = False,
     **options: Any,
 ) -> DatasetWriter:
-    """Begins a dataset: a writer with `append(sample)` and `close()`, to be used in a `with` block.
+    """Begin a dataset and return its writer, with `append(sample)` and `close()`; use it in a `with` block.
 
     Args:
-        path: the dataset's directory; made if it does not exist.
+        path: the dataset's directory; created if it does not exist.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
         fields: name to Field, or to one of its short forms: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape).
-            Without it they are those of the first sample.
+            Without it they are inferred from the first sample.
         shard_size: a shard ends once it holds this much, in bytes or as `"64MB"`.
-        metadata: goes into the manifest; JSON.
-        overwrite: replace the dataset, or what was left of one, at `path`; it stays until the new one is whole.
-        options: the container's own; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
+        metadata: JSON values that the manifest keeps.
+        overwrite: replace the dataset, or the remains of one, at `path`; it stays until the new one is whole.
+        options: options of the container; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Raises ConfigError for an argument that breaks a rule, and if `path` holds anything already.
     """
@@ -179,12 +179,12 @@ def assemble(
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
 ) -> manifest.Manifest:
-    """Makes one dataset of shards that stand in `place.directory`: the digest, the images' shapes, the manifest."""
+    """Make one dataset of the shards in `place.directory`: compute the digest and the images' shapes, write the manifest."""
     shards: list[WrittenShard] = []
     digest = checksums.Digest(fields)
     for shard in written:
         digest.update(shard.sample_checksums)
-        shards.append(replace(shard, sample_checksums=_NONE))  # of very many samples they take memory
+        shards.append(replace(shard, sample_checksums=_NONE))  # checksums of very many samples take memory
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
