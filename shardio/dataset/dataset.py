@@ -22,6 +22,7 @@ from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
 from .location import Location
 from .output_directory import OutputDirectory
+from .readable import ReadableDataset
 from .reader_cache import ReaderCache
 from .selection import Selection
 from .writer import DatasetWriter
@@ -110,7 +111,7 @@ class Dataset:
         return {"index": indices}
 
     def select(self, indices: Indices) -> Selection:
-        """Locate some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
@@ -210,6 +211,15 @@ def open(path: str | os.PathLike[str]) -> Dataset:
     described = manifest.load(place)
     containers.get(described.container)
     return Dataset(described, place if place.is_dir() else place.parent)
+
+
+def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:
+    """Open a path; return a dataset or a mixture as it is. ConfigError for anything else."""
+    if isinstance(dataset, (str, os.PathLike)):
+        return open(dataset)
+    if not hasattr(dataset, "sample_ids"):
+        raise ConfigError(f"dataset must be a path, a Dataset or a Mixture, got {dataset!r}")
+    return dataset
 
 
 def from_samples(

@@ -38,7 +38,7 @@ def mix(
 
     Args:
         sources: datasets, or their paths, by name. They need fields in common; other fields are left out.
-        weights: how many samples of each to take, as proportions. None makes an epoch every sample of all sources, once.
+        weights: how many samples of each to take, as proportions. None takes every sample of all sources once.
         samples: samples per epoch, with `weights`; None is as many as all sources have together.
 
     Raises ConfigError for names, weights or fields that do not fit, and what `shardio.open` raises.

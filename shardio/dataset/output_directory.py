@@ -1,4 +1,4 @@
-"""A dataset's output directory: shards are built in a hidden folder, and moved into place once all of them are whole."""
+"""A dataset's output directory: shards are built in a hidden folder, and moved into place once all are whole."""
 
 import json
 import os
@@ -120,7 +120,7 @@ _HIDDEN = re.compile(
 
 
 def _ours(directory: Path) -> list[Path]:
-    """The files in a directory that shardio itself has written, the manifest first: nothing passes for a dataset without.
+    """The files in a directory that shardio itself has written, the manifest first: without it there is no dataset.
 
     Files named like shards are ours only beside a manifest or a hidden folder of ours. Adopted files are not ours.
     """

@@ -113,7 +113,7 @@ class Selection:
     def spans(self, name: str) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]] | None:
         """Where the rows of a fixed field stand in files; None unless all stand there as they are delivered.
 
-        Returns the files, for each sample the number of its file among them, and the offset of its first byte, int64 [n].
+        Returns the files, and for each sample the number of its file and the offset of its first byte, int64 [n].
         """
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
         if native.library() is None:

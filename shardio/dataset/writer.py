@@ -179,7 +179,7 @@ def assemble(
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
 ) -> manifest.Manifest:
-    """Make one dataset of the shards in `place.directory`: compute the digest and the images' shapes, write the manifest."""
+    """Make a dataset of the shards in `place.directory`: find digest and image shapes, write the manifest."""
     shards: list[WrittenShard] = []
     digest = checksums.Digest(fields)
     for shard in written:

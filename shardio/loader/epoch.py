@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import PipelineClosed
 from ..order.interleave import AnyPlan
 from ..order.plan import Schedule
+from ..system.at_exit import close_at_exit
 from .batch.host_batch import BatchResult, HostBatch
 from .batch.remake import read_on_host, remake_images
 from .batch.types import Batch
@@ -20,7 +21,6 @@ from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
 from .state import Progress
 from .stats import Meter
-from .workers.pipeline import end_at_exit
 from .workers.workers import StepTimer, Workers
 
 
@@ -58,7 +58,7 @@ class EpochIterator(Iterator[Batch]):
         self._taking_thread: int | None = None  # the thread that is in `__next__`
         self._pipeline = workers.begin(plan, schedule, self.meter.clock)
         self._timer = StepTimer(workers, self._pipeline)
-        end_at_exit(self)  # with its engines
+        close_at_exit(self)  # with its engines
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):

@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 
 import torch
 
-from ..dataset.dataset import open as open_dataset
+from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..engines.choice import Engine
 from ..errors import ConfigError
@@ -39,53 +39,54 @@ class Loader:
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
     steps, and together they deliver every sample once (less the tail that `tail="drop"` leaves out).
 
-    A batch is a dict: by field a tensor `[B, ...]` for scalars, arrays of one shape and images of one size, else a list
-    of B values; `index`, int64 [B], the samples' numbers; with `tail="pad"` also `valid`, bool [B]; of a mixture also
-    `source`, int64 [B], the number of each sample's source. Images are uint8 `[B, H, W, C]`, or float32 `[B, C, H, W]`
-    after ToFloat or Normalize. A batch is yours to keep, without a copy: its memory is used again only when nothing
-    refers to it, or to a tensor or view made of it, any more.
+    A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
+    and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers; `valid`, bool [B], comes with
+    `tail="pad"` and tells repeats apart; `source`, int64 [B], comes from a mixture and holds the number of each
+    sample's source. Images are uint8 `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is
+    yours to keep, without a copy: its memory is used again only when nothing refers to it, or to a tensor or view of
+    it, any more.
 
     Args:
         dataset: a path, a Dataset or a Mixture (see `shardio.mix`).
         batch_size: samples per rank and step.
-        transforms: a list for the one image field, or {field: list}. See `shardio.augment`.
+        transforms: a list for the one image field, or {field: list}; see the transforms in `shardio`.
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
-            want long reads (see docs/order.md); or None for the stored order.
-        block, window: for `"block"`: samples that stay together, and how many such blocks are mixed.
-        seed: with the epoch it decides the order and all random choices. The same on all ranks.
+            favour long reads (see docs/order.md); or None for the stored order.
+        block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.
+        seed: decides, with the epoch, the order and all random choices. It must be the same on all ranks.
         world: this process's place in the job; None asks `World.detect()`.
-        tail: what becomes of an epoch's last samples that fill no global batch. `"drop"` leaves them out; `"pad"`
+        tail: what becomes of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
-        threads: workers. `"auto"` begins with this rank's share of the processors that its affinity and control group
-            allow, and lets fewer work where that is faster.
-        prefetch: batches made ahead of the consumer. `"auto"` begins with two, and makes more where workers would
-            wait for room while the consumer waits for them, up to 1 GiB, or fewer where that is faster. Neither
-            changes samples or their order.
-        device: where batches are to be, as torch names it; None leaves them in host memory.
+        threads: the number of workers. `"auto"` begins with this rank's share of the processors that its affinity and
+            control group allow, and uses fewer where that is faster.
+        prefetch: the number of batches made ahead of the consumer. `"auto"` begins with two, and makes more where
+            workers would wait for room while the consumer waits for them, up to 1 GiB, or fewer where that is faster.
+            Neither `threads` nor `prefetch` changes samples or their order.
+        device: the device that batches go to, as torch names it; None leaves them in host memory.
         engine: what decodes and transforms images: `"cpu"`; `"dali"` or `"nvimgcodec"`, which make whole batches, on
-            the GPU that `device` names or else on the CPU; `"auto"` takes DALI for a GPU, or nvImageCodec where that
-            alone is installed. All choose the same crops and colours. See docs/engines.md.
-        engine_options: of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
-        channels_last: images that are floats stand in memory by pixel (`torch.channels_last`), not by channel.
-        mixing: `MixUp`, `CutMix`, or several of which each batch gets one: images are mixed with one another, and the
-            field `label` becomes float32 [B, num_classes].
+            the GPU that `device` names or else on the CPU; `"auto"` takes DALI for a GPU, or nvImageCodec where only
+            that is installed. All choose the same crops and colours. See docs/engines.md.
+        engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
+        channels_last: store float images by pixel in memory (`torch.channels_last`) instead of by channel.
+        mixing: `MixUp`, `CutMix`, or a list of which each batch gets one. It mixes the images of a batch with one
+            another, and the field `label` becomes float32 [B, num_classes].
         gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage), by kvikio.
-            What cannot be read that way is read by the host, unless `on_bad_sample` is `"raise"`.
-        fields: the fields to deliver; None is all.
+            The host reads what cannot be read that way, unless `on_bad_sample` is `"raise"`.
+        fields: the fields to deliver; None delivers all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
-            Draw random numbers from a generator seeded with `index`, and no worker changes them.
+            Draw random numbers from a generator seeded with `index`, so that they do not depend on the workers.
         on_bad_sample: what becomes of a sample that can't be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
             own `index`; `"mask"` delivers zeros, marked False in `valid`, which every batch then has. The number of
-            steps stays.
-        max_bad: bad samples that this rank passes over in an epoch before it raises TooManyBad: a count, or below 1 a
-            share of its samples.
-        quarantine_file: adds a line of JSON for each bad sample; in a job of several ranks to a file for each, such as
-            `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
-        verify: compare each sample's checksum with the one it was stored with. All its fields are read for that.
-        isolate: work in `threads` processes instead of threads, for a `map` that holds the GIL. What they work with is
-            pickled, and a script needs its `if __name__ == "__main__":`.
+            steps stays the same.
+        max_bad: how many bad samples this rank passes over in an epoch before it raises TooManyBad: a count, or below 1
+            a share of its samples.
+        quarantine_file: a file that gets a line of JSON for each bad sample; a job of several ranks writes a file for
+            each, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
+        verify: compare each sample's checksum with the one it was stored with. All of its fields are read for that.
+        isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. What they work
+            with is pickled, and a script needs its `if __name__ == "__main__":`.
         timeout: seconds to wait for a batch before PipelineStalled.
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
@@ -122,7 +123,7 @@ class Loader:
         timeout: float = 300.0,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        self.dataset = open_dataset(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset
+        self.dataset = readable(dataset)
         self.world = World.detect() if world is None else world
         batch_size = whole_number(batch_size, "batch_size")
         self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
@@ -193,12 +194,12 @@ class Loader:
 
     @property
     def threads(self) -> int:
-        """Workers of this rank; with `"auto"` the most that may work at once."""
+        """The workers of this rank; with `"auto"` the most that may work at once."""
         return self._workers.threads
 
     @property
     def setting(self) -> Setting:
-        """How many threads work and how many batches are made ahead at present."""
+        """The current number of working threads and prefetched batches."""
         return self._workers.setting
 
     @property
@@ -272,11 +273,11 @@ class Loader:
         return _rebuild, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
 
     def quarantine(self) -> list[BadSampleRecord]:
-        """The bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
+        """Return the bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
         return list(self._quarantine.all)
 
     def stats(self) -> LoaderStats:
-        """What the current epoch, or the last one, has cost this rank so far."""
+        """Return the cost of the current epoch, or of the last one, on this rank so far."""
         return self._meter.read() if self._meter is not None else LoaderStats()
 
 

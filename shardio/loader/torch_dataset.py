@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 import torch.utils.data
 
-from ..dataset.dataset import Dataset
-from ..dataset.dataset import open as open_dataset
+from ..dataset.dataset import readable
+from ..dataset.readable import ReadableDataset
 from ..errors import ConfigError
 from ..order.plan import Plan, PlanSlice
 from ..system.timing import StageClock
@@ -40,7 +40,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        dataset: Dataset | str | os.PathLike[str],
+        dataset: ReadableDataset | str | os.PathLike[str],
         *,
         transforms: Transforms = None,
         fields: Sequence[str] | None = None,
@@ -50,7 +50,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample must be 'raise' or 'replace' here, got {on_bad_sample!r}")
-        self.dataset = open_dataset(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset
+        self.dataset = readable(dataset)
         if "source" in self.dataset.id_columns:
             raise ConfigError(
                 "a mixture has an order of its own: give it to shardio.Loader, and TorchDataset a dataset"
@@ -101,7 +101,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return _rebuild, (self.dataset, self._options, self._plan.seed, self._plan.epoch)
 
 
-def _rebuild(dataset: Dataset, options: BatchOptions, seed: int, epoch: int) -> TorchDataset:
+def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: int) -> TorchDataset:
     rebuilt = TorchDataset(
         dataset,
         transforms=options.transforms,

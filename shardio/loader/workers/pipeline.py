@@ -1,67 +1,41 @@
-"""The pipeline: jobs cut into tasks, run on threads, delivered in order.
+"""The pipeline: jobs are cut into tasks, run on threads, and delivered in order.
 
-                 jobs (one a batch)               tasks (about 16 samples each)
+                 jobs (one or more batches)       tasks (about 16 samples each)
     next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> head of the line complete --> consumer
                           ^------------------------- one more may open when one is delivered --------------'
 
-Workers are threads, because the calls that cost time (pread, decode, resize) let go of the GIL. The first failure of a
-job is raised in the consumer when its turn comes, so an error surfaces at the same batch whatever the threads did.
+Workers are threads, because the calls that cost time (pread, decode, resize) release the GIL. The first failure of a
+job is raised in the consumer in the job's turn, so an error surfaces at the same batch whatever the threads did.
 """
 
-import atexit
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar, final
 
 from ...errors import PipelineClosed, PipelineStalled
+from ...system.at_exit import close_at_exit
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
 
 
-class _Ends(Protocol):
-    def at_exit(self) -> None: ...
-
-
-_running: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
-
-
-def end_at_exit(one: _Ends) -> None:
-    """Has it ended before the interpreter ends.
-
-    Daemon threads that are inside native code then bring the process down with an abort; and what closes later finds
-    the modules that it needs gone.
-    """
-    atexit.unregister(_end_all)
-    atexit.register(_end_all)  # before what was imported meanwhile ends
-    _running.add(one)
-
-
-def _end_all() -> None:
-    with ExitStack() as every:  # also after one that fails
-        for one in list(_running):
-            every.callback(one.at_exit)
-
-
 class Job(Protocol[T_co]):
-    """What becomes one delivered value: tasks that may run at once, in any order, and the value when all have ended."""
+    """Work that becomes one delivered value: tasks that may run at once, in any order, and then the value."""
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
-        """Each is called once, on some thread; `str(task)` says what it does."""
+        """The tasks. Each is called once, on some thread; `str(task)` describes it."""
 
     def result(self) -> T_co:
-        """The value; called in the consumer's thread."""
+        """The value, once all tasks have ended; called in the consumer's thread."""
 
 
 class _Open(Generic[T]):
-    """A job that is under way: how many of its tasks are left, and what went wrong first."""
+    """An open job: how many of its tasks are left, and the first error."""
 
     def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
         self.job = job
@@ -71,14 +45,14 @@ class _Open(Generic[T]):
 
 @final
 class Pipeline(Generic[T]):
-    """Runs the jobs of an iterator on threads and delivers their results in order. An iterator itself.
+    """Runs the jobs of an iterator on threads and delivers their results in order. It is an iterator itself.
 
     Args:
-        jobs: made one at a time, by whichever worker is free.
-        threads: workers; `resize` may let fewer of them work.
-        depth: jobs that may be open at once, the one that the consumer waits for included.
+        jobs: the jobs; a free worker takes the next one.
+        threads: how many workers; `resize` may let fewer of them work.
+        depth: how many jobs may be open at once, including the one that the consumer waits for.
         timeout: seconds that the consumer waits for a result before PipelineStalled.
-        name: of the threads, and in messages.
+        name: names the threads, and the pipeline in messages.
     """
 
     def __init__(
@@ -92,9 +66,9 @@ class Pipeline(Generic[T]):
         self._line: deque[_Open[T]] = deque()
         self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
         lock = threading.Lock()
-        self._work_there = threading.Condition(lock)  # for workers: room for a job, tasks, or the end
-        self._called = threading.Condition(lock)  # for workers that are not to work now
-        self._head_ready = threading.Condition(lock)  # for the consumer
+        self._work_there = threading.Condition(lock)  # workers wait for room for a job, for tasks, or for the end
+        self._called = threading.Condition(lock)  # workers that `resize` has set aside wait here
+        self._head_ready = threading.Condition(lock)  # the consumer waits here
         self._opening = False
         self._exhausted = False
         self._closed = self._waited_for = False
@@ -106,7 +80,7 @@ class Pipeline(Generic[T]):
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
-        end_at_exit(self)
+        close_at_exit(self)
         for thread in self._threads:
             thread.start()
 
@@ -114,14 +88,14 @@ class Pipeline(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """The next result, in order. Raises what a task raised, PipelineStalled, or PipelineClosed after `close`."""
+        """The next result, in order. Raises a task's error, PipelineStalled, or PipelineClosed after `close`."""
         begun = time.monotonic()
         if os.getpid() != self._pid:
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
         with self._head_ready:
             ready = self._head_ready.wait_for(self._settled, self._timeout)
             self.waited += time.monotonic() - begun
-            if self._closed:  # by another thread: what stands in the line may not be finished
+            if self._closed:  # by another thread: the open jobs may not be finished
                 raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
             if not ready:
                 raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
@@ -145,24 +119,26 @@ class Pipeline(Generic[T]):
 
     @property
     def idle(self) -> float:
-        """Seconds that workers which may work have waited for room or for tasks, added up."""
+        """Seconds that active workers have waited for room or for tasks, added up."""
         return sum(self._idle)
 
     def resize(self, threads: int, depth: int) -> None:
-        """From now on `threads` of the workers work, at most `depth` jobs are open."""
+        """Let `threads` of the workers work from now on, on at most `depth` open jobs."""
         with self._work_there:
             self._active, self._depth = min(threads, len(self._threads)), depth
             self._work_there.notify_all()
             self._called.notify_all()
 
     def close(self) -> None:
-        """Stops the workers, each after the task it is in, and waits for them, 2 s at most. May be called twice."""
-        if self._waited_for:  # what has not ended by then does not end; and at the interpreter's own end `os` is gone
+        """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
+        if (
+            self._waited_for
+        ):  # a worker that has not ended by then does not end; and at the interpreter's own end `os` is gone
             return
-        if os.getpid() != self._pid:  # forked: the threads are the parent's, and one of them may hold the lock for ever
+        if os.getpid() != self._pid:  # forked: the threads are the parent's, and the lock may be held for ever
             return
         if threading.current_thread() in self._threads:
-            # The garbage collector ends an epoch wherever it runs: here, it may be in a worker that holds the lock.
+            # The garbage collector may end an epoch anywhere: here in a worker, which may hold the lock.
             self._closed = True
             return
         with self._work_there:
@@ -178,7 +154,6 @@ class Pipeline(Generic[T]):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def at_exit(self) -> None:
-        """Closes it."""
         self.close()
 
     def _settled(self) -> bool:
@@ -210,7 +185,7 @@ class Pipeline(Generic[T]):
         self._doing[number] = ("nothing more to do", time.monotonic())
 
     def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
-        """The next task, opening a job if there is none; waits until there is. None when all is done."""
+        """Wait for the next task, opening a job if there is none; None when all work is done."""
         while True:
             with self._work_there:
                 if not self._has_work(number):
@@ -239,7 +214,7 @@ class Pipeline(Generic[T]):
         return number < self._active and (bool(self._tasks) or room)
 
     def _open(self) -> None:
-        """Makes the next job, outside of the lock: it may take as long as a task."""
+        """Take the next job, outside of the lock: that may take as long as a task."""
         opened: _Open[T] | None
         tasks: Sequence[Callable[[], None]] = ()
         try:
