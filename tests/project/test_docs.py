@@ -71,6 +71,21 @@ def test_links_lead_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+def test_paths_in_the_architecture_exist() -> None:
+    """Each file and folder that the architecture names is there, and each folder of the package is in its tree."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:shardio|tests|converters)/[\w./]*)`", text))
+    assert len(named) > 30
+    for path in named:
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"(?<![\w/])((?:loader|engines|native|transforms)/[\w/]+\.(?:py|h))", text):
+        assert (ROOT / "shardio" / path).exists(), path
+    tree = text.split("```text")[1].split("```")[0]
+    for folder in (ROOT / "shardio").iterdir():
+        if folder.is_dir() and (folder / "__init__.py").exists():
+            assert f"{folder.name}/ " in tree, folder.name
+
+
 def test_guarantees_name_tests_that_exist() -> None:
     """Each guarantee stands with the test that holds it."""
     rows = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if line.startswith("| **")]
