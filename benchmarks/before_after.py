@@ -1,0 +1,184 @@
+"""The same work with two versions of shardio, in turns: what a change costs or gains.
+
+    python benchmarks/before_after.py --before HEAD~1 --photos /tmp/photos --json before-after.json
+
+`--before` is any git revision; the other side is the checkout as it stands. Both read the same datasets, from the page
+cache, with two threads; conversions are whole commands in processes of their own. Figures are medians over rounds of
+the rate after divided by the rate before, both of the same round.
+
+    photos      random resized crop to 224 and flip, uint8, batch 256, of a tar     images/s
+    tensors     uint16 arrays of 2 MiB as they are, batch 16, of HDF5               arrays/s
+    records     3,072 bytes each, batch 512, of HDF5                                records/s
+    conversion  a folder of photos to tar shards by `shardio convert`, 2 workers    commands/s
+"""
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LOADED = ("photos", "tensors", "records")
+LEAST_SECONDS = 2.0  # of one turn; short epochs are repeated
+
+
+def serve(work: Path) -> None:
+    """Loads a workload for each line of standard input, and answers with its rate; runs with either version."""
+    import shardio
+
+    loaders: dict[str, Any] = {}
+    for line in sys.stdin:
+        name = line.strip()
+        if name not in loaders:
+            crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
+            batch_size = {"photos": 256, "tensors": 16, "records": 512}[name]
+            transforms = crop if name == "photos" else None
+            world = shardio.World()
+            loaders[name] = shardio.Loader(work / name, batch_size, transforms=transforms, threads=2, world=world)
+            for _ in loaders[name]:  # warm up
+                pass
+        begun, samples = time.perf_counter(), 0
+        while time.perf_counter() < begun + LEAST_SECONDS:
+            samples += sum(len(batch["index"]) for batch in loaders[name])
+        print(samples / (time.perf_counter() - begun), flush=True)
+
+
+def checked_out(revision: str, work: Path) -> Path:
+    """The files of a revision below `work`, with its compiled part built."""
+    folder = work / "before"
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+    code = (
+        "from pathlib import Path; from hatch_build import FOLDER, compile_library as build\n"
+        "problem = build(FOLDER, FOLDER / '_native.so')\n"
+        "assert problem is None, problem\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    return folder
+
+
+def prepare(work: Path, photos: Path) -> None:
+    """The three datasets, unless they are there."""
+    import shardio
+    from benchmarks._workloads import WORKLOADS, arrays, encoded, make_arrays
+
+    for name in LOADED:
+        if (work / name / "shardio.json").exists():
+            continue
+        workload = WORKLOADS[name]
+        if name == "photos":
+            fields: dict[str, Any] = {"image": "image", "label": "int64"}
+            with shardio.create(work / name, container="tar", fields=fields) as writer:
+                for data, label in encoded(photos, workload.count):
+                    writer.append({"image": data, "label": label})
+            continue
+        make_arrays(workload, work / f"{name}.npy")
+        with shardio.create(
+            work / name, container="hdf5", fields={"array": (workload.dtype, workload.shape)}
+        ) as writer:
+            for array in arrays(workload, work / f"{name}.npy"):
+                writer.append({"array": array})
+
+
+def environment(root: Path) -> dict[str, str]:
+    """An environment in which `import shardio` finds the version below `root`."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "converters")])}
+
+
+@contextmanager
+def server(root: Path, work: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that loads with the version below `root`."""
+    command = [sys.executable, str(Path(__file__)), "--serve", str(work)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, cwd=work, env=environment(root), **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+
+
+def ask(process: "subprocess.Popen[str]", name: str) -> float:
+    """The rate of one turn."""
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the process has no pipes")
+    process.stdin.write(f"{name}\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def convert(root: Path, photos: Path, out: Path) -> float:
+    """Conversions per second: one command, from its start to its end."""
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), "-o", str(out)]
+    begun = time.perf_counter()
+    subprocess.run(
+        [*command, "--workers", "2", "--overwrite"],
+        check=True,
+        capture_output=True,
+        cwd=out.parent,
+        env=environment(root),
+    )
+    return 1 / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    """Measures, prints, and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", default="HEAD~1", metavar="REVISION")
+    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve(options.serve)
+        return
+    sys.path[:0] = [str(ROOT)]
+    from benchmarks._results import finish
+
+    options.work.mkdir(parents=True, exist_ok=True)
+    roots = {"before": checked_out(options.before, options.work), "after": ROOT}
+    prepare(options.work, options.photos)
+    rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in (*LOADED, "conversion")}
+    with server(roots["before"], options.work) as before, server(roots["after"], options.work) as after:
+        processes = {"before": before, "after": after}
+        for number in range(options.rounds):
+            sides = ("before", "after") if number % 2 else ("after", "before")
+            for name, measured in rates.items():
+                for side in sides:
+                    if name == "conversion":
+                        rate = convert(roots[side], options.photos, options.work / f"converted-{side}")
+                    else:
+                        rate = ask(processes[side], name)
+                    measured[side].append(rate)
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+    result = {}
+    for name, measured in rates.items():
+        ratios = [after / before for before, after in zip(measured["before"], measured["after"], strict=True)]
+        result[name] = {
+            "after / before": round(median(ratios), 3),
+            "of rounds": [round(min(ratios), 3), round(max(ratios), 3)],
+            "before, per second": round(median(measured["before"]), 3),
+            "after, per second": round(median(measured["after"]), 3),
+        }
+    commits = [
+        subprocess.run(["git", "rev-parse", "--short", name], cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in (options.before, "HEAD")
+    ]
+    revisions = dict(zip(roots, [done.stdout.strip() for done in commits], strict=True))
+    finish(
+        {"benchmark": "before_after", "rounds": options.rounds, "revisions": revisions, "ratios": result}, options.json
+    )
+
+
+if __name__ == "__main__":
+    main()
