@@ -117,7 +117,7 @@ def ask(process: "subprocess.Popen[str]", name: str) -> float:
 
 def convert(root: Path, photos: Path, out: Path) -> float:
     """Conversions per second: one command, from its start to its end."""
-    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), "-o", str(out)]
+    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), str(out)]
     begun = time.perf_counter()
     subprocess.run(
         [*command, "--workers", "2", "--overwrite"],
