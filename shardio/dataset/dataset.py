@@ -243,7 +243,13 @@ def from_samples(
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
     directory = Path(f"/memory/{uuid4().hex}")  # only a name: nothing is written
     writer = DatasetWriter(
-        OutputDirectory(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples
+        OutputDirectory(directory, directory),
+        "memory",
+        fields=checked,
+        shard_size=1 << 62,
+        metadata=metadata or {},
+        options={},
+        shard_samples=shard_samples,
     )
     for sample in rows:
         writer.append(sample)

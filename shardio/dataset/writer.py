@@ -37,6 +37,7 @@ class DatasetWriter:
         self,
         place: OutputDirectory,
         container: str,
+        *,
         fields: Mapping[str, Field] | None,
         shard_size: int,
         metadata: Mapping[str, Any],
@@ -157,7 +158,14 @@ def create(
     checked = None if fields is None else as_fields(fields)
     on_disk(container)
     manifest.check_metadata(metadata or {})
-    return DatasetWriter(prepare(path, overwrite=overwrite), container, checked, size, metadata or {}, options)
+    return DatasetWriter(
+        prepare(path, overwrite=overwrite),
+        container,
+        fields=checked,
+        shard_size=size,
+        metadata=metadata or {},
+        options=options,
+    )
 
 
 def on_disk(container: str) -> None:
@@ -191,18 +199,18 @@ def assemble(
             found = {shard.image_shapes[name] for shard in shards if shard.samples}
             described[name] = replace(field, shape=found.pop() if len(found) == 1 else None)
     made = manifest.Manifest(
-        container,
-        described,
-        Shards(
-            TextColumn([shard.name for shard in shards]),
-            np.array([shard.samples for shard in shards], np.int64),
-            np.array([shard.bytes for shard in shards], np.int64),
-            TextColumn([shard.checksum for shard in shards]),
+        container=container,
+        fields=described,
+        shards=Shards(
+            names=TextColumn([shard.name for shard in shards]),
+            samples=np.array([shard.samples for shard in shards], np.int64),
+            bytes=np.array([shard.bytes for shard in shards], np.int64),
+            checksums=TextColumn([shard.checksum for shard in shards]),
         ),
-        digest.text(),
-        metadata,
-        adopted,
-        conversion or {},
+        digest=digest.text(),
+        metadata=metadata,
+        adopted=adopted,
+        conversion=conversion or {},
     )
     if containers.get(container).files(place.directory / "shard"):
         durable.sync_directory(place.directory)
