@@ -143,7 +143,7 @@ class Dataset:
                     continue
                 # A shard that can't be opened is told of where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, Gone):
-                    if (found := self.reader(shard).direct(name)) is not None:
+                    if (found := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
@@ -246,7 +246,13 @@ def from_samples(
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
     directory = Path(f"/memory/{uuid4().hex}")  # a name, no place: nothing is written
     writer = DatasetWriter(
-        OutputDirectory(directory, directory), "memory", checked, 1 << 62, metadata or {}, {}, shard_samples
+        OutputDirectory(directory, directory),
+        memory.MemoryContainer.name,
+        checked,
+        1 << 62,
+        metadata or {},
+        {},
+        shard_samples,
     )
     for sample in rows:
         writer.append(sample)

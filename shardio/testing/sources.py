@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .. import containers
 from ..care.verify import verify
 from ..conversion import convert
 from ..conversion.source import HasColumns, Source
 from ..dataset import dataset
 from ..format.fields import as_fields
 from ..system.types import Sample
-
-CONTAINERS = ("tar", "hdf5", "lmdb")
 
 
 def check_source(source: Source, expected: Sequence[Sample], folder: Path, **fields: Mapping[str, Any]) -> None:
@@ -48,7 +47,7 @@ def check_source(source: Source, expected: Sequence[Sample], folder: Path, **fie
     for number in order.tolist():  # a worker may be asked in any order
         check_sample(copy[number], expected[number])
     digests = set()
-    for container in CONTAINERS:
+    for container in containers.names():
         convert(source, folder / container, container=container, shard_size=max(1, int(sizes.sum()) // 3))
         made = dataset.open(folder / container)
         for number, sample in enumerate(expected):
