@@ -18,7 +18,7 @@ from shardio.containers import Container
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
 
-ON_DISK = [container for container in containers.CONTAINERS.values() if container.name not in ("memory", "indexed")]
+ON_DISK = [containers.get(name) for name in containers.names()]
 FIELDS = as_fields({"blob": "bytes", "row": ("uint8", (1000,))})
 
 
