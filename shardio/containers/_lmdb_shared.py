@@ -127,8 +127,8 @@ def take_lease(file: RawFile) -> Lease:
     """Return a share in a file's environment, opened if this process has none yet; lmdb.Error if LMDB refuses it."""
     with GATE.changed:
         GATE.watch_forks()
-        process, found = os.getpid(), os.fstat(file.fd)
-        key = (process, found.st_dev, found.st_ino)
+        process, status = os.getpid(), os.fstat(file.fd)
+        key = (process, status.st_dev, status.st_ino)
         for other in [k for k in _ENVIRONMENTS if k[1:] == key[1:] and k[0] != process]:
             # Inherited by fork: LMDB requires that a child opens its own.
             _ENVIRONMENTS.pop(other).handle.close()

@@ -1,4 +1,4 @@
-"""The hdf5 container on files that h5py wrote in all its ways."""
+"""The hdf5 container on files that h5py wrote: every layout, byte order, filter and kind of link."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The tar container: what other programs see in it, and how its index guards it."""
+"""The tar container: other programs read it, and its index detects damage."""
 
 import gc
 import json
@@ -212,7 +212,7 @@ def test_index_of_other_fields(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> None:
-    """Places that cannot be are ShardCorrupt, and nothing is allocated for them."""
+    """Impossible offsets and sizes are ShardCorrupt, and no memory is allocated for them."""
     fields = {"blob": "bytes", "pair": ("uint8", (2,))}
     samples = [{"blob": b"ab", "pair": np.array([i, i], np.uint8)} for i in range(2)]
     path = write_tar(tmp_path / "s.tar", samples, fields)
