@@ -212,7 +212,8 @@ def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str
             paths = [path]
         else:
             paths = [Path(name) for text in _expanded(str(path)) for name in _globbed(text)]
-        paths = [found for found in paths if not found.name.endswith(containers.index_suffixes())]
+        indexes = containers.index_suffixes()  # shardio's own, which may lie beside the files
+        paths = [found for found in paths if not found.name.endswith(indexes)]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
                 f"{shown(missing)} is no file" if missing.exists() else f"{shown(missing)}: there is no such file"
