@@ -211,6 +211,18 @@ class ContainerContract:
         assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
         assert sorted(again.parent.iterdir()) == sorted(files[1])
 
+    def test_description(self, path: Path) -> None:
+        """What the container says of its files and of a shard's fields is so."""
+        files = self.container.files(write(self.container, path))
+        assert self.container.on_disk == bool(files)
+        if files:
+            assert files[0] == path
+            assert all(file.is_file() for file in files)
+        index_suffix = self.container.index_suffix
+        assert all(index_suffix and file.name.endswith(index_suffix) for file in files[1:])
+        assert not index_suffix or index_suffix.startswith(".idx.")
+        assert self.container.read_fields(path) in (None, FIELDS)
+
     @pytest.mark.parametrize("part", [0, 0.01, 0.3, 0.7])
     def test_cut_short(self, path: Path, part: float) -> None:
         """Opening or reading a shard raises ShardCorrupt, with its name, if any of its files is cut short."""
