@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.containers._hdf5_library import missing_filter
+from shardio.containers.hdf5 import missing_filter
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import shown
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import _hdf5_foreign, indexed
-from ..containers import _tar_layout as layout
+from ..containers import side_index
+from ..containers import tar_layout as layout
 from ..dataset.output_directory import OutputDirectory
 from ..dataset.shard_writer import WrittenShard, encode
 from ..dataset.writer import assemble
@@ -36,7 +36,7 @@ from ..errors import (
 from ..foreign import members, tar
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
-from ..system import durable, npy
+from ..system import durable
 from ..system.types import Sample
 
 ASIDE = ".damaged"
@@ -111,7 +111,7 @@ def _shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]
     if old is not None:
         return old.container, list(old.shards.names)
     found: dict[str, list[str]] = {}
-    for name in ("tar", "hdf5", "lmdb"):
+    for name in containers.names():
         ours = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(name).suffix)}")
         if inside := sorted(path.name for path in folder.glob("shard-*") if ours.fullmatch(path.name)):
             found[name] = inside
@@ -130,14 +130,14 @@ def _check_own(folder: Path, container: str, names: list[str]) -> None:
     known = False
     for path in (folder / name for name in names):
         own = None
-        if path.is_symlink() or _hdf5_foreign.index_path(path).exists():
+        if path.is_symlink():
             own = False
         elif container == "tar":
             keys = [run.key for run in itertools.islice(_runs(path), 2)]
             own = all(len(key) == layout.KEY_DIGITS and key.isdecimal() for key in keys) if keys else None
         else:
             with contextlib.suppress(DatasetError):
-                own = containers.get(container).described(path) is not None
+                own = containers.get(container).read_fields(path) is not None
         if own is False:
             raise ConfigError(f"{path}: it was not written by shardio, or cannot be told to be; it is left as it is")
         known = known or own is True
@@ -159,7 +159,7 @@ def _fields(
         return dict(old.fields)
     for name in names:
         try:
-            found = containers.get(container).described(folder / name)
+            found = containers.get(container).read_fields(folder / name)
             if found is None and container == "tar":
                 found = _tar_fields(folder / name, done)
         except (DatasetError, SourceError):
@@ -230,9 +230,9 @@ def _mend_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
         lost = "" if index is None or len(index) == len(runs) else f", {len(index) - len(runs)} samples are lost"
         done.append(f"{path.name}: cut short or damaged after {len(runs)} whole samples{lost}; it ends there now{kept}")
     if index is None:
-        done.append(f"{indexed.index_path(path).name} is lost or damaged: it is written anew")
+        done.append(f"{side_index.path_of(path).name} is lost or damaged: it is written anew")
         index = _index_of(path, runs, fields)
-    durable.write(indexed.index_path(path), _npy(index[: len(runs)]))
+    side_index.write(path, index[: len(runs)])
 
 
 def _keep_end(path: Path, start: int) -> str:
@@ -249,11 +249,10 @@ def _keep_end(path: Path, start: int) -> str:
 def _index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
     """The index, if it can be read and is of these fields."""
     try:
-        found = npy.guarded(lambda: np.load(indexed.index_path(path), allow_pickle=False))
-    except (OSError, ValueError, EOFError):
+        found = side_index.load(path)
+    except (OSError, ShardCorrupt):
         return None
-    wanted = indexed.index_dtype(with_hidden(fields))
-    return found if isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == wanted else None
+    return found if found.ndim == 1 and found.dtype == side_index.dtype_of(with_hidden(fields)) else None
 
 
 def _whole(path: Path) -> tuple[bool, list[tar.Run]]:
@@ -269,7 +268,7 @@ def _whole(path: Path) -> tuple[bool, list[tar.Run]]:
 
 def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> NDArray[Any]:
     """The index as it was when the tar was written."""
-    index = np.zeros(len(runs), indexed.index_dtype(with_hidden(fields)))
+    index = np.zeros(len(runs), side_index.dtype_of(with_hidden(fields)))
     opened = tar.open_tar(path)
     for row, run in enumerate(runs):
         places = {name: _place(opened, run, name, field) for name, field in fields.items()}
@@ -280,17 +279,10 @@ def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> N
             raise ShardCorrupt(f"{path}, key {run.key}: {error}") from error
         for name, (offset, size) in places.items():
             index[f"{name}.offset"][row], index[f"{name}.size"][row] = offset, size
-        for name in indexed.packed(with_hidden(fields)):
+        for name in side_index.held(with_hidden(fields)):
             field = with_hidden(fields)[name]
             index[name][row] = np.frombuffer(encoded.stored[name], field.row_dtype).reshape(field.row_shape)
     return index
-
-
-def _npy(index: NDArray[Any]) -> bytes:
-    """As the writer of tars writes it."""
-    descr = np.lib.format.dtype_to_descr(index.dtype)
-    head = layout.npy_header({"descr": descr, "fortran_order": False, "shape": (len(index),)})
-    return head + index.tobytes()
 
 
 def _place(opened: Any, run: tar.Run, name: str, field: Field) -> tuple[int, int]:
@@ -322,9 +314,9 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
     if not runs:
         return None
     try:
-        index = npy.guarded(lambda: np.load(indexed.index_path(path), allow_pickle=False))
+        index = side_index.load(path)
         columns = {name: index.dtype[name] for name in index.dtype.names or ()}
-    except (OSError, ValueError, EOFError, AttributeError):
+    except (OSError, ShardCorrupt):
         columns = {}
     opened, extensions = tar.open_tar(path), runs[0].places()
     if not columns:

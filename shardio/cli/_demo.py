@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from .. import containers
 from ..bench import BenchConfig, BenchResult, measure
 from ..care.contact_sheet import contact_sheet
 from ..care.verify import verify
@@ -25,15 +26,15 @@ from ..loader.loader import Loader
 from ..order.world import World
 from ..system.units import format_size
 
-CONTAINERS = ("tar", "hdf5", "lmdb")
 SHARD_SIZE = "512KB"  # small, so that the demo has several
 
 
 def run(src: Path, output: Path, epochs: int, ranks: int) -> None:
     """Converts, verifies, compares, measures and trains; prints a line per step and a table at the end."""
     begun = time.monotonic()
-    trains = [_convert(src / "train", output / container / "train", container) for container in CONTAINERS]
-    test = _convert(src / "test", output / "tar" / "test", "tar")
+    trains = [_convert(src / "train", output / container / "train", container) for container in containers.names()]
+    first = containers.names()[0]
+    test = _convert(src / "test", output / first / "test", first)
     _same_epoch(trains)
     benches = [_bench(dataset) for dataset in trains]
     sheet = output / "sheet.png"
@@ -64,7 +65,7 @@ def _same_epoch(datasets: list[Dataset]) -> None:
                     raise ShardioError(f"{name} differs between containers, samples {first['index'].tolist()}")
         samples += len(first["index"])
     print(
-        f"compared   one epoch of {', '.join(CONTAINERS)}: {samples} samples, the same order, the same pixels",
+        f"compared   one epoch of {', '.join(containers.names())}: {samples} samples, the same order, the same pixels",
         flush=True,
     )
 

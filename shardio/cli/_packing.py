@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
+from .. import containers
 from ..conversion import Conversion, Skipped, estimate
 from ..conversion import convert as run
 from ..conversion.choice import parse_split, shuffled, split
@@ -30,7 +31,6 @@ from ..system.types import Indices
 from ..system.units import format_size
 from ._progress import progress
 
-CONTAINERS = ("tar", "hdf5", "lmdb")
 SHOWN = 5  # skipped samples named on the screen
 
 
@@ -38,7 +38,7 @@ SHOWN = 5  # skipped samples named on the screen
 class Packing:
     """How samples become a dataset: one field for each option."""
 
-    to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar"
+    to: Annotated[str, typer.Option(help=f"The container: {', '.join(containers.names())}.")] = "tar"
     shard_size: Annotated[
         str, typer.Option(help="A shard ends once its samples take this much, by estimates: 64MB, 1GiB.")
     ] = DEFAULT_SHARD_SIZE
@@ -105,7 +105,8 @@ class Packing:
     compress: Annotated[
         str | None,
         typer.Option(
-            help="hdf5 only, for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none."
+            help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
+            + "."
         ),
     ] = None
 
@@ -135,10 +136,10 @@ class Packing:
 
     def _check(self) -> None:
         """ConfigError for options that would do nothing."""
-        if self.to not in CONTAINERS:
-            raise ConfigError(f"--to must be one of {', '.join(CONTAINERS)}, got {self.to!r}")
-        if self.compress is not None and self.to != "hdf5":
-            raise ConfigError(f"--compress is for --to hdf5, got --to {self.to}")
+        if self.to not in containers.names():
+            raise ConfigError(f"--to must be one of {', '.join(containers.names())}, got {self.to!r}")
+        if self.compress is not None and self.to not in (compressed := containers.with_option("compression")):
+            raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {self.to}")
         if self.on_error == "raise" and not (self.max_bad is None and self.report is None):
             raise ConfigError("--max-bad and --report go with --on-error skip")
         encodes = self.resize_shorter or self.max_pixels or self.recompress != "never"

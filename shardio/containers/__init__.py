@@ -1,4 +1,7 @@
-"""The containers by name: the one place that knows which kinds there are."""
+"""The registry of containers: the only place that lists which kinds there are.
+
+To add a container, write a class that has what `Container` asks for, and list an instance of it in `CONTAINERS`.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,21 +16,36 @@ from .lmdb import LmdbContainer
 from .memory import MemoryContainer
 from .tar import TarContainer
 
-CONTAINERS: Mapping[str, Container] = MappingProxyType(
-    {
-        "tar": TarContainer(),
-        "hdf5": Hdf5Container(),
-        "lmdb": LmdbContainer(),
-        "memory": MemoryContainer(),
-        "indexed": IndexedContainer(),
-    }
+_ALL: tuple[Container, ...] = (
+    TarContainer(),
+    Hdf5Container(),
+    LmdbContainer(),
+    MemoryContainer(),
+    IndexedContainer(),
 )
-"""Every container by its name. Importing this loads neither h5py nor lmdb: they are loaded on use."""
+
+CONTAINERS: Mapping[str, Container] = MappingProxyType({container.name: container for container in _ALL})
+"""Every container by its name. Importing this loads neither h5py nor lmdb: containers load them when they are used."""
 
 
 def get(name: str) -> Container:
-    """The container called `name`; ConfigError names those that exist."""
+    """Return the container called `name`; ConfigError lists those that exist."""
     try:
         return CONTAINERS[name]
     except KeyError:
         raise ConfigError(f"container must be one of {', '.join(CONTAINERS)}, got {name!r}") from None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the containers that a dataset on disk can be written in, the default one first."""
+    return tuple(name for name, container in CONTAINERS.items() if container.on_disk and container.suffix)
+
+
+def with_option(option: str) -> dict[str, str]:
+    """Return the containers whose writers have an option: its line of help by the container's name."""
+    return {name: CONTAINERS[name].options[option] for name in names() if option in CONTAINERS[name].options}
+
+
+def index_suffixes() -> tuple[str, ...]:
+    """Return the suffixes of the indexes that containers may keep beside a shard."""
+    return tuple(sorted({container.index_suffix for container in CONTAINERS.values()} - {""}))

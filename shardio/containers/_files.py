@@ -1,4 +1,4 @@
-"""Files read by position: many threads, no shared cursor, no lock, and a clear word when a file ends early."""
+"""Files read by position, from many threads, without a shared cursor or a lock, and with errors that name the value."""
 
 import mmap
 import os
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @final
 class RawFile:
-    """One file open for `pread`. The descriptor closes when the last user lets go, so never under a running read.
+    """A file open for `pread`. Its descriptor closes with the last reference, so never during a read.
 
     Raises:
         ShardCorrupt: there is no such file.
@@ -39,23 +39,26 @@ class RawFile:
         self.size = os.fstat(self.fd).st_size
 
     def map(self) -> NDArray[np.uint8]:
-        """All bytes of the file, read-only, as uint8 [size]."""
+        """Map the whole file into memory: uint8 [size], read-only."""
         return np.frombuffer(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ), np.uint8)
 
     def map_within_budget(self) -> NDArray[np.uint8] | None:
-        """As `map`, for large rows, whose pages then count as this process's memory; None once that is a quarter of the
-        machine's."""
+        """Map the whole file into memory, for rows so large that its pages count as this process's memory.
+
+        Returns:
+            uint8 [size], read-only; None if that would make more than a quarter of the machine's memory.
+        """
         global _mapped
         budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
         if _mapped + self.size > budget:
             return None
-        whole = self.map()
+        mapped = self.map()
         _mapped += self.size
-        weakref.finalize(whole, _forget_mapped, self.size)
-        return whole
+        weakref.finalize(mapped, _forget_mapped, self.size)
+        return mapped
 
     def read_values(self, offsets: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows, field: str) -> list[bytes]:
-        """The `sizes[i]` bytes at `offsets[i]`, for each i; `rows` and `field` name the value in an error."""
+        """Return the `sizes[i]` bytes at `offsets[i]` for each i; errors name the value by `rows[i]` and `field`."""
         wrong = np.flatnonzero((sizes < 0) | (offsets < 0) | (offsets > self.size - sizes))
         if len(wrong):
             i = wrong[0]
@@ -63,7 +66,7 @@ class RawFile:
         lengths = sizes.tolist()
         values = list(map(os.pread, repeat(self.fd), lengths, offsets.tolist()))
         if list(map(len, values)) != lengths:
-            # One call gives at most 2 GiB, and a file may have been cut since it was opened.
+            # One call returns at most 2 GiB, and the file may have been cut since it was opened.
             for i, length in enumerate(lengths):
                 if len(values[i]) < length:
                     whole = np.empty((1, length), np.uint8)
@@ -72,7 +75,7 @@ class RawFile:
         return values
 
     def read_rows(self, offsets: NDArray[np.int64], out: NDArray[np.uint8], rows: Rows, field: str) -> None:
-        """Fills `out` [n, row bytes], C-contiguous, with the row at each of `offsets`; neighbours share one call."""
+        """Fill `out` [n, row bytes], C-contiguous, with the row at each of `offsets`; adjacent rows share one call."""
         count, row_bytes = out.shape
         if not out.size:
             return
@@ -106,12 +109,12 @@ def _forget_mapped(size: int) -> None:
 
 @final
 class Handle(Generic[T]):
-    """What a reader holds open: opened by `opener`, and opened again after unpickling, or after a fork if asked to.
+    """A reader's open shard, which is opened again after unpickling, and on request after a fork.
 
     Args:
-        opener: a module's function `(path, fields)`, so that it pickles by name.
+        opener: a function `(path, fields)` of a module, so that it can be pickled.
         path: the shard.
-        fields: its fields, hidden columns too.
+        fields: its fields, with hidden columns.
         per_process: whether a forked child must open its own.
     """
 
@@ -123,15 +126,15 @@ class Handle(Generic[T]):
         *,
         per_process: bool = False,
     ) -> None:
-        self._how = (opener, path, dict(fields), per_process)
+        self._arguments = (opener, path, dict(fields), per_process)
         self._closed = False
         self._opened: tuple[int, T] | None = (os.getpid(), opener(path, fields))
 
     def get(self) -> T:
-        """The open thing; ValueError after `close`."""
-        # A local name, so that a `close` in another thread can't take it away under a read.
+        """Return the open shard; ValueError after `close`."""
+        # A local variable, so that a `close` in another thread cannot end it during a read.
         opened = self._opened
-        opener, path, fields, per_process = self._how
+        opener, path, fields, per_process = self._arguments
         if self._closed:
             raise ValueError(f"{path}: the reader is closed")
         if opened is None or (per_process and opened[0] != os.getpid()):
@@ -139,30 +142,30 @@ class Handle(Generic[T]):
         return opened[1]
 
     def close(self) -> None:
-        """Lets go; a read that is under way in another thread still finishes."""
+        """Drop the open shard; a read that is running in another thread still finishes."""
         self._closed, self._opened = True, None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._how
+        return self._arguments
 
-    def __setstate__(self, how: tuple[Any, ...]) -> None:
-        self._how, self._closed, self._opened = how, False, None
+    def __setstate__(self, arguments: tuple[Any, ...]) -> None:
+        self._arguments, self._closed, self._opened = arguments, False, None
 
 
 def check_request(
     rows: Rows, name: str, out: NDArray[Any] | None, fields: Mapping[str, Field], count: int, path: Path
 ) -> tuple[Rows, Field]:
-    """The rows as an int64 array and the field, both checked: see `Reader.read` for what is raised."""
+    """Check the arguments of `Reader.read`, with its errors; return the rows as an int64 array, and the field."""
     if name not in fields:
         raise KeyError(f"{path}: no field {name!r}; there are {', '.join(fields)}")
     field = fields[name]
     if out is not None and not field.fixed:
-        raise ValueError(f"{path}: out is for fixed fields, and {name!r} ({field.kind}) differs in size")
+        raise ValueError(f"{path}: out is only for fixed fields; the values of {name!r} ({field.kind}) differ in size")
     rows = np.ascontiguousarray(rows, np.int64)
     check_rows(rows, count, path)
     return rows, field
 
 
 def as_rows(out: NDArray[Any], field: Field) -> NDArray[np.uint8]:
-    """The bytes of `out` (C-contiguous, `[n, *shape]`) as uint8 [n, row bytes], without a copy."""
+    """Return a view of `out` (C-contiguous, `[n, *shape]`) as uint8 [n, row bytes]."""
     return out.reshape(-1).view(np.uint8).reshape(len(out), field.row_bytes)

@@ -1,6 +1,7 @@
-"""The blosc2 filter: a chunk is a frame of Blosc2, in the order of B2ND blocks if it has more than one axis.
+"""The blosc2 filter: a chunk is a Blosc2 frame, in the order of B2ND blocks if it has more than one axis.
 
-As in `_hdf5_codecs`, the filter's own entry point is not used: when it fails it takes down what all threads share.
+As in `_hdf5_codecs`, this module does not call the filter's entry point: when that fails, it destroys state that all
+threads share.
 """
 
 import ctypes
@@ -12,16 +13,16 @@ from ._hdf5_filters import Bytes, Call, Damaged, Filter, function
 
 _POINTER, _INT, _INT64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _AXES = 8
-"""The filter's most; `_Shape` has room for twice as many, which the library's own arrays have by now."""
+"""The filter's limit; `_Shape` has room for twice as many, because the library's own arrays have grown to that."""
 
 _NO_METALAYER = -34
-"""BLOSC2_ERROR_METALAYER_NOT_FOUND: the frame is not of B2ND."""
+"""BLOSC2_ERROR_METALAYER_NOT_FOUND: the frame is not a B2ND array."""
 
 _Shape = _INT64 * (2 * _AXES)
 
 
 class _Array(ctypes.Structure):
-    """The beginning of `b2nd_array_t`; axes that are not used have size 1."""
+    """The beginning of `b2nd_array_t`; unused axes have size 1."""
 
     _fields_ = [("frame", _POINTER), ("shape", _INT64 * _AXES)]
 
@@ -32,8 +33,8 @@ class Blosc2:
     """Blosc2 of any codec.
 
     Attributes:
-        width: an element's bytes.
-        shape: what a B2ND frame must have; () if the dataset does not say.
+        width: bytes of an element.
+        shape: the shape that a B2ND frame must have; () if the dataset does not state one.
     """
 
     open: Call
@@ -46,8 +47,7 @@ class Blosc2:
     shape: tuple[int, ...]
     name: str = "blosc2"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         frame = self.open(data.ctypes.data, len(data), False)
         if not frame:
             raise Damaged("its frame is wrong")
@@ -55,33 +55,33 @@ class Blosc2:
         status = self.open_array(frame, ctypes.byref(array))
         if status >= 0:
             try:
-                return self._array(array, room)
+                return self._array(array, buffer)
             finally:
                 self.close_array(array)
         try:
             if status != _NO_METALAYER:
                 raise Damaged(f"its B2ND description is wrong, Blosc2's error {status}")
-            size = self.chunk(frame, 0, room.ctypes.data, min(len(room), 0x7FFFFFFF))
+            size = self.chunk(frame, 0, buffer.ctypes.data, min(len(buffer), 0x7FFFFFFF))
         finally:
             self.close(frame)
-        if not 0 < size <= len(room):
-            raise Damaged(f"Blosc2's error {size}, or more than {len(room)} bytes")
-        return room[:size]
+        if not 0 < size <= len(buffer):
+            raise Damaged(f"Blosc2's error {size}, or more than {len(buffer)} bytes")
+        return buffer[:size]
 
-    def _array(self, array: Any, room: Bytes) -> Bytes:
+    def _array(self, array: Any, buffer: Bytes) -> Bytes:
         shape = tuple(array.contents.shape)
         size = math.prod(shape) * self.width
-        if min(shape) < 1 or size > len(room) or (self.shape and shape != self.shape):
+        if min(shape) < 1 or size > len(buffer) or (self.shape and shape != self.shape):
             raise Damaged(f"its shape {shape} is not the chunk's")
         stop = _Shape(*shape, *(1 for _ in range(_AXES)))
-        status = self.slice(array, _Shape(), stop, room.ctypes.data, stop, size)
+        status = self.slice(array, _Shape(), stop, buffer.ctypes.data, stop, size)
         if status < 0:
             raise Damaged(f"Blosc2's error {status}")
-        return room[:size]
+        return buffer[:size]
 
 
 def blosc2(library: ctypes.CDLL, values: tuple[int, ...]) -> Filter | None:
-    """The filter with these settings; None where they are not those that the filter writes."""
+    """Return the filter with these settings; None if the filter cannot have written them."""
     width, axes, shape = max(values[2], 1) if len(values) > 2 else 0, values[7] if len(values) > 7 else 0, values[8:]
     if not width or axes != len(shape) or axes > _AXES:
         return None

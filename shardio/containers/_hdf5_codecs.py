@@ -1,10 +1,11 @@
-"""Filters undone by the compiled code in h5py and hdf5plugin, called directly: without the GIL, libhdf5 and its lock.
+"""Filters undone by compiled code of h5py and hdf5plugin, which is called directly: without the GIL and libhdf5's lock.
 
-The filters' own entry points are not used. They report failures to libhdf5, which is not made for that from outside
-its lock; blosc's holds a lock of its own while it decompresses, bitshuffle's and lz4's believe the sizes that they find
-in the data. What they call is called here instead, with all sizes checked: it takes no lock and keeps no state.
+This module does not call the filters' entry points. They report failures to libhdf5, which does not support that from
+outside its lock; that of blosc holds a lock of its own while it decompresses, and those of bitshuffle and lz4 trust the
+sizes in the data. It calls the functions behind them, which take no lock and keep no state, and checks all sizes.
 
-Left to h5py: zfp, sz, sz3, sperr, fcidecomp and htj2k, whose data need more than one call, and scaleoffset, nbit, szip.
+h5py is left to undo zfp, sz, sz3, sperr, fcidecomp and htj2k, whose data need more than one call, and scaleoffset, nbit
+and szip.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from ._hdf5_filters import Bytes, Call, Damaged, Filter, function
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _UNSIGNED, _LONG, _INT64 = ctypes.c_uint, ctypes.c_ulong, ctypes.c_int64
 _LARGEST = 0x7FFFFFFF
-"""Sizes in C's int."""
+"""The largest size in C's int."""
 
 _BLOCK = struct.Struct(">I")
 
@@ -30,34 +31,32 @@ _BLOCK = struct.Struct(">I")
 @final
 @dataclass(frozen=True, slots=True)
 class Inflate:
-    """gzip by the zlib that h5py came with, straight to where the bytes belong."""
+    """gzip by the zlib that comes with h5py, straight into the buffer."""
 
     call: Call
     name: str = "deflate"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        size = _LONG(len(room))
-        status = self.call(room.ctypes.data, ctypes.addressof(size), data.ctypes.data, len(data))
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        size = _LONG(len(buffer))
+        status = self.call(buffer.ctypes.data, ctypes.addressof(size), data.ctypes.data, len(data))
         if status:
-            raise Damaged(f"zlib's error {status}: its stream is wrong or does not end within {len(room)} bytes")
-        return room[: size.value]
+            raise Damaged(f"zlib's error {status}: its stream is wrong or does not end within {len(buffer)} bytes")
+        return buffer[: size.value]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Lzf:
-    """LZF by h5py."""
+    """LZF by h5py's own code."""
 
     call: Call
     name: str = "lzf"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        size = self.call(data.ctypes.data, len(data), room.ctypes.data, min(len(room), _LARGEST))
-        if not 0 < size <= len(room):
-            raise Damaged(f"it is wrong or does not end within {len(room)} bytes")
-        return room[:size]
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        size = self.call(data.ctypes.data, len(data), buffer.ctypes.data, min(len(buffer), _LARGEST))
+        if not 0 < size <= len(buffer):
+            raise Damaged(f"it is wrong or does not end within {len(buffer)} bytes")
+        return buffer[:size]
 
 
 @final
@@ -69,121 +68,125 @@ class Zstd:
     failed: Call
     name: str = "zstd"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        size = self.call(room.ctypes.data, len(room), data.ctypes.data, len(data))
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        size = self.call(buffer.ctypes.data, len(buffer), data.ctypes.data, len(data))
         if self.failed(size):
-            raise Damaged(f"its frame is wrong or holds more than {len(room)} bytes")
-        return room[:size]
+            raise Damaged(f"its frame is wrong or holds more than {len(buffer)} bytes")
+        return buffer[:size]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Lz4:
-    """Size (8 bytes) and block size (4), big-endian; then blocks, each after its size (4), as it is if not smaller."""
+    """LZ4 in blocks.
+
+    The data are the size (8 bytes) and the block size (4 bytes), then the blocks, each after its size (4 bytes) and
+    uncompressed if it did not become smaller. All numbers are big-endian.
+    """
 
     call: Call
     name: str = "lz4"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        size, block = _header(data, room)
-        view, source, target = data.data, data.ctypes.data, room.ctypes.data
-        at, done = 12, 0
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        size, block = _header(data, buffer)
+        view, source, target = data.data, data.ctypes.data, buffer.ctypes.data
+        position, done = 12, 0
         while done < size:
             part = min(block, size - done)
-            stored = _block_size(view, at)
+            stored = _block_size(view, position)
             if stored == part:
-                room[done : done + part] = data[at + 4 : at + 4 + part]
-            elif self.call(source + at + 4, target + done, stored, part) != part:
-                raise Damaged(f"its block at byte {at} is wrong")
-            at, done = at + 4 + stored, done + part
-        return room[:size]
+                buffer[done : done + part] = data[position + 4 : position + 4 + part]
+            elif self.call(source + position + 4, target + done, stored, part) != part:
+                raise Damaged(f"its block at byte {position} is wrong")
+            position, done = position + 4 + stored, done + part
+        return buffer[:size]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Blosc:
-    """Blosc 1 of any codec. The call that takes its own context: blosc's other one serves one thread at a time."""
+    """Blosc 1 of any codec, by the function with a context of its own: the other one serves one thread at a time."""
 
     validate: Call
     call: Call
     name: str = "blosc"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         size = _SIZE()
         stored = int.from_bytes(data[12:16].tobytes(), "little")
         if not 16 <= stored <= len(data) or self.validate(data.ctypes.data, stored, ctypes.addressof(size)):
             raise Damaged("its header is wrong")
-        if size.value > len(room):
-            raise Damaged(f"it says {size.value} bytes, more than the chunk's {len(room)}")
-        found = self.call(data.ctypes.data, room.ctypes.data, size.value, 1)
-        if found != size.value:
-            raise Damaged(f"it gives {found} of {size.value} bytes")
-        return room[:found]
+        if size.value > len(buffer):
+            raise Damaged(f"it says {size.value} bytes, more than the chunk's {len(buffer)}")
+        written = self.call(data.ctypes.data, buffer.ctypes.data, size.value, 1)
+        if written != size.value:
+            raise Damaged(f"it gives {written} of {size.value} bytes")
+        return buffer[:written]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bitshuffle:
-    """Bits of the elements of a block put together; the blocks then stored as `Lz4`'s are, in LZ4 or Zstandard.
+    """Bitshuffle with LZ4 or Zstandard: the bits of a block's elements are transposed, blocks are stored as in `Lz4`.
 
     Attributes:
-        width: an element's bytes.
+        width: bytes of an element.
     """
 
     call: Call
     width: int
     name: str = "bitshuffle"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        size, block_bytes = _header(data, room)
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        size, block_bytes = _header(data, buffer)
         count, block = size // self.width, block_bytes // self.width
         if size % self.width or block < 8 or block % 8:
-            raise Damaged(f"{size} bytes in blocks of {block_bytes} are not of elements of {self.width}")
-        # The compiled code believes the blocks' sizes, so they are added up first. Fewer than 8 elements end the data.
+            raise Damaged(f"{size} bytes in blocks of {block_bytes} are not elements of {self.width} bytes")
+        # The compiled code trusts the blocks' sizes, so add them up first. Up to 7 elements follow the last block.
         blocks = count // block + (count % block >= 8)
-        view, at = data.data, 12
+        view, position = data.data, 12
         try:
             for _ in range(blocks):
-                at += 4 + _BLOCK.unpack_from(view, at)[0]
+                position += 4 + _BLOCK.unpack_from(view, position)[0]
         except struct.error as error:
             raise Damaged(f"it has fewer than {blocks} blocks") from error
-        if at + count % 8 * self.width > len(data):
+        if position + count % 8 * self.width > len(data):
             raise Damaged(f"its {blocks} blocks end after its {len(data)} bytes")
-        if size and self.call(data.ctypes.data + 12, room.ctypes.data, count, self.width, block) < 0:
+        if size and self.call(data.ctypes.data + 12, buffer.ctypes.data, count, self.width, block) < 0:
             raise Damaged("one of its blocks is wrong")
-        return room[:size]
+        return buffer[:size]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BitshuffleAlone:
-    """`Bitshuffle` without compression."""
+    """Bitshuffle without compression.
+
+    Attributes:
+        width: bytes of an element.
+        block: elements per block; 0 for the default.
+    """
 
     call: Call
     width: int
     block: int
     name: str = "bitshuffle"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
-        if len(data) > len(room) or len(data) % self.width:
-            raise Damaged(f"{len(data)} bytes are not the chunk's, of elements of {self.width}")
-        if self.call(data.ctypes.data, room.ctypes.data, len(data) // self.width, self.width, self.block) < 0:
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        if len(data) > len(buffer) or len(data) % self.width:
+            raise Damaged(f"{len(data)} bytes are not a chunk of elements of {self.width} bytes")
+        if self.call(data.ctypes.data, buffer.ctypes.data, len(data) // self.width, self.width, self.block) < 0:
             raise Damaged("it cannot be undone")
-        return room[: len(data)]
+        return buffer[: len(data)]
 
 
 def compiled(code: int, values: tuple[int, ...]) -> Filter | None:
-    """The filter with HDF5's number `code` and these settings; None where no compiled code for it is found."""
+    """Return the filter with HDF5's number `code` and these settings; None if there is no compiled code for it."""
     make = _MAKERS.get(code)
     try:
         return None if make is None else make(values)
     except (ImportError, OSError, AttributeError):
-        return None  # not installed, built for another machine, or without the functions: libhdf5 may still have it
+        return None  # not installed, built for another machine, or without the functions; libhdf5 may have it
 
 
 def _inflate(values: tuple[int, ...]) -> Filter:
@@ -236,7 +239,7 @@ _MAKERS: dict[int, Callable[[tuple[int, ...]], Filter | None]] = {
 
 @cache
 def _h5py() -> ctypes.CDLL:
-    """h5py's module of filters; a name is looked for in it, in libhdf5 and in what that was linked with."""
+    """Load h5py's module of filters: names are looked up in it, in libhdf5 and in the libraries that this links."""
     return ctypes.CDLL(importlib.import_module("h5py").h5z.__file__)
 
 
@@ -247,23 +250,23 @@ def _plugin(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(hdf5plugin.PLUGIN_PATH) / f"libh5{name}{suffix}"))
 
 
-def _header(data: Bytes, room: Bytes) -> tuple[int, int]:
-    """Bytes in all and in a block, at the beginning of `data`, big-endian."""
+def _header(data: Bytes, buffer: Bytes) -> tuple[int, int]:
+    """Read the size in all and that of a block from the header of `data`."""
     if len(data) < 12:
         raise Damaged(f"{len(data)} bytes are less than its header's 12")
     if len(data) > _LARGEST:
         raise Damaged(f"{len(data)} bytes are more than it can be")
     size, block = struct.unpack_from(">QI", data.data)
-    if size > len(room):
-        raise Damaged(f"it says {size} bytes, more than the chunk's {len(room)}")
+    if size > len(buffer):
+        raise Damaged(f"it says {size} bytes, more than the chunk's {len(buffer)}")
     if not 0 < block <= _LARGEST:
         raise Damaged(f"its blocks cannot have {block} bytes")
     return size, block
 
 
-def _block_size(view: memoryview, at: int) -> int:
-    """The size of the block at byte `at`, which ends within `view`."""
-    size = int.from_bytes(view[at : at + 4], "big")
-    if at + 4 + size > len(view):
-        raise Damaged(f"its block at byte {at} ends after its {len(view)} bytes")
+def _block_size(view: memoryview, position: int) -> int:
+    """Read the size of the block at byte `position`, which must end within `view`."""
+    size = int.from_bytes(view[position : position + 4], "big")
+    if position + 4 + size > len(view):
+        raise Damaged(f"its block at byte {position} ends after its {len(view)} bytes")
     return size

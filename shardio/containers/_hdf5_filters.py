@@ -1,4 +1,4 @@
-"""HDF5's own filters, undone in Python: deflate, shuffle, fletcher32, and bzip2, which Python has too.
+"""The protocol of HDF5 filters, and those that Python undoes itself: deflate, shuffle, fletcher32 and bzip2.
 
 Source: HDF5 File Format Specification, "The Filter Pipeline Message"; H5Zshuffle.c and H5checksum.c for the bytes.
 """
@@ -21,11 +21,11 @@ Call: TypeAlias = Callable[..., Any]
 
 _CHECKSUM_BYTES = 4
 _CHECKSUM_BLOCK = 1 << 15
-"""Words at a time: their running sums stay in the processor's cache and far below 64 bits."""
+"""Words per step, so that their running sums stay in the processor's cache and far below 64 bits."""
 
 
 class Damaged(Exception):
-    """A chunk's bytes are not what its filters made; caught where the place is known."""
+    """A chunk's bytes are not what its filter produces; callers catch it and add the file, field and row."""
 
 
 class Filter(Protocol):
@@ -33,40 +33,46 @@ class Filter(Protocol):
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """The name in error messages."""
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """The bytes that the filter was given when it made `data`.
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
+        """Return the bytes from which the filter made `data`.
 
-        They are the beginning of `room`, or a part of `data`, or memory of their own; never more than `room` holds.
-        Raises Damaged if `data` is not what the filter makes, or made of more bytes than that.
+        Args:
+            data: the filter's output.
+            buffer: memory for the result, which must not be larger than it.
+
+        Returns:
+            The beginning of `buffer`, or a part of `data`, or memory of its own.
+
+        Raises:
+            Damaged: the filter cannot have made `data`, or the result does not fit.
         """
 
 
 def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Call:
-    """A function of a compiled library, with its types; it runs without the GIL. AttributeError if there is none."""
-    found: Any = library[name]  # a new object each time, so that nobody else's types are changed
-    found.argtypes, found.restype = arguments, result
-    call: Call = found
+    """Return a function of a compiled library, with its types; it runs without the GIL. AttributeError if missing."""
+    symbol: Any = library[name]  # a new object each time, so that the types set here are private to it
+    symbol.argtypes, symbol.restype = arguments, result
+    call: Call = symbol
     return call
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Deflate:
-    """gzip by Python's zlib, which lets go of the GIL while it works but not while it joins its parts."""
+    """gzip by Python's zlib, which releases the GIL while it decompresses but not while it joins its parts."""
 
     name: str = "deflate"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         # Without a limit a few damaged bytes could ask for all memory.
         stream = zlib.decompressobj()
         try:
-            found = stream.decompress(data.data, len(room) + 1)
+            content = stream.decompress(data.data, len(buffer) + 1)
         except zlib.error as error:
             raise Damaged(str(error)) from error
-        return _ended(found, stream.eof, room)
+        return _checked(content, stream.eof, buffer)
 
 
 @final
@@ -76,50 +82,51 @@ class Bzip2:
 
     name: str = "bzip2"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         stream = bz2.BZ2Decompressor()
         try:
-            found = stream.decompress(data.data, len(room) + 1)
+            content = stream.decompress(data.data, len(buffer) + 1)
         except (OSError, ValueError) as error:
             raise Damaged(str(error)) from error
-        return _ended(found, stream.eof, room)
+        return _checked(content, stream.eof, buffer)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """The first bytes of all elements come first, then their second bytes, and so on; `width` is an element's size."""
+    """Stores the first bytes of all elements, then their second bytes, and so on.
+
+    Attributes:
+        width: bytes of an element.
+    """
 
     width: int
     name: str = "shuffle"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         if self.width < 2:
             return data
-        if len(data) > len(room):
-            raise Damaged(f"{len(data)} bytes are more than the chunk's {len(room)}")
+        if len(data) > len(buffer):
+            raise Damaged(f"{len(data)} bytes are more than the chunk's {len(buffer)}")
         whole = len(data) // self.width * self.width
-        planes, joined = data[:whole].reshape(self.width, -1), room[:whole]
+        planes, joined = data[:whole].reshape(self.width, -1), buffer[:whole]
         if self.width in (2, 4, 8):
             _join(planes, joined)
         else:
             for i, plane in enumerate(planes):
                 joined[i :: self.width] = plane
-        room[whole : len(data)] = data[whole:]
-        return room[: len(data)]
+        buffer[whole : len(data)] = data[whole:]
+        return buffer[: len(data)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Fletcher32:
-    """A checksum at the end."""
+    """Appends a checksum."""
 
     name: str = "fletcher32"
 
-    def undo(self, data: Bytes, room: Bytes) -> Bytes:
-        """See `Filter`; gives the part of `data` before the checksum."""
+    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
         content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
         if (actual := fletcher32(content)) != stored:
             raise Damaged(f"{actual:08x} is not {stored:08x}")
@@ -127,9 +134,9 @@ class Fletcher32:
 
 
 def fletcher32(data: bytes | Bytes) -> int:
-    """HDF5's Fletcher-32 of big-endian 16-bit words (an odd last byte is the high half of one more).
+    """Return HDF5's Fletcher-32 of big-endian 16-bit words (an odd last byte is the high half of one more).
 
-    Sums are taken modulo 65535 in ones' complement, where a sum that is not zero never becomes zero.
+    Sums are modulo 65535 in ones' complement: a sum that is not zero never becomes zero.
     """
     words = np.frombuffer(data, ">u2", len(data) // 2)
     first = second = 0
@@ -148,7 +155,7 @@ def _folded(total: int) -> int:
 
 
 def _join(planes: NDArray[np.uint8], out: Bytes) -> None:
-    """Bytes to numbers of twice the size, and again: processors do this in whole registers, a transpose they do not."""
+    """Join planes of bytes into elements by doubling the width repeatedly, which unlike a transpose is vectorized."""
     parts: list[NDArray[Any]] = list(planes)
     while (size := parts[0].itemsize) < len(planes):
         wide = np.dtype(f"<u{2 * size}")
@@ -163,7 +170,7 @@ def _join(planes: NDArray[np.uint8], out: Bytes) -> None:
         parts = joined
 
 
-def _ended(found: bytes, eof: bool, room: Bytes) -> Bytes:
-    if not eof or len(found) > len(room):
-        raise Damaged(f"its stream does not end within {len(room)} bytes")
-    return np.frombuffer(found, np.uint8)
+def _checked(content: bytes, ended: bool, buffer: Bytes) -> Bytes:
+    if not ended or len(content) > len(buffer):
+        raise Damaged(f"its stream does not end within {len(buffer)} bytes")
+    return np.frombuffer(content, np.uint8)

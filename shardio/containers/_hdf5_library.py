@@ -1,4 +1,4 @@
-"""What only libhdf5 can read, read by h5py under its global lock: other filters, dtypes and layouts."""
+"""Access to HDF5 files through h5py, under its global lock: links, and what only libhdf5 can read."""
 
 import contextlib
 import importlib
@@ -14,34 +14,36 @@ from ..errors import MissingDependency, ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
 
+_MOST_LINKS = 16
+
 
 @final
 class LibraryFile:
-    """A file that h5py opens on first use, once in each process: what a forked child inherits it does not use."""
+    """A file that h5py opens on first use, once per process: a forked child does not use what it inherits."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._opened: dict[int, Any] = {}
 
     def get(self, name: str) -> Any:
-        """The dataset or group called `name`."""
+        """Return the dataset or group called `name`."""
         process = os.getpid()
         if process not in self._opened:
-            # Two threads may both open it; one result stays, and h5py's own lock orders all else.
+            # Two threads may both open it; one result stays, and h5py's own lock orders everything else.
             self._opened.setdefault(process, importlib.import_module("h5py").File(self.path, "r"))
         return self._opened[process][name]
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryRows:
-    """A dataset of fixed rows; h5py decodes, and converts to the field's dtype. Each block is read once per call."""
+    """A dataset of fixed rows, which h5py decodes and converts to the field's dtype. Each call reads a block once."""
 
     library: LibraryFile
     name: str
     block: int
 
     def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fills `out` [n, *shape] with the rows; ShardCorrupt if h5py cannot read them."""
+        """Fill `out` [n, *shape] with the rows; ShardCorrupt if h5py cannot read them."""
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         for part in block_parts(ordered, self.block):
@@ -61,55 +63,104 @@ class LibraryValues:
     name: str
 
     def read(self, rows: Rows) -> list[bytes]:
-        """The bytes of each row; ShardCorrupt if h5py cannot read them."""
+        """Return the bytes of each row; ShardCorrupt if h5py cannot read them."""
         return [self._value(row) for row in rows.tolist()]
 
     def _value(self, row: int) -> bytes:
         try:
-            found = self.library.get(self.name)
-            if not hasattr(found, "shape"):
-                start, end = (int(offset) for offset in found["offsets"][row : row + 2])
-                if not 0 <= start <= end <= (size := len(found["data"])):
-                    wrong = f"offsets {start} to {end} are not within {size} bytes"
-                    raise ShardCorrupt(f"{self.library.path}, field {self.name!r}, row {row}: {wrong}")
-                return bytes(found["data"][start:end].tobytes())
-            value = found[row]
+            stored = self.library.get(self.name)
+            if not hasattr(stored, "shape"):
+                start, end = (int(offset) for offset in stored["offsets"][row : row + 2])
+                if not 0 <= start <= end <= (size := len(stored["data"])):
+                    raise ShardCorrupt(
+                        f"{self.library.path}, field {self.name!r}, row {row}: "
+                        f"offsets {start} to {end} are not within {size} bytes"
+                    )
+                return bytes(stored["data"][start:end].tobytes())
+            value = stored[row]
         except (OSError, RuntimeError) as error:
             raise _unreadable(self.library, self.name, row, error) from error
         return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def library_rows(dataset: Any, library: LibraryFile, name: str, field: Field) -> LibraryRows:
-    """A reader of `dataset`; ShardCorrupt if its numbers do not fit the field, MissingDependency without its filter."""
+    """Return a reader of a fixed field.
+
+    Raises:
+        ShardCorrupt: the dataset's dtype does not fit the field.
+        MissingDependency: a filter of the dataset is not installed.
+    """
     if dataset.dtype.kind not in "biufc" or not np.can_cast(dataset.dtype, field.row_dtype, "same_kind"):
         raise ShardCorrupt(f"{library.path}, field {name!r}: expected {field.dtype}, got {dataset.dtype}")
     _check_filters(dataset, library, name)
     return LibraryRows(library, name, dataset.chunks[0] if dataset.chunks else 1)
 
 
-def library_values(found: Any, library: LibraryFile, name: str) -> LibraryValues:
-    """A reader of a dataset, or a group of `data` and `offsets`; ShardCorrupt unless it holds bytes or text."""
-    if not hasattr(found, "shape"):
-        _check_filters(found["data"], library, name)
-        _check_filters(found["offsets"], library, name)
+def library_values(stored: Any, library: LibraryFile, name: str) -> LibraryValues:
+    """Return a reader of values that differ in size.
+
+    Args:
+        stored: an h5py dataset, or a group of `data` and `offsets`.
+        library: its file.
+        name: its path in the file.
+
+    Raises:
+        ShardCorrupt: it does not hold bytes or text.
+        MissingDependency: one of its filters is not installed.
+    """
+    if not hasattr(stored, "shape"):
+        _check_filters(stored["data"], library, name)
+        _check_filters(stored["offsets"], library, name)
         return LibraryValues(library, name)
     h5py = importlib.import_module("h5py")
-    strings = h5py.check_string_dtype(found.dtype) is not None or h5py.check_vlen_dtype(found.dtype) == np.uint8
-    if found.ndim != 1 or not (strings or found.dtype.kind == "V"):
-        wrong = f"expected bytes or text [n], got {found.dtype} {found.shape}"
-        raise ShardCorrupt(f"{library.path}, field {name!r}: {wrong}")
-    _check_filters(found, library, name)
+    strings = h5py.check_string_dtype(stored.dtype) is not None or h5py.check_vlen_dtype(stored.dtype) == np.uint8
+    if stored.ndim != 1 or not (strings or stored.dtype.kind == "V"):
+        raise ShardCorrupt(
+            f"{library.path}, field {name!r}: expected bytes or text [n], got {stored.dtype} {stored.shape}"
+        )
+    _check_filters(stored, library, name)
     return LibraryValues(library, name)
 
 
+def resolve(group: Any, name: str, path: Path) -> Any:
+    """Return the dataset or group called `name`, a path within an HDF5 file; None if there is none.
+
+    A shard may come from anywhere, so it must not choose other files to read: links out of it are refused.
+
+    Raises:
+        ShardCorrupt: the name leads to another file, or through too many links.
+    """
+    h5py = importlib.import_module("h5py")
+    for _ in range(_MOST_LINKS):
+        node, rest = group, [part for part in name.split("/") if part]
+        while rest:
+            link = node.get(rest[0], getlink=True) if hasattr(node, "keys") and rest[0] in node else None
+            if isinstance(link, h5py.ExternalLink):
+                raise ShardCorrupt(
+                    f"{path}, field {name!r}: a link to another file, {link.filename!r}, is not followed"
+                )
+            if isinstance(link, h5py.SoftLink):
+                target = link.path if link.path.startswith("/") else f"{node.name}/{link.path}"
+                name = "/".join([target, *rest[1:]])
+                break
+            if link is None:
+                return None
+            node = node[rest.pop(0)]
+        else:
+            if hasattr(node, "shape") and (node.is_virtual or node.external):
+                raise ShardCorrupt(f"{path}, field {name!r}: its data are in other files, which are not read")
+            return node
+    raise ShardCorrupt(f"{path}, field {name!r}: more than {_MOST_LINKS} links in a row")
+
+
 def block_parts(ordered: Rows, block: int) -> list[slice]:
-    """The parts of ascending rows that lie in one block of `block` rows each."""
+    """Return the parts of ascending rows that are in one block of `block` rows each."""
     breaks = (np.flatnonzero(np.diff(ordered // block)) + 1).tolist()
-    return [slice(a, b) for a, b in zip([0, *breaks], [*breaks, len(ordered)], strict=True)]
+    return [slice(start, stop) for start, stop in zip([0, *breaks], [*breaks, len(ordered)], strict=True)]
 
 
 def missing_filter(dataset: Any) -> str | None:
-    """A filter that a dataset needs and that is not there, even with hdf5plugin, if that is; None if all are."""
+    """Return a filter that a dataset needs and that neither h5py nor hdf5plugin has; None if all are available."""
     h5z = importlib.import_module("h5py").h5z
     properties = dataset.id.get_create_plist()
     for code, _, _, title in (properties.get_filter(i) for i in range(properties.get_nfilters())):
@@ -123,8 +174,8 @@ def missing_filter(dataset: Any) -> str | None:
 
 
 def _check_filters(dataset: Any, library: LibraryFile, name: str) -> None:
-    if what := missing_filter(dataset):
-        raise MissingDependency(f"{library.path}, field {name!r} needs {what}: pip install hdf5plugin")
+    if missing := missing_filter(dataset):
+        raise MissingDependency(f"{library.path}, field {name!r} needs {missing}: pip install hdf5plugin")
 
 
 def _unreadable(library: LibraryFile, name: str, row: int, error: Exception) -> ShardCorrupt:

@@ -1,4 +1,4 @@
-"""Writing an HDF5 shard: fields are spooled one by one, and laid end to end when their size is known."""
+"""The writer of HDF5 shards: it spools each field to a file, and puts them together once their sizes are known."""
 
 import contextlib
 import importlib
@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError, MissingDependency
 from ..format.fields import Field
 from ..system.types import Stored
-from ._writing import OutputFiles, Stream, check_sample, describe, fixed_sizes, size_of
+from ._writing import OutputFiles, Stream, check_sample, fields_text, fixed_sizes, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
@@ -20,24 +20,24 @@ _CHUNK_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
 _SPOOL_BUFFER = 128 << 10
 _PAGE = 4096
-FIELDS = "shardio.fields"
-"""The attribute of a shard that says what its fields are: enough to rebuild a lost manifest."""
+FIELDS_ATTRIBUTE = "shardio.fields"
+"""The attribute of a shard that describes its fields: enough to rebuild a lost manifest."""
 
 
 @final
 class Hdf5Writer:
-    """See `base.Writer`. The shard's file does not exist before `close`; memory stays bounded."""
+    """A `Writer` whose file does not exist before `close`; memory stays bounded."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
         if compression not in (None, "gzip", "lzf", "zstd"):
             raise ConfigError(f"compression must be None, 'gzip', 'lzf' or 'zstd', got {compression!r}")
         if compression == "zstd":
-            _zstd()  # before anything is written
+            _zstd()  # raises before anything is written
         self._path, self._fields, self._first = path, dict(fields), first
         self._row_bytes = fixed_sizes(fields)
         self._compression = compression
         self._count = 0
-        self._whole, self._closed = True, False
+        self._intact, self._closed = True, False
         self._files = OutputFiles()
         self._data = {name: self._spool() for name in fields}
         self._ends = {name: self._spool() for name, field in fields.items() if not field.fixed}
@@ -49,55 +49,53 @@ class Hdf5Writer:
         return Stream(self._files.spool(self._path.parent), _SPOOL_BUFFER)
 
     def append(self, sample: Stored) -> None:
-        """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
-        if self._closed or not self._whole:
+        if self._closed or not self._intact:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
         check_sample(sample, self._fields, self._row_bytes, self._first + self._count, self._path)
-        self._whole = False
+        self._intact = False
         for name, spool in self._data.items():
             spool.write(sample[name])
         for name, spool in self._ends.items():
             self._sizes[name] += size_of(sample[name])
             spool.write(self._sizes[name].to_bytes(8, "little"))
         self._count += 1
-        self._whole = True
+        self._intact = True
 
     def close(self) -> None:
-        """Writes the HDF5 file and syncs it; after a failed append it only lets go."""
         if self._closed:
             return
         self._closed = True
         try:
-            if self._whole:
+            if self._intact:
                 self._write()
         finally:
-            self._files.drop()
+            self._files.close()
 
     def _write(self) -> None:
         h5py = importlib.import_module("h5py")
-        # Aligned, so that reads of whole pages are possible; small datasets stay packed.
+        # Aligned, so that whole pages can be read; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
-        places: list[tuple[Stream, int]] = []
+        offsets: list[tuple[Stream, int]] = []
         with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
-            file.attrs[FIELDS] = describe(self._fields)
+            file.attrs[FIELDS_ATTRIBUTE] = fields_text(self._fields)
 
-            def lay(spool: Stream, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+            def allocate(spool: Stream, name: str, shape: tuple[int, ...], dtype: Any) -> None:
                 dataset = file.create_dataset(name, shape, dtype, dcpl=_contiguous(h5py))
                 if dataset.size and dataset.dtype.itemsize:
-                    places.append((spool, dataset.id.get_offset()))
+                    offsets.append((spool, dataset.id.get_offset()))
 
             for name, field in self._fields.items():
                 if field.fixed and (options := self._options(name, field)):
                     _copy(self._data[name], file.create_dataset(name, self._shape(field), field.row_dtype, **options))
                 elif field.fixed:
-                    lay(self._data[name], name, self._shape(field), field.row_dtype)
+                    allocate(self._data[name], name, self._shape(field), field.row_dtype)
                 else:
-                    lay(self._data[name], f"{name}/data", (self._sizes[name],), np.uint8)
-                    lay(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
-        with open(self._path, "rb+", buffering=0) as whole:
-            for spool, offset in places:
-                spool.move(whole, offset)
-            os.fsync(whole.fileno())
+                    allocate(self._data[name], f"{name}/data", (self._sizes[name],), np.uint8)
+                    allocate(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
+        with open(self._path, "rb+", buffering=0) as target:
+            for spool, offset in offsets:
+                spool.copy_to(target, offset)
+            os.fsync(target.fileno())
 
     def _shape(self, field: Field) -> tuple[int, ...]:
         return (self._count, *field.row_shape)
@@ -116,7 +114,7 @@ class Hdf5Writer:
 
 
 def _contiguous(h5py: Any) -> Any:
-    """Of a dataset that has its place in the file at once, and nothing written there."""
+    """Return the properties of a dataset whose space in the file is allocated at once, and not filled."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -132,11 +130,11 @@ def _zstd() -> dict[str, Any]:
 
 
 def _copy(spool: Stream, dataset: Any) -> None:
-    """Compresses what is in the spool into a dataset in chunks."""
-    file = spool.whole()
+    """Copy a spooled field into a chunked dataset, which compresses it."""
+    file = spool.reopen()
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
     chunk = dataset.chunks[0]
-    # Whole chunks only, so that each is compressed once.
+    # Whole chunks, so that each is compressed once.
     block = max(1, _BLOCK_BYTES // (row_bytes * chunk)) * chunk
     for start in range(0, len(dataset), block):
         rows = min(block, len(dataset) - start)
@@ -146,7 +144,7 @@ def _copy(spool: Stream, dataset: Any) -> None:
 
 @contextlib.contextmanager
 def _disk_errors() -> Iterator[None]:
-    """h5py reports a write that the system refused as OSError, but one while closing as RuntimeError."""
+    """Turn RuntimeError into OSError: h5py raises it where a write fails while the file is closed."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""LMDB files shared by all readers in a process, and LMDB's errors as the system's.
+"""LMDB environments that all readers in a process share, and LMDB's errors as OSError.
 
-LMDB forbids one process to open a file twice and a forked child to use what it inherits.
+LMDB forbids a process to open a file twice, and a forked child to use an environment that it inherits.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ _FORK_WAIT_SECONDS = 10.0
 
 @final
 class _Gate:
-    """Lets any number of reads run, and a fork wait until none does: `with GATE: read`.
+    """Lets any number of reads run, and makes a fork wait until none runs: `with GATE: read`.
 
-    py-lmdb counts the calls that run without the GIL, and closes a file when there are none. A child forked during such
-    a call inherits a count that no thread of its own will ever lower, and could neither close the file nor reopen it.
+    py-lmdb counts the calls that run without the GIL, and closes a file only when there are none. A child forked during
+    such a call inherits a count that none of its threads will ever lower: it could neither close nor reopen the file.
 
     Attributes:
-        changed: the lock that also guards the environments; it is held across a fork.
+        changed: also guards the environments; it is held across a fork.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class _Gate:
                 self.changed.notify_all()
 
     def watch_forks(self) -> None:
-        """Registers with `os.fork`, once; left until LMDB is used, for importing does nothing."""
+        """Register with `os.fork`, once; called when LMDB is first used, because an import must have no effects."""
         if not self._watching:
             self._watching = True
             os.register_at_fork(before=self._shut, after_in_parent=self._open, after_in_child=self._restart)
@@ -64,7 +64,7 @@ class _Gate:
         self.changed.release()
 
     def _restart(self) -> None:
-        # The threads that were reading, waiting or forking are not in the child.
+        # The child has none of the threads that were reading, waiting or forking.
         self._reads = self._forks = 0
         self.changed.release()
 
@@ -74,20 +74,20 @@ GATE = _Gate()
 
 @final
 class Environment:
-    """One LMDB file open in this process, however many readers it has: LMDB forbids opening a file twice."""
+    """An LMDB file that is open in this process, once for all its readers."""
 
     def __init__(self, path: Path, key: tuple[int, int, int]) -> None:
         self.key = key
         self.leases = 0
         self._local = threading.local()
-        # Without a lock file there is no table of readers and max_readers sets no limit. A spare transaction, which
-        # py-lmdb would keep for reuse, must not be there when the process forks.
+        # Without a lock file there is no table of readers, and max_readers sets no limit. py-lmdb must not keep spare
+        # transactions for reuse, because none may exist when the process forks.
         options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
         with disk_errors():
             self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
 
     def transaction(self) -> Any:
-        """This thread's read transaction; its values are views of the file's pages."""
+        """Return this thread's read transaction; its values are views of the file's pages."""
         try:
             return self._local.transaction
         except AttributeError:
@@ -97,17 +97,26 @@ class Environment:
 
 @final
 class Lease:
-    """A reader's share in an environment, given back when the reader and its last running read have let go."""
+    """A reader's share in an environment, returned when the reader and its last running read have dropped it.
 
-    __slots__ = ("__weakref__", "count", "direct", "environment", "extent", "file", "first")
+    Attributes:
+        environment: the shared one.
+        file: the file itself.
+        first: the index of its first sample.
+        count: its number of samples.
+        extent: the bytes that the file must have.
+        locators: where the fields are, for lookups that bypass LMDB; empty where these are not possible.
+    """
+
+    __slots__ = ("__weakref__", "count", "environment", "extent", "file", "first", "locators")
 
     def __init__(self, environment: Environment, file: RawFile) -> None:
         environment.leases += 1
         self.environment, self.file = environment, file
         self.first = self.count = 0
         self.extent = extent_of(environment.handle)
-        self.direct: dict[str, RowLocator] = {}
-        # At exit the system closes the file: doing so here could take it from a thread that is still reading.
+        self.locators: dict[str, RowLocator] = {}
+        # At exit the system closes the file: to close it here could take it from a thread that is still reading.
         weakref.finalize(self, _release, environment).atexit = False
 
 
@@ -115,13 +124,13 @@ _ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
 
 
 def take_lease(file: RawFile) -> Lease:
-    """A share in the environment of a file, opened if this process has none yet; lmdb.Error if it can't be."""
+    """Return a share in a file's environment, opened if this process has none yet; lmdb.Error if LMDB refuses it."""
     with GATE.changed:
         GATE.watch_forks()
-        process, found = os.getpid(), os.fstat(file.fd)
-        key = (process, found.st_dev, found.st_ino)
+        process, status = os.getpid(), os.fstat(file.fd)
+        key = (process, status.st_dev, status.st_ino)
         for other in [k for k in _ENVIRONMENTS if k[1:] == key[1:] and k[0] != process]:
-            # Inherited by fork: LMDB wants a child to open its own.
+            # Inherited by fork: LMDB requires that a child opens its own.
             _ENVIRONMENTS.pop(other).handle.close()
         environment = _ENVIRONMENTS.get(key)
         if environment is None:
@@ -138,13 +147,13 @@ def _release(environment: Environment) -> None:
 
 
 def extent_of(environment: Any) -> int:
-    """The bytes that a whole file has, by its own account."""
+    """Return the bytes that the file must have, by its own account."""
     return int((environment.info()["last_pgno"] + 1) * environment.stat()["psize"])
 
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """What the system refused comes as OSError, as it does from a file: LMDB keeps its number in the message only."""
+    """Turn errors of the system into OSError, as files raise them: LMDB has their numbers in its messages only."""
     lmdb = importlib.import_module("lmdb")
     try:
         yield

@@ -1,4 +1,4 @@
-"""The protocol of a container: how a shard of any kind is written and read."""
+"""The protocols of a container: how a shard of any kind is written and read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,66 +13,108 @@ from .row_locator import RowLocator
 
 
 class Writer(Protocol):
-    """One shard being written, to a temporary path that the caller renames."""
+    """Writes one shard, to a temporary path that the caller renames."""
 
     def append(self, sample: Stored) -> None:
-        """Adds one sample: the stored bytes of every field, hidden columns too."""
+        """Add one sample: the stored bytes of every field, with hidden columns."""
 
     def close(self) -> None:
-        """Ends the shard. When this returns its files are complete and on stable storage (fsync)."""
+        """Finish the shard: its files are complete and on stable storage (fsync) when this returns."""
 
 
 class Reader(Protocol):
-    """One open shard. Any number of threads may call `read` at once; it survives fork and pickling by reopening."""
+    """Reads one shard. Any number of threads may call `read` at once; a reader survives fork and pickling."""
 
     def __len__(self) -> int:
-        """Samples in the shard."""
+        """The number of samples in the shard."""
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
-        """One field of many samples, in the order of `rows`.
+        """Read one field of many samples.
 
-        A fixed field gives an array `[len(rows), *shape]`, written into `out` where it is given (C-contiguous, of
-        exactly that shape and dtype). Any other field gives a list with the bytes of each sample.
+        Args:
+            rows: the samples' numbers in the shard, int64 [n], in any order, repeats allowed.
+            field: a field or a hidden column.
+            out: for a fixed field, the array to fill: C-contiguous `[n, *shape]` of the field's dtype.
 
-        Raises IndexError for a row outside the shard, KeyError for an unknown field, ShardCorrupt if the file ends
-        early or is damaged.
+        Returns:
+            For a fixed field `out`, or an array like it; for any other field a list with the bytes of each sample. The
+            samples are in the order of `rows`.
+
+        Raises:
+            IndexError: a row is outside the shard.
+            KeyError: there is no such field.
+            ShardCorrupt: the file is cut short or damaged.
         """
 
-    def direct(self, field: str) -> RowLocator | None:
-        """Where the field's rows are, for reading those of many shards at once; None where only `read` finds them."""
+    def locator(self, field: str) -> RowLocator | None:
+        """Return where the field's rows are, to read those of many shards in one call; None if only `read` can tell."""
 
     def close(self) -> None:
-        """Lets go of files; may be called twice."""
+        """Close all files; you may call it twice."""
 
 
 class Container(Protocol):
-    """A kind of container: what a name such as `"tar"` stands for."""
+    """A kind of shard: what a name such as `"tar"` stands for. `containers.CONTAINERS` lists all of them."""
 
-    name: str
-    suffix: str
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the shards that its writer makes; "" if it only reads files that others wrote."""
+
+    @property
+    def index_suffix(self) -> str:
+        """The suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its shards are files."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The writer's options: for each a line of help, with the values that it takes."""
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Writer:
-        """A shard to be written at `path`: `fields` with the hidden columns, `first` the index of its first sample."""
+        """Begin the shard at `path`.
+
+        Args:
+            path: the shard's path.
+            fields: the shard's fields, with hidden columns.
+            first: the index of its first sample in the dataset.
+            options: the writer's options.
+
+        Raises:
+            ConfigError: an option or a field is not possible in this container.
+        """
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
-        """A shard opened for reading."""
+        """Open the shard at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        """All files of the shard at `path`, the shard itself first."""
+        """Return the paths of all files of the shard at `path`, the shard itself first."""
 
-    def described(self, path: Path) -> Mapping[str, Field] | None:
-        """What the shard at `path` says of its fields; None if it says nothing. ShardCorrupt if it cannot be read."""
+    def read_fields(self, path: Path) -> Mapping[str, Field] | None:
+        """Return the fields that the shard at `path` states itself, so that a lost manifest can be rebuilt.
+
+        Returns:
+            None if it states none: its kind never does, or something else wrote it.
+
+        Raises:
+            ShardCorrupt: the shard is missing, cut short or damaged.
+        """
 
 
 def check_rows(rows: Rows, count: int, path: object) -> None:
-    """Raises IndexError unless every row is in [0, count)."""
+    """Raise IndexError unless every row is in [0, count)."""
     if len(rows) and (rows.min() < 0 or rows.max() >= count):
-        wrong = rows[(rows < 0) | (rows >= count)][0]
-        raise IndexError(f"{path}: row must be in [0, {count}), got {wrong}")
+        outside = rows[(rows < 0) | (rows >= count)][0]
+        raise IndexError(f"{path}: row must be in [0, {count}), got {outside}")
 
 
 def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
-    """`out` if it fits `count` rows of a fixed field, or a new array; ValueError if it does not fit."""
+    """Return `out` if it fits `count` rows of a fixed field, or a new array; ValueError if it does not fit."""
     shape = (count, *field.row_shape)
     if out is None:
         return np.empty(shape, field.row_dtype)

@@ -1,7 +1,7 @@
-"""The `hdf5` container: standard HDF5 files, read at their datasets' places in the file without the library's lock.
+"""The `hdf5` container: standard HDF5 files, read where their datasets are in the file, without libhdf5's lock.
 
-A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data` (uint8, all bytes end to end) and
-`offsets` (int64, n+1). Files that others wrote may be chunked, filtered, big-endian or anything that h5py reads.
+A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data` (uint8, all values end to end) and
+`offsets` (int64, n + 1). Files that others wrote may be chunked, filtered, big-endian or anything that h5py reads.
 """
 
 import importlib
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -17,137 +18,147 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Column, Rows
+from . import hdf5_index
 from ._files import Handle, RawFile, as_rows, check_request
-from ._hdf5_foreign import found, index_names, index_path
-from ._hdf5_library import LibraryFile, library_rows, library_values
-from ._hdf5_writer import FIELDS, Hdf5Writer
-from ._writing import check_options, read_description
+from ._hdf5_library import LibraryFile, library_rows, library_values, resolve
+from ._hdf5_library import missing_filter as missing_filter
+from ._hdf5_writer import FIELDS_ATTRIBUTE, Hdf5Writer
+from ._writing import check_options, parse_fields
 from .base import check_out
 from .hdf5_chunks import chunked_rows
-from .row_locator import MAPPED_ROW, RowLocator, rows_of
+from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocator
 
 
-class _Rows(Protocol):
-    """A fixed field: fills `out` [n, *shape] with the checked rows."""
+class _RowsReader(Protocol):
+    """Reads a fixed field."""
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None: ...
+    def read(self, rows: Rows, out: NDArray[Any]) -> None:
+        """Fill `out` [n, *shape] with the rows, which are within the shard."""
 
 
-class _Values(Protocol):
-    """Any other field: the bytes of each of the checked rows."""
+class _ValuesReader(Protocol):
+    """Reads any other field."""
 
-    def read(self, rows: Rows) -> list[bytes]: ...
+    def read(self, rows: Rows) -> list[bytes]:
+        """Return the bytes of each row; the rows are within the shard."""
 
 
 @final
 class Hdf5Reader:
-    """See `base.Reader`; h5py is asked where things are when the shard is opened, and not again.
+    """A `Reader` that uses h5py only when it opens the shard, to find out where the datasets are.
 
     Args:
         path: the file.
         fields: its fields.
-        names: what their datasets are called, of a file that others wrote; without it the index beside it says so, if
-            there is one.
+        dataset_names: the path within the file of each field's dataset, for a file that others wrote. Without it, the
+            index beside the file says so, if there is one.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None = None) -> None:
         self._path, self._fields = path, dict(fields)
-        self._handle = Handle(partial(_open, names=names), path, fields)
+        self._handle = Handle(partial(_open, dataset_names=dataset_names), path, fields)
 
     def __len__(self) -> int:
         return self._handle.get().count
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
-        """One field of many samples: see `base.Reader`."""
-        opened = self._handle.get()
-        rows, kind = check_request(rows, field, out, self._fields, opened.count, self._path)
-        part: Any = opened.parts[field]
+        shard = self._handle.get()
+        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
+        reader: Any = shard.readers[field]
         if not kind.fixed:
-            values: list[bytes] = part.read(rows)
+            values: list[bytes] = reader.read(rows)
             return values
         out = check_out(out, len(rows), kind)
         if out.size:
-            part.read(rows, out)
+            reader.read(rows, out)
         return out
 
-    def direct(self, field: str) -> RowLocator | None:
-        """See `base.Reader`: None for what is chunked, filtered or of another byte order."""
-        return self._handle.get().direct.get(field)
+    def locator(self, field: str) -> RowLocator | None:
+        # None for datasets that are chunked, filtered or of another byte order.
+        return self._handle.get().locators.get(field)
 
     def close(self) -> None:
-        """Lets go of files."""
         self._handle.close()
 
 
 @final
 class Hdf5Container:
-    """HDF5 files; the writer takes `compression=None | "gzip" | "lzf" | "zstd"`, which applies to fixed arrays."""
+    """HDF5 files."""
 
     name = "hdf5"
     suffix = ".h5"
+    index_suffix = hdf5_index.SUFFIX
+    on_disk = True
+    options: Mapping[str, str] = MappingProxyType(
+        {"compression": "for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none"}
+    )
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Hdf5Writer:
-        """An HDF5 file to be written at `path`."""
-        check_options(options, ("compression",), self.name)
+        check_options(options, self)
         return Hdf5Writer(Path(path), fields, first, **options)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Hdf5Reader:
-        """The HDF5 file at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""
         return Hdf5Reader(Path(path), fields)
 
-    def described(self, path: Path) -> Mapping[str, Field] | None:
-        """The attribute that the writer left."""
+    def read_fields(self, path: Path) -> Mapping[str, Field] | None:
+        if hdf5_index.path_of(path).exists():
+            return None  # others wrote the file
         try:
             with importlib.import_module("h5py").File(path, "r") as file:
-                text = file.attrs.get(FIELDS)
+                text = file.attrs.get(FIELDS_ATTRIBUTE)
         except (OSError, RuntimeError) as error:
             raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
-        return None if text is None else read_description(text, path)
+        return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        """The file itself, and its index if others wrote it."""
-        index = index_path(path)
+        index = hdf5_index.path_of(path)
         return (path, index) if index.exists() else (path,)
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainRows:
-    """A contiguous dataset: row i is at `base + i * row bytes`."""
+class _ContiguousRows:
+    """A contiguous dataset: row i is at `base + i * row bytes`.
+
+    Attributes:
+        mapped: small rows in memory, uint8 [n, row bytes]; None for larger ones.
+        big_endian: whether the bytes of each element must be swapped.
+    """
 
     file: RawFile
     name: str
     field: Field
     base: int
     mapped: NDArray[np.uint8] | None
-    swapped: bool
+    big_endian: bool
 
     def read(self, rows: Rows, out: NDArray[Any]) -> None:
         target = as_rows(out, self.field)
         if self.mapped is not None:
-            # mode="clip" writes straight into `out`, where "raise" goes through a copy; the rows are checked already.
+            # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
             np.take(self.mapped, rows, axis=0, out=target, mode="clip")
         else:
             self.file.read_rows(self.base + rows * self.field.row_bytes, target, rows, self.name)
-        if self.swapped:
+        if self.big_endian:
             out.byteswap(inplace=True)
 
-    def direct(self) -> RowLocator | None:
-        if self.swapped or not self.field.row_bytes:
+    def locator(self) -> RowLocator | None:
+        if self.big_endian or not self.field.row_bytes:
             return None
         if self.mapped is not None:
-            return rows_of(self.mapped)
+            return MemoryRows.of(self.mapped)
         size, file = self.field.row_bytes, self.file
-        whole = file.map_within_budget()
-        if whole is None:
-            return RowLocator("file", size, file=file.fd, base=self.base, limit=file.size, owner=file)
-        seen = np.zeros((file.size - self.base) // size, np.uint8)
-        address, owner = whole.ctypes.data + self.base, (file, whole, seen)
-        return RowLocator("file", size, address, file.fd, self.base, file.size, seen.ctypes.data, owner=owner)
+        mapped = file.map_within_budget()
+        if mapped is None:
+            return FileRows(file.fd, self.base, size, file.size, file)
+        populated = np.zeros((file.size - self.base) // size, np.uint8)
+        owner = (file, mapped, populated)
+        address = mapped.ctypes.data + self.base
+        return FileRows(file.fd, self.base, size, file.size, owner, address, populated.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainValues:
-    """A group of contiguous `data`, at `base`, and `offsets` (int64, n+1)."""
+class _ContiguousValues:
+    """A group of contiguous `data`, `size` bytes at `base`, and `offsets` (int64, n + 1)."""
 
     file: RawFile
     name: str
@@ -160,67 +171,71 @@ class _PlainValues:
         wrong = np.flatnonzero((starts < 0) | (ends < starts) | (ends > self.size))
         if len(wrong):
             i = wrong[0]
-            found = f"offsets {starts[i]} to {ends[i]} are not within {self.size} bytes"
-            raise ShardCorrupt(f"{self.file.path}, field {self.name!r}, row {rows[i]}: {found}")
+            raise ShardCorrupt(
+                f"{self.file.path}, field {self.name!r}, row {rows[i]}: "
+                f"offsets {starts[i]} to {ends[i]} are not within {self.size} bytes"
+            )
         return self.file.read_values(self.base + starts, ends - starts, rows, self.name)
 
-    def direct(self) -> RowLocator:
-        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
-        return RowLocator("ends", 8, address, self.file.fd, self.base, self.base + self.size, owner=owner)
+    def locator(self) -> RowLocator:
+        owner = (self.offsets, self.file)
+        return OffsetTable(self.offsets.ctypes.data, 8, self.file.fd, self.base, self.base + self.size, owner)
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenShard:
     count: int
-    parts: Mapping[str, _Rows | _Values]
-    direct: Mapping[str, RowLocator]
+    readers: Mapping[str, _RowsReader | _ValuesReader]
+    locators: Mapping[str, RowLocator]
 
 
-def _open(path: Path, fields: Mapping[str, Field], names: Mapping[str, str] | None = None) -> _Open:
-    parts: dict[str, _Rows | _Values] = {}
+def _open(path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None = None) -> _OpenShard:
+    readers: dict[str, _RowsReader | _ValuesReader] = {}
     counts: dict[str, int] = {}
-    index = index_path(path)
-    if names is None and index.exists():
-        names = index_names(index)
-        _add(index, {name: field for name, field in fields.items() if name not in names}, {}, parts, counts)
+    index = hdf5_index.path_of(path)
+    if dataset_names is None and index.exists():
+        names = dataset_names = hdf5_index.dataset_names(path)
+        _open_fields(index, {name: field for name, field in fields.items() if name not in names}, {}, readers, counts)
         fields = {name: field for name, field in fields.items() if name in names}
-    _add(path, fields, names or {}, parts, counts)
+    _open_fields(path, fields, dataset_names or {}, readers, counts)
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
-    direct = {n: part.direct() for n, part in parts.items() if isinstance(part, (_PlainRows, _PlainValues))}
-    return _Open(next(iter(counts.values()), 0), parts, {name: d for name, d in direct.items() if d is not None})
+    contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
+    locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
+    return _OpenShard(next(iter(counts.values()), 0), readers, locators)
 
 
-def _add(
+def _open_fields(
     path: Path,
     fields: Mapping[str, Field],
-    names: Mapping[str, str],
-    parts: dict[str, "_Rows | _Values"],
+    dataset_names: Mapping[str, str],
+    readers: dict[str, "_RowsReader | _ValuesReader"],
     counts: dict[str, int],
 ) -> None:
-    """Adds the readers of a file's fields and their numbers of samples."""
+    """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
     try:
         with importlib.import_module("h5py").File(path, "r") as opened:
             mapped = file.map()
             for name, field in fields.items():
-                own = names.get(name, name)
-                part = found(opened, own, path)
-                if part is None:
-                    raise ShardCorrupt(f"{path}: has no field {own!r}")
+                dataset_name = dataset_names.get(name, name)
+                dataset = resolve(opened, dataset_name, path)
+                if dataset is None:
+                    raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:
-                    parts[name], counts[name] = _fixed(part, file, mapped, library, own, field), len(part)
+                    readers[name] = _open_rows(dataset, file, mapped, library, dataset_name, field)
+                    counts[name] = len(dataset)
                 else:
-                    parts[name], counts[name] = _variable(part, file, mapped, library, own)
+                    readers[name], counts[name] = _open_values(dataset, file, mapped, library, dataset_name)
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's word, such as too many open files; libhdf5's own complaints have no number
+            raise  # an error of the system, such as too many open files; libhdf5's own have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
 
 
-def _fixed(
+def _open_rows(
     dataset: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str, field: Field
-) -> _Rows:
+) -> _RowsReader:
     shape = getattr(dataset, "shape", None)
     if not shape or shape[1:] != field.row_shape:
         expected = ", ".join(map(str, ("n", *field.row_shape)))
@@ -228,40 +243,40 @@ def _fixed(
     if _is_raw(dataset, field):
         if dataset.chunks is not None:
             return chunked_rows(dataset, file, name, field) or library_rows(dataset, library, name, field)
-        base = _place(dataset, file, name)
+        base = _data_offset(dataset, file, name)
         if base is not None:
             small = 0 < field.row_bytes <= MAPPED_ROW
             end = base + len(dataset) * field.row_bytes
             view = mapped[base:end].reshape(-1, field.row_bytes) if small else None
-            return _PlainRows(file, name, field, base, view, dataset.dtype.byteorder == ">")
+            return _ContiguousRows(file, name, field, base, view, dataset.dtype.byteorder == ">")
     return library_rows(dataset, library, name, field)
 
 
-def _variable(
+def _open_values(
     group: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str
-) -> tuple[_Values, int]:
+) -> tuple[_ValuesReader, int]:
     if hasattr(group, "shape"):
         return library_values(group, library, name), len(group)
     data, offsets = group["data"], group["offsets"]
-    numbers = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
-    if not numbers or data.ndim != 1 or data.dtype != np.uint8:
+    offsets_fit = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
+    if not offsets_fit or data.ndim != 1 or data.dtype != np.uint8:
         raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as uint8 [bytes] and offsets as int64 [n + 1]")
-    base, start = _place(data, file, name), _place(offsets, file, name)
+    base, start = _data_offset(data, file, name), _data_offset(offsets, file, name)
     if base is None or start is None or offsets.dtype != np.dtype("<i8"):
         return library_values(group, library, name), len(offsets) - 1
     view = mapped[start : start + 8 * len(offsets)].view("<i8")
-    return _PlainValues(file, name, base, data.size, view), len(offsets) - 1
+    return _ContiguousValues(file, name, base, data.size, view), len(offsets) - 1
 
 
 def _is_raw(dataset: Any, field: Field) -> bool:
-    """Whether the bytes in the file are the field's, but for their order."""
+    """Whether the bytes in the file are those of the field, but for the byte order."""
     h5py = importlib.import_module("h5py")
     same = dataset.dtype.newbyteorder("<") == field.row_dtype
     return same and bool(dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True))
 
 
-def _place(dataset: Any, file: RawFile, name: str) -> int | None:
-    """Where a contiguous dataset's bytes begin; None if they are not all in this file, in one piece."""
+def _data_offset(dataset: Any, file: RawFile, name: str) -> int | None:
+    """The offset in the file of a contiguous dataset's bytes; None unless all are in this file, in one piece."""
     h5d = importlib.import_module("h5py").h5d
     properties = dataset.id.get_create_plist()
     if properties.get_layout() != h5d.CONTIGUOUS or properties.get_external_count():

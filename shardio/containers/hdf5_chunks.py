@@ -1,4 +1,4 @@
-"""Chunked HDF5 datasets without libhdf5: where each chunk is, and which rows it holds.
+"""Chunked HDF5 datasets read without libhdf5: where each chunk is in the file, and which rows it holds.
 
 Source: HDF5 File Format Specification, "The Data Layout Message".
 """
@@ -14,12 +14,12 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
 from ._files import RawFile, as_rows
+from ._hdf5_filter_pipeline import FilterPipeline, pipeline_of
 from ._hdf5_filters import Bytes, Damaged
 from ._hdf5_library import block_parts
-from ._hdf5_pipeline import Pipeline, pipeline_of
 
 _COPIED_BYTES = 4096
-"""Parts of rows from this size on are copied one by one: a copy by index numbers makes another copy first."""
+"""Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,16 @@ class ChunkedRows:
     """A chunked dataset `[n, *shape]`, read chunk by chunk with `pread`, each chunk once per call.
 
     Attributes:
-        file, name, field: what is read.
+        file: the file.
+        name: the dataset's path in the file.
+        field: the field that it is read as.
         chunk: a chunk's shape, samples first; chunks at the edges are padded to it.
         stored: the element type in the file, of either byte order.
         fill: the value of chunks that were never written.
         pipeline: the filters.
-        places, sizes, masks: int64 [chunks along each axis]: the chunk's first byte (-1: never written), its bytes in
-            the file, and a bit for each filter that was left out.
+        offsets: of each chunk in the file, int64 [chunks along each axis]; -1 if it was never written.
+        sizes: the bytes of each chunk in the file, of the same shape.
+        masks: a bit for each filter that was skipped for the chunk, of the same shape.
     """
 
     file: RawFile
@@ -42,28 +45,28 @@ class ChunkedRows:
     chunk: tuple[int, ...]
     stored: np.dtype[Any]
     fill: Any
-    pipeline: Pipeline
-    places: NDArray[np.int64]
+    pipeline: FilterPipeline
+    offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
 
     def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fills `out` [n, *shape] with the rows; ShardCorrupt if a chunk is cut short or damaged."""
-        whole = self.chunk[1:] == self.field.row_shape
-        if whole and not self.pipeline.filters:
-            self._read_whole_rows(rows, out)
+        """Fill `out` [n, *shape] with the rows; ShardCorrupt if a chunk is cut short or damaged."""
+        whole_rows = self.chunk[1:] == self.field.row_shape
+        if whole_rows and not self.pipeline.filters:
+            self._read_unfiltered(rows, out)
             return
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         parts = block_parts(ordered, self.chunk[0])
-        if whole and self.chunk[0] == 1:
+        if whole_rows and self.chunk[0] == 1:
             self._read_rows(ordered, order, parts, out)
         else:
             for part in parts:
                 self._read_block(ordered[part], order[part], out)
 
     def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
-        """Chunks that are a row each, straight to the first of their places in `out`."""
+        """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""
         target, end = as_rows(out, self.field), (0,) * len(self.field.row_shape)
         for part in parts:
             row, first = int(rows[part.start]), order[part.start]
@@ -75,15 +78,15 @@ class ChunkedRows:
                 out[order[part.start + 1 : part.stop]] = out[first]
 
     def _read_block(self, rows: Rows, order: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows of one block of chunks, to their places in `out`."""
-        along = int(rows[0]) // self.chunk[0]
-        within = rows - along * self.chunk[0]
-        for cell in np.ndindex(*self.places.shape[1:]):
+        """Read the rows of the chunks along one block of rows into `out[order]`."""
+        block = int(rows[0]) // self.chunk[0]
+        within = rows - block * self.chunk[0]
+        for cell in np.ndindex(*self.offsets.shape[1:]):
             starts = [i * size for i, size in zip(cell, self.chunk[1:], strict=True)]
             ends = [min(s + c, n) for s, c, n in zip(starts, self.chunk[1:], self.field.row_shape, strict=True)]
             window: tuple[Any, ...] = tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
             used: tuple[Any, ...] = tuple(slice(0, end - start) for start, end in zip(starts, ends, strict=True))
-            data = self._chunk((along, *cell), int(rows[0]))
+            data = self._chunk((block, *cell), int(rows[0]))
             if data is None:
                 out[(order, *window)] = self.fill
                 continue
@@ -91,14 +94,15 @@ class ChunkedRows:
             if values.nbytes < _COPIED_BYTES * len(values):
                 out[(order, *window)] = values[(within, *used)]
             else:
-                for place, row in zip(order.tolist(), within.tolist(), strict=True):
-                    out[(place, *window)] = values[(row, *used)]
+                for target, row in zip(order.tolist(), within.tolist(), strict=True):
+                    out[(target, *window)] = values[(row, *used)]
 
-    def _read_whole_rows(self, rows: Rows, out: NDArray[Any]) -> None:
+    def _read_unfiltered(self, rows: Rows, out: NDArray[Any]) -> None:
+        """Read chunks of whole rows without filters, row by row."""
         row_bytes = self.field.row_bytes
-        places = self.places.reshape(-1)[rows // self.chunk[0]]
-        offsets = places + rows % self.chunk[0] * row_bytes
-        written = places >= 0
+        chunks = self.offsets.reshape(-1)[rows // self.chunk[0]]
+        offsets = chunks + rows % self.chunk[0] * row_bytes
+        written = chunks >= 0
         if written.all():
             self.file.read_rows(offsets, as_rows(out, self.field), rows, self.name)
         else:
@@ -110,37 +114,41 @@ class ChunkedRows:
         out[~written] = self.fill
 
     def _chunk(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
-        """A chunk's bytes, in `out` if it is given; None if it was never written. The next call reuses the memory."""
-        if (place := int(self.places[cell])) < 0:
+        """Return a chunk's bytes, in `out` if it is given; None if it was never written.
+
+        The next call in this thread reuses the memory.
+        """
+        if (offset := int(self.offsets[cell])) < 0:
             return None
         size = int(self.sizes[cell])
-        rooms = self.pipeline.rooms(size)
-        raw = rooms[0][:size]
-        # `read_rows` goes on where one call gives less, and says so where the file ends.
-        if os.preadv(self.file.fd, [raw.data], place) != size:
-            self.file.read_rows(np.array([place]), raw.reshape(1, -1), np.array([row]), self.name)
+        buffers = self.pipeline.buffers(size)
+        raw = buffers[0][:size]
+        # `read_rows` continues after a partial read, and raises where the file ends.
+        if os.preadv(self.file.fd, [raw.data], offset) != size:
+            self.file.read_rows(np.array([offset]), raw.reshape(1, -1), np.array([row]), self.name)
         try:
-            return self.pipeline.undo(rooms, size, int(self.masks[cell]), out)
+            return self.pipeline.undo(buffers, size, int(self.masks[cell]), out)
         except Damaged as error:
-            where = f"{self.file.path}, field {self.name!r}, row {row}"
-            raise ShardCorrupt(f"{where}: the chunk at byte {place} is damaged: {error}") from error
+            raise ShardCorrupt(
+                f"{self.file.path}, field {self.name!r}, row {row}: the chunk at byte {offset} is damaged: {error}"
+            ) from error
 
 
 def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
-    """A reader of an h5py dataset's chunks, or None where only libhdf5 can undo its filters."""
+    """Return a reader of an h5py dataset's chunks; None if only libhdf5 can undo its filters."""
     pipeline = pipeline_of(dataset, int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize)
     if pipeline is None:
         return None
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-    places, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
+    offsets, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
 
-    def note(info: Any) -> None:
-        cell = tuple(at // size for at, size in zip(info.chunk_offset, dataset.chunks, strict=True))
-        places[cell], sizes[cell], masks[cell] = info.byte_offset, info.size, info.filter_mask
+    def add(info: Any) -> None:
+        cell = tuple(start // size for start, size in zip(info.chunk_offset, dataset.chunks, strict=True))
+        offsets[cell], sizes[cell], masks[cell] = info.byte_offset, info.size, info.filter_mask
 
     if dataset.size:
-        dataset.id.chunk_iter(note)
-    if places.size and (end := int((places + sizes).max())) > file.size:
+        dataset.id.chunk_iter(add)
+    if offsets.size and (end := int((offsets + sizes).max())) > file.size:
         raise ShardCorrupt(f"{file.path}, field {name!r}: ends at byte {end} of {file.size}")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
-    return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, places, sizes, masks)
+    return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, offsets, sizes, masks)

@@ -1,10 +1,10 @@
-"""The `lmdb` container: one entry per sample and field in a single LMDB file, with nothing beside it.
+"""The `lmdb` container: single LMDB files with one entry per sample and field.
 
 ==============================================  =====================================================
 key                                             value
 ==============================================  =====================================================
 uint64 index, big-endian, then the field name   the stored bytes
-eight bytes of 0xff, then a hidden column name  the column of all samples, end to end
+eight bytes of 0xff, then a hidden column name  the values of all samples, end to end
 eight bytes of 0xff, then `_first`              the first sample's index, uint64, little-endian
 eight bytes of 0xff, then `_count`              the number of samples, uint64, little-endian
 eight bytes of 0xff, then `_fields`             the fields, as JSON
@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -30,29 +31,28 @@ from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
-from ._writing import check_options, check_sample, describe, fixed_sizes, read_description, size_of
+from ._writing import check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
-from .row_locator import RowLocator, rows_of
+from .row_locator import LmdbKeys, MemoryRows, RowLocator
 
-_SHARD = b"\xff" * 8
-_FIRST, _COUNT, _FIELDS = _SHARD + b"_first", _SHARD + b"_count", _SHARD + b"_fields"
+_SHARD_KEY = b"\xff" * 8
+_FIRST, _COUNT, _FIELDS = _SHARD_KEY + b"_first", _SHARD_KEY + b"_count", _SHARD_KEY + b"_fields"
 _LONGEST_KEY = 511
 _LARGEST_VALUE = 2**32 - 1
 _COMMIT_BYTES = 32 << 20
 _SMALLEST_MAP = 1 << 20
 
-
-_TURN = threading.Lock()
-"""One thread looks keys up at a time: py-lmdb lets go of the GIL for each, and threads that fight for it lose more."""
+_LOOKUP = threading.Lock()
+"""Lets one thread look up keys at a time: py-lmdb releases the GIL for each key, and contention for it costs more."""
 
 
 @final
 class LmdbWriter:
-    """See `base.Writer`; samples are put in key order, a bounded number of bytes per transaction."""
+    """A `Writer` that puts samples in key order, a bounded number of bytes per transaction."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
         for name in fields:
-            if len(_SHARD) + len(name.encode()) > _LONGEST_KEY:
+            if len(_SHARD_KEY) + len(name.encode()) > _LONGEST_KEY:
                 raise ConfigError(f"an LMDB key has at most {_LONGEST_KEY} bytes: field {name!r} is too long")
         self._path, self._fields, self._first = path, dict(fields), first
         self._row_bytes = fixed_sizes(fields)
@@ -61,16 +61,15 @@ class LmdbWriter:
         self._pending: list[tuple[bytes, bytes]] = []
         self._pending_bytes = self._count = 0
         self._map_size = _SMALLEST_MAP
-        self._whole, self._closed = True, False
+        self._intact, self._closed = True, False
         path.unlink(missing_ok=True)
-        # Each commit would wait for the disk: one wait, in `close`, is enough for a file that nobody has seen yet.
+        # Without these, each commit would wait for the disk: `close` waits once, before anyone has seen the file.
         options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "mode": 0o644}
         with disk_errors():
             self._environment = importlib.import_module("lmdb").open(str(path), map_size=self._map_size, **options)
 
     def append(self, sample: Stored) -> None:
-        """Adds one sample; ConfigError for other fields, BadSample for a wrong or too large size."""
-        if self._closed or not self._whole:
+        if self._closed or not self._intact:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
         index = self._first + self._count
         check_sample(sample, self._fields, self._row_bytes, index, self._path)
@@ -89,18 +88,17 @@ class LmdbWriter:
             self._commit()
 
     def close(self) -> None:
-        """Puts what is left and syncs the file; after a failed append it only lets go."""
         if self._closed:
             return
         self._closed = True
         size = 0
         try:
-            if self._whole:
-                shard = {_SHARD + name.encode(): bytes(column) for name, column in self._columns.items()}
-                shard[_FIRST] = self._first.to_bytes(8, "little")
-                shard[_COUNT] = self._count.to_bytes(8, "little")
-                shard[_FIELDS] = describe(self._fields).encode()
-                self._pending += sorted(shard.items())
+            if self._intact:
+                entries = {_SHARD_KEY + name.encode(): bytes(column) for name, column in self._columns.items()}
+                entries[_FIRST] = self._first.to_bytes(8, "little")
+                entries[_COUNT] = self._count.to_bytes(8, "little")
+                entries[_FIELDS] = fields_text(self._fields).encode()
+                self._pending += sorted(entries.items())
                 self._commit()
                 size = extent_of(self._environment)
                 with disk_errors():
@@ -108,34 +106,34 @@ class LmdbWriter:
         finally:
             self._environment.close()
         if self._path.stat().st_size < size:
-            # Pages at the end that were given up within a transaction are never written, but readers map them.
+            # LMDB never writes trailing pages that a transaction freed again, but readers map them.
             os.truncate(self._path, size)
 
     def _commit(self) -> None:
-        full = importlib.import_module("lmdb").MapFullError
-        self._whole = False
+        map_full = importlib.import_module("lmdb").MapFullError
+        self._intact = False
         while True:
             try:
                 with disk_errors(), self._environment.begin(write=True) as transaction:
                     for key, value in self._pending:
                         transaction.put(key, value, append=True)
                 break
-            except full:
+            except map_full:
                 self._map_size *= 2
                 self._environment.set_mapsize(self._map_size)
             except OSError as error:
-                # LMDB calls it an input/output error when the disk takes only a part of what it writes.
+                # LMDB reports an input/output error when the disk is full after a part of the data.
                 disk = os.statvfs(self._path.parent)
                 if error.errno == errno.EIO and disk.f_bavail * disk.f_frsize < 2 * self._pending_bytes:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
                 raise
         self._pending, self._pending_bytes = [], 0
-        self._whole = True
+        self._intact = True
 
 
 @final
 class LmdbReader:
-    """See `base.Reader`; readers of one file share one environment, and each thread has its own transaction."""
+    """A `Reader`. Readers of one file share one environment; each thread has its own transaction."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields = path, dict(fields)
@@ -145,66 +143,67 @@ class LmdbReader:
         return self._handle.get().count
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
-        """One field of many samples: see `base.Reader`."""
         lease = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
         _check_size(lease)
-        if field.startswith("_") and lease.direct:
-            out, place = check_out(out, len(rows), kind), lease.direct[field]
+        locator = lease.locators.get(field)
+        if isinstance(locator, MemoryRows):
+            out = check_out(out, len(rows), kind)
             try:
-                compiled.gather(place.address + rows * place.stride, kind.row_bytes, out)
+                compiled.gather(locator.address + rows * locator.stride, kind.row_bytes, out)
             except compiled.Gone as error:
                 raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
             return out
         if field.startswith("_"):
             out = check_out(out, len(rows), kind)
-            # The column is copied nowhere: a transaction of its own lends the pages for as long as the rows are taken.
+            # The column is not copied: a transaction of its own lends the pages while the rows are taken.
             with GATE, lease.environment.handle.begin(buffers=True) as transaction:
-                stored = transaction.get(_SHARD + field.encode())
+                stored = transaction.get(_SHARD_KEY + field.encode())
                 column = np.frombuffer(stored, kind.row_dtype).reshape(lease.count, *kind.row_shape)
                 out[...] = column[rows]
                 del column, stored
             return out
-        values: Sequence[Any] = (self._found if lease.direct else self._values)(lease, rows, field)
+        values: Sequence[Any]
+        if locator is None:
+            values = self._values_by_lmdb(lease, rows, field)
+        else:
+            values = self._values_by_locator(lease, locator, rows, field)
         if not kind.fixed:
             return list(map(bytes, values))
         size = kind.row_bytes
         if set(map(len, values)) - {size}:
-            row, found = next((row, len(value)) for row, value in zip(rows, values, strict=True) if len(value) != size)
-            raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: expected {size} bytes, got {found}")
+            row, wrong = next((row, len(value)) for row, value in zip(rows, values, strict=True) if len(value) != size)
+            raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: expected {size} bytes, got {wrong}")
         if out is None:
             return np.frombuffer(bytearray().join(values), kind.row_dtype).reshape(len(rows), *kind.row_shape)
         as_rows(check_out(out, len(rows), kind), kind).reshape(-1)[:] = np.frombuffer(b"".join(values), np.uint8)
         return out
 
-    def direct(self, field: str) -> RowLocator | None:
-        """See `base.Reader`."""
-        return self._handle.get().direct.get(field)
+    def locator(self, field: str) -> RowLocator | None:
+        return self._handle.get().locators.get(field)
 
     def close(self) -> None:
-        """Lets go; the file closes when its last reader in this process has."""
-        self._handle.close()
+        self._handle.close()  # the file closes with its last reader in this process
 
-    def _found(self, lease: Lease, rows: Rows, field: str) -> list[bytes]:
-        """By compiled lookups: LMDB itself would follow a damaged page out of its memory, and end the process."""
-        place = lease.direct[field]
+    def _values_by_locator(self, lease: Lease, locator: RowLocator, rows: Rows, field: str) -> list[bytes]:
+        """Read by compiled lookups: LMDB itself would follow a damaged page out of its memory, and end the process."""
         try:
-            located = row_locator.located(place, rows)
-            if located is None:
+            spans = row_locator.locate(locator, rows)
+            if spans is None:
                 wrong = next(
-                    (row for row in rows.tolist() if row_locator.located(place, np.array([row])) is None), rows[0]
+                    (row for row in rows.tolist() if row_locator.locate(locator, np.array([row])) is None), rows[0]
                 )
                 raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
         except compiled.Gone as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
-        return lease.file.read_values(*located, rows, field)
+        return lease.file.read_values(*spans, rows, field)
 
-    def _values(self, lease: Lease, rows: Rows, field: str) -> list[memoryview]:
-        """Views of LMDB's own pages, which hold as long as the lease does."""
+    def _values_by_lmdb(self, lease: Lease, rows: Rows, field: str) -> list[memoryview]:
+        """Return views of LMDB's own pages, which are valid as long as the lease is."""
         indexes, name = (rows + lease.first).astype(">u8").tobytes(), field.encode()
-        # One get per key beats Cursor.getmulti: 1.36 against 1.17 million values of 3 KB a second, 512 keys a call.
+        # One get per key beats Cursor.getmulti: 1.36 against 1.17 million 3 KB values per second at 512 keys a call.
         try:
-            with GATE, _TURN:
+            with GATE, _LOOKUP:
                 get = lease.environment.transaction().get
                 values = [get(indexes[at : at + 8] + name) for at in range(0, len(indexes), 8)]
         except importlib.import_module("lmdb").Error as error:
@@ -220,18 +219,18 @@ class LmdbContainer:
 
     name = "lmdb"
     suffix = ".lmdb"
+    index_suffix = ""
+    on_disk = True
+    options: Mapping[str, str] = MappingProxyType({})
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> LmdbWriter:
-        """An LMDB file to be written at `path`; takes no options."""
-        check_options(options, (), self.name)
+        check_options(options, self)
         return LmdbWriter(Path(path), fields, first)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> LmdbReader:
-        """The LMDB file at `path`; ShardCorrupt if it is missing, cut short or damaged."""
         return LmdbReader(Path(path), fields)
 
-    def described(self, path: Path) -> Mapping[str, Field] | None:
-        """The entry that the writer left."""
+    def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         lmdb = importlib.import_module("lmdb")
         try:
             with disk_errors(), GATE:
@@ -241,10 +240,9 @@ class LmdbContainer:
                     text = transaction.get(_FIELDS)
         except lmdb.Error as error:
             raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
-        return None if text is None else read_description(text, path)
+        return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        """The file itself."""
         return (path,)
 
 
@@ -261,28 +259,28 @@ def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
 
 def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
     lease = take_lease(file)
-    # Reading pages that the file does not have would end the process, so this comes before any transaction.
+    # Before any transaction: to read pages that the file does not have would end the process.
     _check_size(lease)
     mapped = file.map()
     if native.library() is not None and compiled.known(mapped):
-        get = _lookup(mapped)
-        _describe(lease, fields, get)
-        lease.direct = _direct(lease, mapped, fields, get)
+        get = lookup(mapped)
+        _check_content(lease, fields, get)
+        lease.locators = _locators(lease, mapped, fields, get)
     else:
         with lease.environment.handle.begin(buffers=True) as transaction:
-            _describe(lease, fields, transaction.get)
+            _check_content(lease, fields, transaction.get)
     return lease
 
 
-def _lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | None]:
-    """Gives a key's value in the mapped file, None if there is no such entry."""
+def lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | None]:
+    """Return a function that gives a key's value in a mapped LMDB file, or None if there is no such entry."""
     maps, sizes = np.array([mapped.ctypes.data]), np.array([len(mapped)])
 
     def get(key: bytes) -> NDArray[np.uint8] | None:
-        place = np.empty((1, 2), np.int64)
-        if not compiled.find(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), place):
+        span = np.empty((1, 2), np.int64)
+        if not compiled.find(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), span):
             return None
-        start, size = place[0].tolist()
+        start, size = span[0].tolist()
         return mapped[start : start + size]
 
     return get
@@ -293,38 +291,39 @@ def _check_size(lease: Lease) -> None:
         raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.extent} bytes")
 
 
-def _direct(
+def _locators(
     lease: Lease,
     mapped: NDArray[np.uint8],
     fields: Mapping[str, Field],
     get: Callable[[bytes], NDArray[np.uint8] | None],
 ) -> dict[str, RowLocator]:
-    """Where the fields are, for lookups that pass LMDB by."""
-    file = lease.file
-    found: dict[str, RowLocator] = {}
+    """Where the fields are, for lookups that bypass LMDB."""
+    file, address = lease.file, mapped.ctypes.data
+    locators: dict[str, RowLocator] = {}
     for name, field in fields.items():
-        column = get(_SHARD + name.encode()) if name.startswith("_") else None
+        column = get(_SHARD_KEY + name.encode()) if name.startswith("_") else None
         if column is not None:
-            found[name] = rows_of(column.reshape(lease.count, field.row_bytes))
+            locators[name] = MemoryRows.of(column.reshape(lease.count, field.row_bytes))
         else:
-            key, owner = name.encode(), (mapped, file)
-            address = mapped.ctypes.data
-            found[name] = RowLocator("keys", 0, address, file.fd, lease.first, file.size, key=key, owner=owner)
-    return found
+            locators[name] = LmdbKeys(address, file.fd, lease.first, file.size, name.encode(), (mapped, file))
+    return locators
 
 
-def _describe(lease: Lease, fields: Mapping[str, Field], get: Callable[[bytes], Any]) -> None:
+def _check_content(lease: Lease, fields: Mapping[str, Field], get: Callable[[bytes], Any]) -> None:
+    """Read the shard's numbers into `lease`; ShardCorrupt if these or the fields are missing."""
     path = lease.file.path
     numbers = [get(key) for key in (_FIRST, _COUNT)]
     if any(number is None or len(number) != 8 for number in numbers):
-        raise ShardCorrupt(f"{path}: does not say its first sample and their number; not written by this container")
+        raise ShardCorrupt(
+            f"{path}: its first index or its number of samples is missing: not written by this container"
+        )
     lease.first, lease.count = (int.from_bytes(bytes(number), "little") for number in numbers)
     for name, field in fields.items():
         if name.startswith("_"):
-            column = get(_SHARD + name.encode())
-            expected, found = lease.count * field.row_bytes, -1 if column is None else len(column)
-            if found != expected:
-                what = "is missing" if column is None else f"has {found} of {expected} bytes"
-                raise ShardCorrupt(f"{path}: column {name!r} {what}")
+            column, expected = get(_SHARD_KEY + name.encode()), lease.count * field.row_bytes
+            if column is None:
+                raise ShardCorrupt(f"{path}: column {name!r} is missing")
+            if len(column) != expected:
+                raise ShardCorrupt(f"{path}: column {name!r} has {len(column)} of {expected} bytes")
         elif lease.count and get(lease.first.to_bytes(8, "big") + name.encode()) is None:
             raise ShardCorrupt(f"{path}: has no field {name!r}")

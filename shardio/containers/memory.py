@@ -1,8 +1,9 @@
-"""The `memory` container: shards that live in this process, for tests and examples; a fake that anyone may use."""
+"""The `memory` container: shards that live in this process, for tests, examples and small data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..system.types import Column, Rows, Stored
 from ._files import check_request
 from ._writing import check_options, check_sample, fixed_sizes
 from .base import check_out
-from .row_locator import RowLocator, rows_of
+from .row_locator import MemoryRows, RowLocator
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ _SHARDS: dict[str, _Shard] = {}
 
 @final
 class MemoryWriter:
-    """See `base.Writer`; `close` registers the shard under its path, in place of an older one."""
+    """A `Writer` whose `close` registers the shard under its path, and replaces one that is there."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
         self._path, self._fields, self._first = path, dict(fields), first
@@ -38,7 +39,6 @@ class MemoryWriter:
         self._closed = False
 
     def append(self, sample: Stored) -> None:
-        """Adds one sample; ConfigError for other fields, BadSample for a wrong size."""
         if self._closed:
             raise ValueError(f"{self._path}: the writer is closed")
         check_sample(sample, self._fields, self._row_bytes, self._first + self._count, self._path)
@@ -47,7 +47,6 @@ class MemoryWriter:
         self._count += 1
 
     def close(self) -> None:
-        """Registers the shard."""
         if self._closed:
             return
         self._closed = True
@@ -60,13 +59,13 @@ class MemoryWriter:
 
 
 def forget(path: Path) -> None:
-    """Lets go of the shard at `path`, if there is one."""
+    """Free the shard at `path`, if there is one."""
     _SHARDS.pop(_key(path), None)
 
 
 @final
 class MemoryReader:
-    """See `base.Reader`; pickled, it carries the shard's data along."""
+    """A `Reader` that carries the shard's data along when it is pickled."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields = path, dict(fields)
@@ -79,11 +78,10 @@ class MemoryReader:
         self._shard: _Shard | None = shard
 
     def __len__(self) -> int:
-        return self._get().count
+        return self._open_shard().count
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
-        """One field of many samples: see `base.Reader`."""
-        shard = self._get()
+        shard = self._open_shard()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
         column = shard.columns[field]
         if isinstance(column, list):
@@ -92,16 +90,14 @@ class MemoryReader:
         out[...] = column[rows]
         return out
 
-    def direct(self, field: str) -> RowLocator | None:
-        """See `base.Reader`."""
-        column = self._get().columns[field]
-        return None if isinstance(column, list) else rows_of(column)
+    def locator(self, field: str) -> RowLocator | None:
+        column = self._open_shard().columns[field]
+        return None if isinstance(column, list) else MemoryRows.of(column)
 
     def close(self) -> None:
-        """Lets go of the data."""
         self._shard = None
 
-    def _get(self) -> _Shard:
+    def _open_shard(self) -> _Shard:
         if (shard := self._shard) is None:
             raise ValueError(f"{self._path}: the reader is closed")
         return shard
@@ -109,25 +105,25 @@ class MemoryReader:
 
 @final
 class MemoryContainer:
-    """Shards in a dictionary of this process, by path; there are no files and nothing outlives the process."""
+    """Shards in a dictionary of this process, by path. There are no files, and nothing outlives the process."""
 
     name = "memory"
     suffix = ".memory"
+    index_suffix = ""
+    on_disk = False
+    options: Mapping[str, str] = MappingProxyType({})
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> MemoryWriter:
-        """A shard to be registered at `path`; takes no options."""
-        check_options(options, (), self.name)
+        check_options(options, self)
         return MemoryWriter(Path(path), fields, first)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> MemoryReader:
-        """The shard registered at `path`; ShardCorrupt if there is none."""
         return MemoryReader(Path(path), fields)
 
-    def described(self, path: Path) -> None:
-        """Nothing: what is in memory is not lost alone."""
+    def read_fields(self, path: Path) -> None:
+        return None  # in-memory shards need no self-description
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        """None: nothing is on disk."""
         return ()
 
 

@@ -1,9 +1,13 @@
-"""Where a field's rows are, so that many rows of many shards are read in one call of compiled code."""
+"""Where a field's rows are, so that compiled code reads many rows of many shards in one call.
+
+Each kind of `RowLocator` tells of one field of one shard. The functions here take the locators of several shards, all
+of one kind, and for each row the index of its shard's locator (`shard_of`) and its number in that shard (`rows`).
+"""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,53 +16,134 @@ from ..native import rows as native
 from ..system.types import Rows
 
 MAPPED_ROW = 4096
-"""Rows up to this size are copied from a memory map; for larger ones a system call costs less than the page faults."""
+"""Rows of up to this many bytes are copied from a memory map; for larger ones a system call is faster than page
+faults."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class RowLocator:
-    """Where the rows of one field of one shard are.
+class MemoryRows:
+    """Rows of one size in memory.
 
     Attributes:
-        kind: what is found at `address + row * stride`. `"rows"`: the row itself. `"places"`: its offset and size in
-            the file, two int64. `"ends"`: where it begins and ends, two int64, counted from `base` in the file.
-            `"file"`: the row itself, which is large, and at `base + row * stride` in the file. `"keys"`: `address` is
-            an LMDB file in memory, and the row's key `base + row`, big-endian uint64, and `key`.
-        stride: bytes.
-        address: in memory; 0 for `"file"` where the file is not mapped.
-        file: descriptor of the file; -1 for `"rows"`.
-        base: bytes.
-        limit: the byte of the file that no row reaches.
-        seen: address of a byte for each row of a mapped `"file"`, 1 once its pages are mapped.
-        key: for `"keys"`.
-        owner: what keeps the memory where it is and the file open.
+        address: of row 0.
+        stride: bytes from one row to the next.
+        owner: keeps the memory alive.
     """
 
-    kind: Literal["rows", "places", "ends", "file", "keys"]
+    address: int
     stride: int
+    owner: object
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> "MemoryRows":
+        """The rows of an array `[n, ...]`, each of which is contiguous."""
+        return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Large rows of one size in a file, which may be mapped into memory as well.
+
+    Attributes:
+        file: descriptor.
+        base: offset of row 0 in the file.
+        stride: bytes from one row to the next.
+        limit: offset that no row reaches beyond.
+        owner: keeps the file open, and the memory alive.
+        address: of row 0 in memory; 0 if the file is not mapped.
+        populated: address of one byte per row, 1 once the row's pages are mapped; 0 if the file is not mapped.
+    """
+
+    file: int
+    base: int
+    stride: int
+    limit: int
+    owner: object
     address: int = 0
-    file: int = -1
-    base: int = 0
-    limit: int = 0
-    seen: int = 0
-    key: bytes = b""
-    owner: Any = None
+    populated: int = 0
 
 
-def rows_of(array: NDArray[Any]) -> RowLocator:
-    """Rows in memory: an array `[n, ...]` whose rows are contiguous each."""
-    return RowLocator("rows", array.strides[0] if len(array) else 0, array.ctypes.data, owner=array)
+@final
+@dataclass(frozen=True, slots=True)
+class SpanTable:
+    """Values in a file, with a table of their spans in memory.
+
+    Attributes:
+        address: of the first entry: a value's offset in the file and its size, two int64.
+        stride: bytes from one entry to the next.
+        file: descriptor.
+        limit: offset that no value reaches beyond.
+        owner: keeps the file open, and the memory alive.
+    """
+
+    address: int
+    stride: int
+    file: int
+    limit: int
+    owner: object
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffsetTable:
+    """Values end to end in a file, with a table of their n + 1 offsets in memory.
+
+    Attributes:
+        address: of the first offset, int64, counted from `base`. A value ends where the next one begins.
+        stride: bytes from one offset to the next.
+        file: descriptor.
+        base: offset of the first value in the file.
+        limit: offset that no value reaches beyond.
+        owner: keeps the file open, and the memory alive.
+    """
+
+    address: int
+    stride: int
+    file: int
+    base: int
+    limit: int
+    owner: object
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LmdbKeys:
+    """Values of an LMDB file that is mapped into memory, looked up by key.
+
+    Attributes:
+        address: of the file in memory.
+        file: descriptor.
+        first: the index of row 0: a key is `first + row` as big-endian uint64, then `suffix`.
+        limit: the file's size in bytes.
+        suffix: the end of each key.
+        owner: keeps the file open, and the memory alive.
+    """
+
+    address: int
+    file: int
+    first: int
+    limit: int
+    suffix: bytes
+    owner: object
+
+
+RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | OffsetTable | LmdbKeys
+"""Where the rows of one field of one shard are."""
+
+_Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Offsets in the files and sizes, both int64 [n]."""
 
 
 class Scratch:
-    """Memory for the values of one read; the next one reuses it. Not for two threads."""
+    """Memory for the values of one read, which the next read reuses. Not thread-safe."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """uint8 [size] with whatever is in it."""
+        """Return uint8 [size], uninitialized."""
         if size > len(self._memory):
             self._memory = np.empty(size + size // 4, np.uint8)
         return self._memory[:size]
@@ -70,153 +155,172 @@ class PackedValues(Sequence[memoryview]):
 
     Attributes:
         data: uint8.
-        places, sizes: where each begins in `data`, and its bytes, int64 [n].
+        offsets: of each value in `data`, int64 [n].
+        sizes: bytes of each value, int64 [n].
     """
 
-    def __init__(self, data: NDArray[np.uint8], places: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        self.data, self.places, self.sizes = data, places, sizes
+    def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        self.data, self.offsets, self.sizes = data, offsets, sizes
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, number: Any) -> Any:
-        start = int(self.places[number])
+        start = int(self.offsets[number])
         return self.data[start : start + int(self.sizes[number])].data
 
 
-def fill(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
-    """Fills `out` [n, row bytes], C-contiguous, with rows of a fixed field.
-
-    Args:
-        found: of each shard.
-        which: for each row its shard, a place in `found`.
-        rows: the row there, which must be one of the shard's.
-        out: where to put them.
+def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
+    """Read rows of a fixed field into `out` [n, row bytes], C-contiguous.
 
     Returns:
-        False if anything is not as it should be: then `Reader.read` finds the words for it.
+        False if anything is wrong: `Reader.read` then raises the error that explains it.
     """
     count, size = out.shape
-    if found[0].kind == "rows":
-        native.gather(_entries(found, which, rows), size, out)
-        return True
-    if found[0].kind == "file":
-        offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(count, size)
-        if all(place.address for place in found):
-            files, seen = _column(found, "file", which).astype(np.int32), _column(found, "seen", which) + rows
-            if native.copy(_entries(found, which, rows), seen, files, offsets + sizes, size, out):
-                return True
-    else:
-        located = _places(found, which, rows)
-        if located is None or (located[1] != size).any():
-            return False
-        offsets, sizes = located
-        if found[0].kind == "keys" and size <= MAPPED_ROW:
-            native.gather(_column(found, "address", which) + offsets, size, out)
+    match locators[0]:
+        case MemoryRows():
+            native.gather(_entries(locators, shard_of, rows), size, out)
             return True
-    return _read(found, which, offsets, sizes, np.arange(0, count * size, size), out.reshape(-1))
+        case FileRows(stride=stride):
+            offsets, sizes = _column(locators, "base", shard_of) + rows * stride, np.full(count, size)
+            if all(locator.address for locator in locators if isinstance(locator, FileRows)):
+                files = _column(locators, "file", shard_of).astype(np.int32)
+                populated = _column(locators, "populated", shard_of) + rows
+                if native.copy(_entries(locators, shard_of, rows), populated, files, offsets + sizes, size, out):
+                    return True
+        case _:
+            spans = _locate(locators, shard_of, rows)
+            if spans is None or (spans[1] != size).any():
+                return False
+            offsets, sizes = spans
+            if isinstance(locators[0], LmdbKeys) and size <= MAPPED_ROW:
+                native.gather(_column(locators, "address", shard_of) + offsets, size, out)
+                return True
+    return _read(locators, shard_of, (offsets, sizes), np.arange(0, count * size, size), out.reshape(-1))
 
 
-def values(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, memory: Scratch) -> PackedValues | None:
-    """The values of a field that is not fixed, in `memory`; see `fill`. None where that returns False."""
-    located = _places(found, which, rows)
-    if located is None or not _inside(found, which, *located).all():
+def read_values(
+    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch
+) -> PackedValues | None:
+    """Read the values of a field that is not fixed into `memory`.
+
+    Returns:
+        None if anything is wrong: `Reader.read` then raises the error that explains it.
+    """
+    spans = _locate(locators, shard_of, rows)
+    if spans is None or not _within_files(locators, shard_of, spans).all():
         return None
-    offsets, sizes = located
+    sizes = spans[1]
     ends = np.cumsum(sizes)
-    places = ends - sizes
+    targets = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
-    return PackedValues(data, places, sizes) if _read(found, which, offsets, sizes, places, data) else None
+    return PackedValues(data, targets, sizes) if _read(locators, shard_of, spans, targets, data) else None
 
 
-def located(found: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """The offset and size of each row in the shard's file; None if any is not to be found."""
-    return _places([found], np.zeros(len(rows), np.int64), rows)
+def locate(locator: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the offset and size of each row of one shard, both int64 [n]; None if any row cannot be found."""
+    return _locate([locator], np.zeros(len(rows), np.int64), rows)
 
 
-def sizes(found: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
-    """The stored bytes of each row, int64 [n]; None if any is not to be found, or not all in the file."""
-    places = located(found, rows)
-    if places is None or not _inside([found], np.zeros(len(rows), np.int64), *places).all():
+def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
+    """Return the stored bytes of each row of one shard, int64 [n].
+
+    Returns:
+        None if any row cannot be found, or is not within the file.
+    """
+    shard_of = np.zeros(len(rows), np.int64)
+    spans = _locate([locator], shard_of, rows)
+    if spans is None or not _within_files([locator], shard_of, spans).all():
         return None
-    return places[1]
+    return spans[1]
 
 
-def spans(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, size: int) -> NDArray[np.int64] | None:
-    """Where rows of a fixed field begin in their files, int64 [n]; None unless all stand there, `size` bytes each."""
-    if found[0].kind == "rows":
-        return None
-    if found[0].kind == "file":
-        offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(len(rows), size)
-    else:
-        places = _places(found, which, rows)
-        if places is None or (places[1] != size).any():
+def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int64] | None:
+    """Return the offset in the file of each row of a fixed field of one shard, int64 [n].
+
+    Returns:
+        None unless all rows are in the file, `size` bytes each.
+    """
+    shard_of = np.zeros(len(rows), np.int64)
+    match locator:
+        case MemoryRows():
             return None
-        offsets, sizes = places
-    return offsets if _inside(found, which, offsets, sizes).all() else None
+        case FileRows():
+            spans = locator.base + rows * locator.stride, np.full(len(rows), size)
+        case _:
+            located = _locate([locator], shard_of, rows)
+            if located is None or (located[1] != size).any():
+                return None
+            spans = located
+    return spans[0] if _within_files([locator], shard_of, spans).all() else None
 
 
-def read_ahead(found: RowLocator, start: int, stop: int) -> None:
-    """Asks the system for the file's bytes of rows start..stop-1, which may hold other fields in between."""
-    if found.kind == "rows":
+def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
+    """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
+    if isinstance(locator, MemoryRows):
         return
-    which, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
-    if found.kind == "file":
-        offsets, sizes = found.base + rows * found.stride, np.full(2, found.stride)
+    shard_of, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
+    if isinstance(locator, FileRows):
+        spans = locator.base + rows * locator.stride, np.full(2, locator.stride)
     else:
-        located = _places([found], which, rows)
+        located = _locate([locator], shard_of, rows)
         if located is None:
             return
-        offsets, sizes = located
-    if _inside([found], which, offsets, sizes).all() and offsets[0] <= offsets[1]:
-        os.posix_fadvise(found.file, int(offsets[0]), int(offsets[1] + sizes[1] - offsets[0]), os.POSIX_FADV_WILLNEED)
+        spans = located
+    (begin, last), (_, size) = spans
+    if _within_files([locator], shard_of, spans).all() and begin <= last:
+        os.posix_fadvise(locator.file, int(begin), int(last + size - begin), os.POSIX_FADV_WILLNEED)
 
 
-def _column(found: Sequence[RowLocator], name: str, which: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.array([getattr(direct, name) for direct in found], np.int64)[which]
+def _column(locators: Sequence[RowLocator], attribute: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """An attribute of each row's locator, int64 [n]."""
+    return np.array([getattr(locator, attribute) for locator in locators], np.int64)[shard_of]
 
 
-def _entries(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
-    stride = found[0].stride if len(found) == 1 else _column(found, "stride", which)
-    return _column(found, "address", which) + rows * stride
+def _entries(locators: Sequence[Any], shard_of: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+    """The address in memory of each row, or of its entry in a table."""
+    stride = locators[0].stride if len(locators) == 1 else _column(locators, "stride", shard_of)
+    return _column(locators, "address", shard_of) + rows * stride
 
 
-def _places(
-    found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows
-) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Offsets in the files, and sizes; None if they are not to be found."""
-    pairs = np.empty((len(rows), 2), np.int64)
-    if found[0].kind == "keys":
-        keys = np.empty((len(rows), 8 + len(found[0].key)), np.uint8)
-        keys[:, :8] = (_column(found, "base", which) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
-        keys[:, 8:] = np.frombuffer(found[0].key, np.uint8)
-        maps, sizes = _column(found, "address", which), _column(found, "limit", which)
-        return (pairs[:, 0], pairs[:, 1]) if native.find(maps, sizes, keys, pairs) else None
-    native.gather(_entries(found, which, rows), pairs.itemsize * 2, pairs)
-    first, second = pairs[:, 0], pairs[:, 1]
-    if found[0].kind == "places":
-        return first, second
-    return first + _column(found, "base", which), second - first
+def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows) -> _Spans | None:
+    """The span of each row by a table or by LMDB's keys; None if any cannot be found."""
+    spans = np.empty((len(rows), 2), np.int64)
+    match locators[0]:
+        case LmdbKeys(suffix=suffix):
+            keys = np.empty((len(rows), 8 + len(suffix)), np.uint8)
+            keys[:, :8] = (_column(locators, "first", shard_of) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
+            keys[:, 8:] = np.frombuffer(suffix, np.uint8)
+            maps, sizes = _column(locators, "address", shard_of), _column(locators, "limit", shard_of)
+            return (spans[:, 0], spans[:, 1]) if native.find(maps, sizes, keys, spans) else None
+        case SpanTable():
+            native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
+            return spans[:, 0], spans[:, 1]
+        case OffsetTable():
+            native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
+            starts, ends = spans[:, 0], spans[:, 1]
+            return starts + _column(locators, "base", shard_of), ends - starts
+        case _:
+            return None  # rows of one size need no table
 
 
-def _inside(
-    found: Sequence[RowLocator], which: NDArray[np.int64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    limits = _column(found, "limit", which)
-    inside: NDArray[np.bool_] = (offsets >= 0) & (sizes >= 0) & (offsets <= limits - sizes)
-    return inside
+def _within_files(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], spans: _Spans) -> NDArray[np.bool_]:
+    offsets, sizes = spans
+    limits = _column(locators, "limit", shard_of)
+    within: NDArray[np.bool_] = (offsets >= 0) & (sizes >= 0) & (offsets <= limits - sizes)
+    return within
 
 
 def _read(
-    found: Sequence[RowLocator],
-    which: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    places: NDArray[np.int64],
+    locators: Sequence[RowLocator],
+    shard_of: NDArray[np.int64],
+    spans: _Spans,
+    targets: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> bool:
-    if not _inside(found, which, offsets, sizes).all():
+    """Read spans of files to `out[targets[i]:]`; False if any is not within its file, or cannot be read."""
+    if not _within_files(locators, shard_of, spans).all():
         return False
-    files = _column(found, "file", which).astype(np.int32)
-    offsets, sizes, places = (np.ascontiguousarray(column, np.int64) for column in (offsets, sizes, places))
-    return native.read(files, offsets, sizes, places, out)
+    files = _column(locators, "file", shard_of).astype(np.int32)
+    offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in (*spans, targets))
+    return native.read(files, offsets, sizes, starts, out)

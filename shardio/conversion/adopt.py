@@ -1,7 +1,6 @@
 """Adoption: files that others wrote become a dataset as they lie. An index is written, and nothing copied."""
 
 import contextlib
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..containers import _hdf5_foreign, hdf5, indexed
+from ..containers import hdf5, hdf5_index, side_index
 from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
-from ..system import durable
 from .journal import Journal, Record, Skipped
 from .pack import Conversion, OnError, PackOptions, Progress, pack, silent, standing
 from .source import Adoptable, HasNames, HasPlaces
@@ -130,10 +128,10 @@ def _suffix(path: Path) -> str:
 
 
 def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
-    """The index of a file whose values stand in one piece: see `containers.indexed`."""
+    """The index of a file whose values stand in one piece: see `containers.side_index`."""
     source: Any = settings.source
     fields = with_hidden(source.fields)
-    index = np.zeros(len(file.samples), indexed.index_dtype(fields))
+    index = np.zeros(len(file.samples), side_index.dtype_of(fields))
     skipped: list[Skipped] = []
     row = 0
     with open(file.path, "rb", buffering=0) as data:
@@ -150,9 +148,7 @@ def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance)
         return Record(NOTHING, tuple(skipped))
     _link(settings, file, journal)
     index = index[:row]
-    stream = io.BytesIO()
-    np.save(stream, index, allow_pickle=False)
-    durable.write(indexed.index_path(journal.shards / file.name), stream.getvalue())
+    side_index.write(journal.shards / file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
     return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped))
 
@@ -226,7 +222,7 @@ def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) 
     whole = np.concatenate(sums)
     _link(settings, file, journal)
     own = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: whole}
-    _hdf5_foreign.write_index(_hdf5_foreign.index_path(journal.shards / file.name), names, own)
+    hdf5_index.write(journal.shards / file.name, names, own)
     return Record(_shard(file, journal, whole, sizes), ())
 
 

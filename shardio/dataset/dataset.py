@@ -131,7 +131,7 @@ class Dataset:
                     continue
                 # A shard that can't be opened is reported where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, Gone):
-                    if (found := self.reader(shard).direct(name)) is not None:
+                    if (found := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(found, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
@@ -244,7 +244,7 @@ def from_samples(
     directory = Path(f"/memory/{uuid4().hex}")  # only a name: nothing is written
     writer = DatasetWriter(
         OutputDirectory(directory, directory),
-        "memory",
+        memory.MemoryContainer.name,
         fields=checked,
         shard_size=1 << 62,
         metadata=metadata or {},

@@ -56,14 +56,14 @@ class ReaderCache:
 
     def close(self) -> None:
         """Drop all readers: files close with their last user. Shards in memory stay."""
-        if not self._container.files(self._path):
+        if not self._container.on_disk:
             return
         with self._lock:
             self._open.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
-        if not self._container.files(self._path):  # in memory: the samples themselves must be pickled
+        if not self._container.on_disk:  # in memory: the samples themselves must be pickled
             state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
         return state
 

@@ -82,9 +82,9 @@ class Selection:
         """
         if self._field(name).fixed:
             raise ConfigError(f"field {name!r} has one size throughout; read it with column()")
-        if found := self._direct(name):
+        if found := self._locators(name):
             with self._present(found, name):
-                packed = row_locator.values(found, self._which, self._rows, scratch or Scratch())
+                packed = row_locator.read_values(found, self._which, self._rows, scratch or Scratch())
             if packed is not None:
                 return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
@@ -102,9 +102,9 @@ class Selection:
             return np.full(len(self._rows), field.row_bytes, np.int64)
         sizes = np.empty(len(self._rows), np.int64)
         for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            rows, found = self._rows[places], reader.direct(name) if native.library() is not None else None
+            rows, found = self._rows[places], reader.locator(name) if native.library() is not None else None
             try:
-                known = None if found is None else row_locator.sizes(found, rows)
+                known = None if found is None else row_locator.value_sizes(found, rows)
             except Gone as error:
                 raise _cut_short(self._path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
@@ -119,9 +119,9 @@ class Selection:
         if native.library() is None:
             return None
         for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            found, one = reader.direct(name), np.zeros(len(places), np.int64)
+            found = reader.locator(name)
             try:
-                spans = None if found is None else row_locator.spans([found], one, self._rows[places], size)
+                spans = None if found is None else row_locator.fixed_offsets(found, self._rows[places], size)
             except Gone as error:
                 raise _cut_short(self._path(number), name) from error
             if spans is None:
@@ -135,12 +135,12 @@ class Selection:
 
     def _filled(self, name: str, array: NDArray[Any]) -> bool:
         """Fill `array` in one call of compiled code, and return whether that was possible."""
-        found = self._direct(name)
+        found = self._locators(name)
         if not found:
             return False
         out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
         with self._present(found, name):
-            return row_locator.fill(found, self._which, self._rows, out)
+            return row_locator.read_fixed(found, self._which, self._rows, out)
 
     @contextmanager
     def _present(self, found: Sequence[row_locator.RowLocator], name: str) -> Iterator[None]:
@@ -158,18 +158,18 @@ class Selection:
             alone = [found[place]], np.zeros(len(rows), np.int64), rows
             try:
                 if field.fixed:
-                    row_locator.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
+                    row_locator.read_fixed(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    row_locator.values(*alone, Scratch())
+                    row_locator.read_values(*alone, Scratch())
             except Gone:
                 yield number
 
-    def _direct(self, name: str) -> list[row_locator.RowLocator] | None:
+    def _locators(self, name: str) -> list[row_locator.RowLocator] | None:
         """Where the field is in each shard; None if it has to be asked for shard by shard."""
         if native.library() is None or self._readers is None:
             return None
-        found = [place for reader in self._readers if (place := reader.direct(name)) is not None]
-        alike = len(found) == len(self._readers) and len({place.kind for place in found}) == 1
+        found = [place for reader in self._readers if (place := reader.locator(name)) is not None]
+        alike = len(found) == len(self._readers) and len(set(map(type, found))) == 1
         return found if alike else None
 
     def _groups(self) -> Iterator[tuple[Reader, NDArray[np.int64]]]:

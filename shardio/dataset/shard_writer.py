@@ -70,7 +70,7 @@ class ShardWriter:
         self._first = first
         self._name = f"shard-{number:06d}{self._container.suffix}"
         self._workplace = directory / f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}"
-        self._on_disk = bool(self._container.files(directory / self._name))
+        self._on_disk = self._container.on_disk
         if self._on_disk:
             self._workplace.mkdir()
         path = (self._workplace if self._on_disk else directory) / self._name

@@ -170,7 +170,7 @@ def create(
 
 def on_disk(container: str) -> None:
     """ConfigError unless `container` is one that leaves files behind."""
-    if not containers.get(container).files(Path("shard")):
+    if not containers.get(container).on_disk:
         raise ConfigError(f"container {container!r} leaves nothing on disk: see shardio.from_samples")
 
 
@@ -212,10 +212,10 @@ def assemble(
         adopted=adopted,
         conversion=conversion or {},
     )
-    if containers.get(container).files(place.directory / "shard"):
+    kind = containers.get(container)
+    if kind.on_disk:
         durable.sync_directory(place.directory)
         manifest.save(made, place.directory)
-        kind = containers.get(container)
         # An adopted shard's index is found where it lies: not all of them have one.
         folders = (place.directory, place.final) if adopted else (Path(),)
         place.publish({file.name for s in shards for folder in folders for file in kind.files(folder / s.name)})

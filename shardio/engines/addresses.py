@@ -13,7 +13,7 @@ from ..system.types import Buffer
 def addresses_of(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
     """Where the addresses of some values stand, their sizes, and what to hold on to until both have been used."""
     if isinstance(encoded, PackedValues):
-        starts = encoded.places + encoded.data.ctypes.data
+        starts = encoded.offsets + encoded.data.ctypes.data
         return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)
     values = [value if isinstance(value, bytes) else bytes(value) for value in encoded]
     pointers = (ctypes.c_char_p * len(values))(*values)

@@ -16,12 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import IO, Any, final
 
+from .. import containers
 from ..errors import SourceError
 from ..system import optional as _optional
 from .names import Paths, shown
-
-INDEXES = (".idx.npy", ".idx.h5")
-"""What the names of indexes of shardio's end in, which may lie beside the files that they tell of."""
 
 _CHUNK = 1 << 20
 _AHEAD = 4096  # bytes read at a time where headers are: a few small members, or one header of a large one
@@ -214,7 +212,8 @@ def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str
             paths = [path]
         else:
             paths = [Path(name) for text in _expanded(str(path)) for name in _globbed(text)]
-        paths = [found for found in paths if not found.name.endswith(INDEXES)]
+        indexes = containers.index_suffixes()  # shardio's own, which may lie beside the files
+        paths = [found for found in paths if not found.name.endswith(indexes)]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
                 f"{shown(missing)} is no file" if missing.exists() else f"{shown(missing)}: there is no such file"

@@ -1,4 +1,4 @@
-"""Contract suites that this project's own parts pass, for others to run on theirs; needs pytest."""
+"""Test suites for the contracts of containers and converters, to run on your own; they need pytest."""
 
 from .containers import ContainerContract as ContainerContract
 from .sources import check_source as check_source

@@ -1,7 +1,8 @@
-"""The contract of a container: subclass `ContainerContract`, name the container, and pytest runs it.
+"""The contract of a container, as a test suite. Subclass `ContainerContract` and set `container`; pytest runs it.
 
-class TestMine(ContainerContract):
-    container = MyContainer()
+Example:
+    class TestMine(ContainerContract):
+        container = MyContainer()
 """
 
 import multiprocessing
@@ -25,22 +26,22 @@ from .samples import COUNT, FIELDS, FIRST, raw_of, sample, stored, values_of, wr
 
 
 class ContainerContract:
-    """What every container does. A subclass gives `container`; nothing else is open to it.
+    """Tests of what every container must do.
 
     Attributes:
-        container: what is tested.
+        container: the container under test; a subclass sets it, and nothing else.
     """
 
     container: Container
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        """Where a test's shard stands."""
+        """The path of a test's shard."""
         return tmp_path / f"shard-000000{self.container.suffix}"
 
     @pytest.fixture
     def reader(self, path: Path) -> Iterator[Reader]:
-        """An open shard of every kind of field."""
+        """An open shard with every kind of field."""
         reader = self.container.reader(write(self.container, path), with_hidden(FIELDS))
         yield reader
         reader.close()
@@ -55,28 +56,28 @@ class ContainerContract:
         ],
     )
     def test_round_trip(self, reader: Reader, name: str, rows: list[int]) -> None:
-        """Every kind of field comes back as it was written, in the order asked for."""
+        """Every kind of field is read as it was written, in the order of the rows."""
         for found, row in zip(values_of(reader, rows, name), rows, strict=True):
             expected = sample(row)[name]
             assert type(found) is type(expected)
             np.testing.assert_array_equal(found, expected)
 
     def test_stored_bytes(self, reader: Reader) -> None:
-        """Fields that differ in size come as bytes, exactly those that were given."""
+        """Values that differ in size are read as bytes, exactly those that were written."""
         for name in ("image", "points", "caption", "blob", "meta"):
             column = reader.read(np.arange(COUNT), name)
             assert column == [stored(i)[name] for i in range(COUNT)]
             assert all(type(value) is bytes for value in column)
 
     def test_hidden_columns(self, reader: Reader) -> None:
-        """Checksums and image shapes are columns like any other."""
+        """Checksums and image shapes are read like any other column."""
         rows = np.array([5, 0, 5, 22])
         checksums, shapes = reader.read(rows, CHECKSUM), reader.read(rows, shape_column("image"))
         np.testing.assert_array_equal(checksums, np.array([2**64 - 1 - int(row) for row in rows], np.uint64))
         np.testing.assert_array_equal(shapes, np.stack([rows, rows + 1], 1).astype(np.int32))
 
     def test_dtype_and_shape(self, reader: Reader) -> None:
-        """A fixed field's column has the field's dtype and shape, also with no rows."""
+        """A fixed field's column has the field's dtype and shape, even without rows."""
         for name, field in with_hidden(FIELDS).items():
             for rows in (np.array([2, 1]), np.array([], np.int64)):
                 column = reader.read(rows, name)
@@ -88,7 +89,7 @@ class ContainerContract:
                     assert isinstance(column, list)
 
     def test_out(self, reader: Reader) -> None:
-        """`out` is filled in place and nothing beside it is touched."""
+        """`read` fills `out` in place and touches nothing beside it."""
         rows = np.array([9, 2, 3, 4, 9])
         for name, field in with_hidden(FIELDS).items():
             if field.fixed:
@@ -99,7 +100,7 @@ class ContainerContract:
                 np.testing.assert_array_equal(buffer, expected)
 
     def test_out_that_does_not_fit(self, reader: Reader) -> None:
-        """`out` must have the shape and dtype, and is for fixed fields."""
+        """ValueError unless `out` has the right shape and dtype, and the field is fixed."""
         wrong: list[tuple[str, NDArray[Any]]] = [
             ("tensor", np.zeros((3, 3, 5), np.float32)),  # one row too many
             ("tensor", np.zeros((2, 3, 5), np.float64)),  # another dtype
@@ -112,18 +113,18 @@ class ContainerContract:
 
     @pytest.mark.parametrize("row", [-1, COUNT, 2**40])
     def test_row_out_of_range(self, reader: Reader, row: int) -> None:
-        """A row outside the shard is an IndexError that names it, for every field."""
+        """IndexError names a row outside the shard, for every field."""
         for name in with_hidden(FIELDS):
             with pytest.raises(IndexError, match=rf"\[0, {COUNT}\), got {row}"):
                 reader.read(np.array([0, row]), name)
 
     def test_unknown_field(self, reader: Reader) -> None:
-        """A field that the shard does not have is a KeyError that names it."""
+        """KeyError names a field that the shard does not have."""
         with pytest.raises(KeyError, match="nothing"):
             reader.read(np.array([0]), "nothing")
 
     def test_missing_field(self, path: Path) -> None:
-        """A reader told of a field that the file lacks says so."""
+        """ShardCorrupt names a field that the file lacks."""
         write(self.container, path)
         for kind in (Field("scalar", dtype="int8"), Field("text"), Field("array", dtype="int8", shape=(2,))):
             with pytest.raises(ShardCorrupt, match="absent"):
@@ -134,7 +135,7 @@ class ContainerContract:
         assert len(reader) == COUNT
 
     def test_pickle(self, reader: Reader) -> None:
-        """A reader pickles, and reads on the other side."""
+        """A reader that was pickled and unpickled reads the same values."""
         copy = pickle.loads(pickle.dumps(reader))  # noqa: S301
         try:
             for name in ("tensor", "caption", "label", CHECKSUM):
@@ -144,7 +145,7 @@ class ContainerContract:
             copy.close()
 
     def test_fork(self, reader: Reader) -> None:
-        """A forked child reads with the reader that it inherits, and the parent goes on."""
+        """A forked child reads with the reader that it inherits, and the parent can still read."""
         expected = _digest(reader)
         ours, theirs = multiprocessing.Pipe()
         child = os.fork()
@@ -164,7 +165,7 @@ class ContainerContract:
         assert _digest(reader) == expected
 
     def test_threads(self, reader: Reader) -> None:
-        """Eight threads read at once, and each gets its own rows."""
+        """Eight threads read at once, and each gets the rows that it asked for."""
         barrier = threading.Barrier(8)
         names = list(FIELDS)
 
@@ -182,7 +183,7 @@ class ContainerContract:
                 done.result(60)
 
     def test_close(self, path: Path) -> None:
-        """Closing twice does nothing, two readers are independent, and a closed one does not read."""
+        """You may close a reader twice; other readers stay open; a closed one raises ValueError."""
         write(self.container, path)
         first, second = (self.container.reader(path, with_hidden(FIELDS)) for _ in range(2))
         first.close()
@@ -193,7 +194,7 @@ class ContainerContract:
             second.read(np.array([0]), "label")
 
     def test_no_samples(self, path: Path) -> None:
-        """A shard without samples is a shard."""
+        """A shard without samples can be written and read."""
         reader = self.container.reader(write(self.container, path, count=0), with_hidden(FIELDS))
         assert len(reader) == 0
         for name in with_hidden(FIELDS):
@@ -203,16 +204,28 @@ class ContainerContract:
         reader.close()
 
     def test_same_bytes(self, path: Path, tmp_path: Path) -> None:
-        """The same samples give the same files, and the writer leaves no others."""
+        """The same samples give the same files, and the writer leaves no other files behind."""
         again = tmp_path / "again" / path.name
         again.parent.mkdir()
         files = [self.container.files(write(self.container, place)) for place in (path, again)]
         assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
         assert sorted(again.parent.iterdir()) == sorted(files[1])
 
+    def test_description(self, path: Path) -> None:
+        """What the container says of its files and of a shard's fields is so."""
+        files = self.container.files(write(self.container, path))
+        assert self.container.on_disk == bool(files)
+        if files:
+            assert files[0] == path
+            assert all(file.is_file() for file in files)
+        index_suffix = self.container.index_suffix
+        assert all(index_suffix and file.name.endswith(index_suffix) for file in files[1:])
+        assert not index_suffix or index_suffix.startswith(".idx.")
+        assert self.container.read_fields(path) in (None, FIELDS)
+
     @pytest.mark.parametrize("part", [0, 0.01, 0.3, 0.7])
     def test_cut_short(self, path: Path, part: float) -> None:
-        """Whichever file of a shard is cut short, opening or reading says ShardCorrupt and names the shard."""
+        """Opening or reading a shard raises ShardCorrupt, with its name, if any of its files is cut short."""
         files = self.container.files(path)
         if not files:
             pytest.skip("the container has no files")
@@ -223,7 +236,7 @@ class ContainerContract:
                 _read_all(self.container, path)
 
     def test_missing_file(self, path: Path) -> None:
-        """A shard of which any file is missing is ShardCorrupt, and the message names it."""
+        """ShardCorrupt names the file of a shard that is missing."""
         with pytest.raises(ShardCorrupt, match=path.name):
             self.container.reader(path, with_hidden(FIELDS))
         for file in self.container.files(path):
@@ -233,7 +246,7 @@ class ContainerContract:
                 self.container.reader(path, with_hidden(FIELDS))
 
     def test_refused_samples(self, path: Path) -> None:
-        """A sample with other fields or a wrong size is refused, and the shard is whole without it."""
+        """The writer refuses a sample with other fields or a wrong size, and the shard is intact without it."""
         writer = self.container.writer(path, with_hidden(FIELDS), FIRST)
         writer.append(stored(0))
         lacking: Stored = {name: value for name, value in stored(1).items() if name != "caption"}
@@ -253,12 +266,12 @@ class ContainerContract:
         reader.close()
 
     def test_unknown_option(self, path: Path) -> None:
-        """An option that the container does not have is refused by name."""
+        """ConfigError names an option that the container does not have."""
         with pytest.raises(ConfigError, match="colour"):
             self.container.writer(path, with_hidden(FIELDS), FIRST, colour="red")
 
     def test_buffers(self, path: Path) -> None:
-        """Samples may be given as any kind of buffer."""
+        """Samples may be any kind of buffer."""
         writer = self.container.writer(path, with_hidden(FIELDS), FIRST)
         writer.append({name: memoryview(bytearray(value)) for name, value in stored(4).items()})
         writer.append({name: bytearray(value) for name, value in stored(3).items()})

@@ -1,4 +1,4 @@
-"""Samples of every kind of field, for the container contract, and how its tests write and read them."""
+"""Samples with every kind of field for the container contract, and helpers that write and read them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ FIELDS: Mapping[str, Field] = as_fields(
     {
         "image": "image",
         "tensor": ("float32", (3, 5)),
-        "wide": ("int16", (4, 700)),  # more than a page: containers may read these in another way
+        "wide": ("int16", (4, 700)),  # more than a page, which containers may read in another way
         "points": Field("array", dtype="float64"),
         "label": "int64",
         "weight": "float32",
@@ -24,7 +24,7 @@ FIELDS: Mapping[str, Field] = as_fields(
         "meta": "json",
     }
 )
-"""Every kind of field."""
+"""A field of every kind."""
 
 FIRST = 1000
 COUNT = 23
@@ -32,7 +32,7 @@ _CAPTIONS = ("", "plain", "ünïcödé ✓", "two\nlines")
 
 
 def sample(index: int) -> dict[str, Any]:
-    """The values of one sample; any two samples differ in every field that has room for it."""
+    """Return the values of one sample; any two samples differ in every field that has enough possible values."""
     chance = np.random.default_rng(index)
     return {
         "image": b"\xff\xd8\xff" + chance.bytes(index % 7 * 100) + b"\xff\xd9",
@@ -49,7 +49,7 @@ def sample(index: int) -> dict[str, Any]:
 
 
 def stored(index: int, fields: Mapping[str, Field] = FIELDS) -> dict[str, Buffer]:
-    """One sample as a shard keeps it, hidden columns too."""
+    """Return one sample as a shard stores it, with hidden columns."""
     values = sample(index)
     hidden = {
         CHECKSUM: np.uint64(2**64 - 1 - index).tobytes(),
@@ -59,7 +59,7 @@ def stored(index: int, fields: Mapping[str, Field] = FIELDS) -> dict[str, Buffer
 
 
 def write(container: Container, path: Path, count: int = COUNT) -> Path:
-    """A shard of `count` samples."""
+    """Write a shard of `count` samples; return its path."""
     writer = container.writer(path, with_hidden(FIELDS), FIRST)
     for i in range(count):
         writer.append(stored(i))
@@ -68,11 +68,11 @@ def write(container: Container, path: Path, count: int = COUNT) -> Path:
 
 
 def raw_of(reader: Reader, rows: list[int], name: str) -> list[bytes]:
-    """One field of the rows as stored bytes."""
+    """Read one field of the rows as stored bytes."""
     column = reader.read(np.array(rows, np.int64), name)
     return [value if isinstance(value, bytes) else value.tobytes() for value in column]
 
 
 def values_of(reader: Reader, rows: list[int], name: str) -> list[Any]:
-    """One field of the rows as Python and NumPy values."""
+    """Read one field of the rows as Python and NumPy values."""
     return [with_hidden(FIELDS)[name].decode(raw) for raw in raw_of(reader, rows, name)]

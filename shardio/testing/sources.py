@@ -1,4 +1,4 @@
-"""The contract of a converter: what its source gives, converted to every container and read back."""
+"""The contract of a converter: its source gives the expected samples, in every container that they are converted to."""
 
 import json
 import pickle
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .. import containers
 from ..care.verify import verify
 from ..conversion import convert
 from ..conversion.source import HasColumns, Source
@@ -16,17 +17,15 @@ from ..dataset import dataset
 from ..format.fields import as_fields
 from ..system.types import Sample
 
-CONTAINERS = ("tar", "hdf5", "lmdb")
-
 
 def check_source(source: Source, expected: Sequence[Sample], folder: Path, **fields: Mapping[str, Any]) -> None:
-    """Asserts that `source` gives the samples `expected`, and that each container gives them back.
+    """Assert that `source` gives the samples `expected`, and that every container stores them unchanged.
 
     Args:
-        source: what a converter returned.
+        source: the source that a converter returned.
         expected: its samples, in order.
-        folder: where datasets may be written; it must be empty.
-        fields: what some of its fields must be, as `shardio.create` takes them.
+        folder: an empty directory, in which this function writes datasets.
+        fields: the definitions that some of its fields must have, as `shardio.create` takes them.
     """
     assert len(expected)
     for name, field in as_fields(fields).items() if fields else ():
@@ -45,22 +44,22 @@ def check_source(source: Source, expected: Sequence[Sample], folder: Path, **fie
     _check_columns(source, expected)
     copy: Source = pickle.loads(pickle.dumps(source))  # noqa: S301
     order = np.random.default_rng(0).permutation(len(expected))
-    for number in order.tolist():  # a worker may be asked in any order
+    for number in order.tolist():  # a worker may need them in any order
         check_sample(copy[number], expected[number])
     digests = set()
-    for container in CONTAINERS:
+    for container in containers.names():
         convert(source, folder / container, container=container, shard_size=max(1, int(sizes.sum()) // 3))
-        made = dataset.open(folder / container)
+        converted = dataset.open(folder / container)
         for number, sample in enumerate(expected):
-            check_sample(made[number], sample)
-        assert len(made) == len(expected)
-        assert verify(made, deep=True).problems == ()
-        digests.add(made.digest)
+            check_sample(converted[number], sample)
+        assert len(converted) == len(expected)
+        assert verify(converted, deep=True).problems == ()
+        digests.add(converted.digest)
     assert len(digests) == 1
 
 
 def check_sample(found: Sample, expected: Sample) -> None:
-    """Asserts that two samples are equal: names, values, dtypes and shapes of arrays."""
+    """Assert that two samples are equal: names, values, dtypes and shapes of arrays."""
     assert list(found) == list(expected)
     for name, value in expected.items():
         if isinstance(value, np.ndarray):

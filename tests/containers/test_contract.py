@@ -19,24 +19,39 @@ class Configured:
     """A container whose writer has options."""
 
     inner: Container
-    options: Mapping[str, Any]
+    given: Mapping[str, Any]
 
     @property
     def name(self) -> str:
         return self.inner.name
 
     @property
+    def options(self) -> Mapping[str, str]:
+        return self.inner.options
+
+    @property
     def suffix(self) -> str:
         return self.inner.suffix
 
+    @property
+    def index_suffix(self) -> str:
+        return self.inner.index_suffix
+
+    @property
+    def on_disk(self) -> bool:
+        return self.inner.on_disk
+
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Writer:
-        return self.inner.writer(path, fields, first, **self.options, **options)
+        return self.inner.writer(path, fields, first, **self.given, **options)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
         return self.inner.reader(path, fields)
 
     def files(self, path: Path) -> tuple[Path, ...]:
         return self.inner.files(path)
+
+    def read_fields(self, path: Path) -> Mapping[str, Field] | None:
+        return self.inner.read_fields(path)
 
 
 class TestTar(ContainerContract):

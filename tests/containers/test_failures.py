@@ -1,4 +1,4 @@
-"""What writers do when the disk is full or they are dropped, and what the modules load."""
+"""Containers on full disks, without descriptors, or dropped while open; and that importing them loads no library."""
 
 import errno
 import gc
@@ -18,12 +18,12 @@ from shardio.containers import Container
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
 
-ON_DISK = [container for container in containers.CONTAINERS.values() if container.name not in ("memory", "indexed")]
+ON_DISK = [containers.get(name) for name in containers.names()]
 FIELDS = as_fields({"blob": "bytes", "row": ("uint8", (1000,))})
 
 
 def descriptors() -> set[str]:
-    """What this process has open: the targets of its descriptors."""
+    """The open descriptors of this process, each with its target."""
     gc.collect()
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -35,7 +35,7 @@ def descriptors() -> set[str]:
 
 
 def in_child(work: Callable[[], str], limit: int, value: int) -> str:
-    """What `work` says, run in a forked child with one of the system's limits lowered."""
+    """Run `work` in a forked child with one of the system's limits lowered; return its result."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -56,7 +56,7 @@ def in_child(work: Callable[[], str], limit: int, value: int) -> str:
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 @pytest.mark.parametrize("samples", [120, 4000])
 def test_full_disk(container: Container, samples: int, tmp_path: Path) -> None:
-    """A write that the system refuses is one OSError, from `append` or `close`; then `close` is silent and all is shut.
+    """A write that the system refuses raises OSError once, from `append` or `close`; `close` then closes all files.
 
     120 samples fit the writers' buffers, so that `close` meets the limit; 4,000 do not.
     """
@@ -113,7 +113,7 @@ def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
-    """What a writer that never closed leaves behind is no shard."""
+    """A reader refuses what a writer that was never closed leaves behind."""
     path = tmp_path / f"s{container.suffix}"
     writer = container.writer(path, FIELDS, 0)
     writer.append({"blob": b"abc", "row": bytes(1000)})
@@ -125,7 +125,7 @@ def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 def test_too_many_open_files(container: Container, tmp_path: Path) -> None:
-    """A shard that cannot be opened for want of descriptors is not called corrupt: the system's own error passes."""
+    """OSError, not ShardCorrupt, says that a shard cannot be opened because the process has too many open files."""
     path = tmp_path / f"s{container.suffix}"
     writer = container.writer(path, FIELDS, 0)
     writer.append({"blob": b"abc", "row": bytes(1000)})

@@ -1,4 +1,4 @@
-"""The hdf5 container on its own files: what h5py sees in them, and that reading needs none of its lock."""
+"""The hdf5 container on its own files: h5py reads them, and shardio reads them without h5py's lock."""
 
 import sys
 import threading
@@ -21,7 +21,7 @@ HDF5 = containers.get("hdf5")
 
 @contextmanager
 def library_locked() -> Iterator[None]:
-    """Another thread holds h5py's global lock, so that whatever needs it would wait."""
+    """Hold h5py's global lock in another thread, so that whatever needs it waits."""
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -141,7 +141,7 @@ def test_dtypes_and_shapes(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -
 
 
 def test_spools_in_blocks(tmp_path: Path) -> None:
-    """A field of several blocks is laid down whole."""
+    """A field of several blocks is written completely."""
     values = np.random.default_rng(0).integers(0, 255, (5, 2_000_000), np.uint8)
     fields = as_fields({"x": ("uint8", (2_000_000,)), "b": "bytes"})
     writer = HDF5.writer(tmp_path / "s.h5", fields, 0)

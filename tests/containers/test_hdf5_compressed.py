@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +19,12 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio import containers
-from shardio.containers import _hdf5_codecs, _hdf5_pipeline
+from shardio.containers import _hdf5_codecs, _hdf5_filter_pipeline
 from shardio.containers._hdf5_filters import Damaged, Deflate, Shuffle, fletcher32
-from shardio.containers._hdf5_library import LibraryRows
-from shardio.containers.hdf5_chunks import ChunkedRows
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import Field
 
-from .test_hdf5_foreign import adopt, read_under_lock
+from .test_hdf5_foreign import adopt, library_locked, read_under_lock
 
 HDF5 = containers.get("hdf5")
 ROWS = np.array([0, 12, 3, 4, 5, 5, 9, 2, 12, 11, 0])
@@ -71,9 +70,15 @@ def values_of(dtype: str) -> NDArray[Any]:
     return np.cumsum(steps, axis=1).astype(dtype)
 
 
-def kind_of(reader: containers.Reader) -> type:
-    """How `x` is read."""
-    return type(reader._handle.get().parts["x"])  # type: ignore[attr-defined]
+def waits_for_lock(reader: containers.Reader) -> bool:
+    """Whether a read of `x` waits while another thread holds h5py's lock."""
+    thread = threading.Thread(target=lambda: reader.read(ROWS, "x"), daemon=True)
+    with library_locked():
+        thread.start()
+        thread.join(0.5)
+        waiting = thread.is_alive()
+    thread.join(10)
+    return waiting
 
 
 @pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", ">i4"])
@@ -130,14 +135,14 @@ def test_rows_of_many_pages(tmp_path: Path, options: dict[str, Any]) -> None:
 
 def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk over the limit is undone in memory of its own."""
-    monkeypatch.setattr(_hdf5_pipeline, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(_hdf5_pipeline, "_local", type("Local", (), {})())
+    monkeypatch.setattr(_hdf5_filter_pipeline, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(_hdf5_filter_pipeline, "_local", type("Local", (), {})())
     values = values_of("u2")
     for chunks in CHUNKS.values():
         reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **COMPRESSIONS["lzf, shuffle, fletcher32"])
         np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
         reader.close()
-    assert not vars(_hdf5_pipeline._local)
+    assert not vars(_hdf5_filter_pipeline._local)
 
 
 @pytest.mark.parametrize("mask", [0, 1, 2, 3, 4, 5, 6, 7])
@@ -252,9 +257,9 @@ def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Where the compiled code is not found, Python undoes gzip, and h5py what only it has."""
     monkeypatch.setattr(_hdf5_codecs, "_MAKERS", {1: missing, 32000: missing, 32015: missing})
     values = values_of("u2")
-    for how, kind in (("gzip, shuffle", ChunkedRows), ("lzf", LibraryRows), ("zstd", LibraryRows)):
+    for how, by_h5py in (("gzip, shuffle", False), ("lzf", True), ("zstd", True)):
         reader = adopt(tmp_path / "x.h5", values, chunks=(4, 17, 9), **COMPRESSIONS[how])
-        assert kind_of(reader) is kind
+        assert waits_for_lock(reader) == by_h5py
         np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
         reader.close()
 

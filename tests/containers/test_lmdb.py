@@ -1,4 +1,4 @@
-"""The lmdb container: what the lmdb library sees in it, and how environments are shared."""
+"""The lmdb container: the lmdb library reads it, and readers share environments."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_plain_lmdb_reads_it(path: Path) -> None:
-    """Each value stands under its index and field name; columns and counts under the last keys."""
+    """The key of a value is its index and field name; columns and counts have the last keys."""
     environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
     with environment.begin() as transaction:
         entries = dict(transaction.cursor())
@@ -175,7 +175,7 @@ def test_cut_at_a_page(path: Path, size: int) -> None:
 
 
 def test_other_lmdb(tmp_path: Path) -> None:
-    """An LMDB file that this container did not write is refused in words."""
+    """ShardCorrupt says that another program wrote the LMDB file."""
     environment = lmdb.open(str(tmp_path / "x.lmdb"), subdir=False, lock=False)
     with environment.begin(write=True) as transaction:
         transaction.put(b"a", b"b")
@@ -202,7 +202,7 @@ def test_missing_and_changed_entries(path: Path) -> None:
 
 
 def test_names_and_sizes_that_lmdb_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name longer than a key is refused at once, a value of 4 GiB or more when it comes."""
+    """The writer refuses a field name longer than a key at once, and a value of 4 GiB or more in `append`."""
     with pytest.raises(ConfigError, match="511 bytes"):
         LMDB.writer(tmp_path / "s.lmdb", as_fields({"n" * 504: "text"}), 0)
     monkeypatch.setattr(container, "_LARGEST_VALUE", 3)

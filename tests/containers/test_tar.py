@@ -1,4 +1,4 @@
-"""The tar container: what other programs see in it, and how its index guards it."""
+"""The tar container: other programs read it, and its index detects damage."""
 
 import gc
 import json
@@ -14,7 +14,7 @@ import webdataset
 from _builders import jpeg, png
 
 from shardio import containers
-from shardio.containers import _tar_layout as layout
+from shardio.containers import tar_layout as layout
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write
@@ -212,7 +212,7 @@ def test_index_of_other_fields(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> None:
-    """Places that cannot be are ShardCorrupt, and nothing is allocated for them."""
+    """Impossible offsets and sizes are ShardCorrupt, and no memory is allocated for them."""
     fields = {"blob": "bytes", "pair": ("uint8", (2,))}
     samples = [{"blob": b"ab", "pair": np.array([i, i], np.uint8)} for i in range(2)]
     path = write_tar(tmp_path / "s.tar", samples, fields)

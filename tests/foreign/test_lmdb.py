@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardio import native
 from shardio.containers._files import RawFile
-from shardio.containers.lmdb import _lookup
+from shardio.containers.lmdb import lookup
 from shardio.errors import BadSample, SourceError
 from shardio.foreign import lmdb as foreign
 
@@ -92,11 +92,11 @@ class TestEntries:
         environment.close()
 
     @pytest.mark.skipif(native.library() is None, reason="the compiled part is not built")
-    def test_places_are_those_of_the_compiled_lookup(self, tmp_path: Path) -> None:
+    def test_places_are_those_of_the_compiledlookup(self, tmp_path: Path) -> None:
         """A value's place is where shardio's own containers find it."""
         entries = entries_of(500, 5000)
         file = foreign.open_lmdb(write(tmp_path / "db", entries))
-        get = _lookup(RawFile(file.path).map())
+        get = lookup(RawFile(file.path).map())
         for place in foreign.scan(file):
             key = foreign.read(file, int(place["key"]), int(place["key_size"]))
             value = get(key)

@@ -1,0 +1,104 @@
+"""Undoes all filters of a dataset's chunk, one after the other, in memory that the thread's next chunk reuses."""
+
+import threading
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ._hdf5_codecs import compiled
+from ._hdf5_filters import Bytes, Bzip2, Damaged, Deflate, Filter, Fletcher32, Shuffle
+
+Buffers: TypeAlias = tuple[Bytes, Bytes]
+"""Two buffers: each filter but the last writes to the one that does not hold its input."""
+
+_KEPT_BYTES = 32 << 20
+"""Buffers of up to this size stay with their thread; for larger chunks an allocation costs little in comparison."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FilterPipeline:
+    """The filters of a dataset, which it undoes to turn stored bytes into a chunk.
+
+    Attributes:
+        filters: in the order in which the writer applied them.
+        size: bytes of a chunk.
+    """
+
+    filters: tuple[Filter, ...]
+    size: int
+
+    def buffers(self, size: int) -> Buffers:
+        """Return this thread's buffers for a chunk of `size` bytes in the file. The thread's next chunk reuses them."""
+        return _thread_buffers(max(size, self._largest()))
+
+    def undo(self, buffers: Buffers, size: int, mask: int, out: Bytes | None = None) -> Bytes:
+        """Return the chunk whose bytes in the file are the first `size` of the first buffer.
+
+        Args:
+            buffers: from `buffers`.
+            size: bytes in the file.
+            mask: a bit for each filter that the writer skipped.
+            out: where to put the chunk, uint8 of a chunk's size; by default it is in one of the buffers.
+
+        Raises:
+            Damaged: the filters cannot have produced these bytes; the message names the filter.
+        """
+        data = buffers[0][:size]
+        applied = [step for i, step in enumerate(self.filters) if not mask >> i & 1]
+        for left, step in zip(range(len(applied) - 1, -1, -1), reversed(applied), strict=True):
+            target = buffers[np.may_share_memory(data, buffers[0])][: self._largest() if left else self.size]
+            try:
+                data = step.undo(data, target if left or out is None else out)
+            except Damaged as error:
+                raise Damaged(f"{step.name}: {error}") from error
+        if len(data) != self.size:
+            names = ", ".join(step.name for step in applied) or "no filter"
+            raise Damaged(f"{names}: {len(data)} of {self.size} bytes")
+        if out is None:
+            return data
+        if not np.may_share_memory(data, out):
+            out[:] = data
+        return out
+
+    def _largest(self) -> int:
+        """The most bytes between filters: codecs and checksums add a little to what does not compress."""
+        return self.size + self.size // 8 + 4096
+
+
+def pipeline_of(dataset: Any, size: int) -> FilterPipeline | None:
+    """Return the filters of an h5py dataset with chunks of `size` bytes; None if only libhdf5 can undo one of them."""
+    properties = dataset.id.get_create_plist()
+    filters = []
+    for i in range(properties.get_nfilters()):
+        code, _, values, _ = properties.get_filter(i)
+        step = compiled(code, values) or _python(code, values)
+        if step is None:
+            return None
+        filters.append(step)
+    return FilterPipeline(tuple(filters), size)
+
+
+def _python(code: int, values: tuple[int, ...]) -> Filter | None:
+    python: dict[int, Filter] = {
+        1: Deflate(),
+        2: Shuffle(values[0] if values else 0),
+        3: Fletcher32(),
+        307: Bzip2(),
+    }
+    return python.get(code)
+
+
+_local = threading.local()
+
+
+def _thread_buffers(size: int) -> Buffers:
+    """Return this thread's buffers, of at least `size` bytes each."""
+    kept: Buffers | None = getattr(_local, "buffers", None)
+    if kept is not None and len(kept[0]) >= size:
+        return kept
+    buffers = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    if size <= _KEPT_BYTES:
+        _local.buffers = buffers
+    return buffers

@@ -1,0 +1,52 @@
+"""The index beside an HDF5 file that others wrote: `NAME.idx.h5`.
+
+Its attributes map field names to the paths of datasets in the file; its datasets are scalars and hidden columns.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..errors import ShardCorrupt
+from ..system import durable
+
+SUFFIX = ".idx.h5"
+
+
+def path_of(shard: Path) -> Path:
+    """The path of a file's index: `train.h5` has `train.idx.h5`."""
+    return shard.with_name(shard.name.removesuffix(".h5") + SUFFIX)
+
+
+def write(shard: Path, dataset_names: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write the index of the HDF5 file at `shard`.
+
+    Args:
+        shard: the file's path.
+        dataset_names: for each field, the path of its dataset within the file.
+        columns: arrays [samples, ...] that the index itself holds.
+    """
+    path = path_of(shard)
+    with importlib.import_module("h5py").File(path, "w") as file:
+        for field, name in dataset_names.items():
+            file.attrs[field] = name
+        for name, column in columns.items():
+            file.create_dataset(name, data=column)
+    durable.sync_file(path)
+
+
+def dataset_names(shard: Path) -> dict[str, str]:
+    """Read, for each field of the HDF5 file at `shard`, the path of its dataset from the file's index.
+
+    Raises:
+        ShardCorrupt: the index is cut short or damaged.
+    """
+    path = path_of(shard)
+    try:
+        with importlib.import_module("h5py").File(path, "r") as file:
+            return {name: value for name, value in file.attrs.items() if isinstance(value, str)}
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error

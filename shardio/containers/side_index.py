@@ -1,0 +1,147 @@
+"""The side index of a shard: `NAME.idx.npy`, one structured array with a row per sample, in `.npy` format.
+
+It says where each value is in the file beside it, and holds scalars and hidden columns itself. Tars have one, and so do
+files that others wrote. This module alone knows its layout.
+"""
+
+import io
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, ShardCorrupt
+from ..format.fields import Field
+from ..system import durable, npy
+from ..system.types import Stored
+
+SUFFIX = ".idx.npy"
+_LARGEST_HEADER = 1 << 20  # bytes
+
+
+def path_of(shard: Path) -> Path:
+    """The path of a shard's side index: `shard-000000.tar` has `shard-000000.idx.npy`."""
+    # Only `.tar` is dropped: adopted files may differ only in what follows a dot.
+    return shard.with_name(shard.name.removesuffix(".tar") + SUFFIX)
+
+
+def located(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the fields for which the index has an offset and a size: all but the hidden columns."""
+    return {name: field for name, field in fields.items() if not name.startswith("_")}
+
+
+def held(fields: Mapping[str, Field]) -> list[str]:
+    """Return the names of the fields whose values the index itself holds: scalars and hidden columns."""
+    return [name for name, field in fields.items() if name.startswith("_") or field.kind == "scalar"]
+
+
+def dtype_of(fields: Mapping[str, Field]) -> np.dtype[Any]:
+    """Return the dtype of a row: `<field>.offset` and `<field>.size` of each located field, then the held columns.
+
+    Args:
+        fields: the shard's fields, with hidden columns.
+
+    Raises:
+        ConfigError: two columns would have the same name.
+    """
+    columns: list[tuple[Any, ...]] = []
+    for name in located(fields):
+        columns += [(f"{name}.offset", "<i8"), (f"{name}.size", "<i8")]
+    for name in held(fields):
+        columns.append((name, fields[name].row_dtype, fields[name].row_shape))
+    names = [column[0] for column in columns]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"an index would have two columns called {duplicates[0]!r}: rename a field")
+    return np.dtype(columns)
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the `.npy` header of a C-contiguous array; its size does not depend on the length of the first axis."""
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    stream = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_1_0(stream, description)
+    except ValueError:  # more than 64 KiB
+        np.lib.format.write_array_header_2_0(stream, description)
+    return stream.getvalue()
+
+
+@final
+class SideIndexWriter:
+    """Writes a side index row by row, so that memory stays bounded.
+
+    Args:
+        file: an empty file; the caller syncs and closes it.
+        fields: the shard's fields, with hidden columns.
+    """
+
+    def __init__(self, file: IO[bytes], fields: Mapping[str, Field]) -> None:
+        self._file, self._dtype = file, dtype_of(fields)
+        self._held = held(fields)
+        self._locations = struct.Struct(f"<{2 * len(located(fields))}q")
+        self._file.write(npy_header(self._dtype, (0,)))
+
+    def append(self, locations: Sequence[int], sample: Stored) -> None:
+        """Add a row: the offset and size of each located field in turn, and the sample that has the held values."""
+        self._file.write(self._locations.pack(*locations))
+        for name in self._held:
+            self._file.write(sample[name])
+
+    def finish(self, count: int) -> None:
+        """Rewrite the header for `count` rows."""
+        self._file.seek(0)
+        self._file.write(npy_header(self._dtype, (count,)))
+
+
+def write(shard: Path, index: NDArray[Any]) -> None:
+    """Write the side index of the shard at `shard`, or replace it, atomically.
+
+    Args:
+        shard: the shard's path.
+        index: a structured array [samples] of `dtype_of` the shard's fields.
+    """
+    durable.write(path_of(shard), npy_header(index.dtype, (len(index),)) + index.tobytes())
+
+
+def load(shard: Path) -> NDArray[Any]:
+    """Map the side index of the shard at `shard` into memory, read-only, whatever its columns.
+
+    Raises:
+        ShardCorrupt: the index is missing, cut short or damaged.
+    """
+    path = path_of(shard)
+    try:
+        mapped = npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=_LARGEST_HEADER))
+    except FileNotFoundError as error:
+        raise ShardCorrupt(f"{shard}: its index {path.name} is missing") from error
+    except (ValueError, EOFError) as error:
+        raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error
+    return np.asarray(mapped)
+
+
+def read(shard: Path, fields: Mapping[str, Field], size: int) -> NDArray[Any]:
+    """Map the side index of the shard at `shard` into memory, read-only, and check it.
+
+    Args:
+        shard: the shard's path.
+        fields: the shard's fields, with hidden columns; the index may have further columns.
+        size: the shard's size in bytes.
+
+    Raises:
+        ShardCorrupt: the index is missing, damaged or of other fields, or the shard is cut short.
+    """
+    index, path = load(shard), path_of(shard)
+    expected = dtype_of(fields)
+    for name in expected.names or ():
+        if index.ndim != 1 or name not in (index.dtype.names or ()):
+            raise ShardCorrupt(f"{path}: the index has no column {name!r}")
+        if index.dtype[name] != expected[name]:
+            raise ShardCorrupt(f"{path}, column {name!r}: expected {expected[name]}, got {index.dtype[name]}")
+    for name in located(fields) if len(index) else ():
+        end = int(index[f"{name}.offset"][-1]) + int(index[f"{name}.size"][-1])
+        if end > size:
+            raise ShardCorrupt(f"{shard}, field {name!r}, row {len(index) - 1}: ends at byte {end} of {size}")
+    return index

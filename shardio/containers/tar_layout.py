@@ -1,0 +1,105 @@
+"""The layout of a tar shard: the members' names and headers.
+
+Source: the WebDataset convention (the names of a sample's members agree up to the first dot), POSIX.1-1988 `ustar`.
+"""
+
+import json
+import tarfile
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..format import images
+from ..format.fields import Field
+from ..system.types import Buffer
+from . import side_index
+
+BLOCK = 512
+PADDING = [bytes(size) for size in range(BLOCK)]
+"""Runs of zeros by their length."""
+KEY_DIGITS = 12
+LARGEST_MEMBER = 8**11 - 1
+"""Bytes: the size field of a ustar header has 11 octal digits."""
+
+_LONGEST_NAME = 100
+_EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy"}
+_IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
+
+
+def check_names(fields: Mapping[str, Field]) -> None:
+    """Raise ConfigError if the members of two fields could have the same name, or a name is too long for ustar.
+
+    WebDataset turns extensions into lower case, so names that differ only in case are the same.
+    """
+    owners: dict[str, str] = {}
+    for name, field in side_index.located(fields).items():
+        for extension in extensions(name, field):
+            other = owners.setdefault(extension.lower(), name)
+            if other != name:
+                raise ConfigError(
+                    f"fields {other!r} and {name!r} could both be the tar member KEY.{extension}: rename one"
+                )
+            if KEY_DIGITS + 1 + len(extension) > _LONGEST_NAME:
+                raise ConfigError(f"a tar member's name has at most {_LONGEST_NAME} letters; too long: field {name!r}")
+
+
+def extensions(name: str, field: Field) -> list[str]:
+    """Return the extensions that members of a field may have; a member is named by its key, a dot and its extension."""
+    possible = _IMAGE_EXTENSIONS if field.kind == "image" else (_plain_extension(name, field),)
+    return [qualified(name, field, extension) for extension in possible]
+
+
+def extension_of(name: str, field: Field, stored: Buffer) -> str:
+    """Return the extension of the member that holds the value `stored`."""
+    if field.kind == "image":
+        return qualified(name, field, images.SUFFIXES.get(images.sniff(stored) or "", "bin"))
+    return qualified(name, field, _plain_extension(name, field))
+
+
+def qualified(name: str, field: Field, extension: str) -> str:
+    """Return `extension` with the field's name before it, unless the extension alone implies the name."""
+    implied = (
+        name == extension or (name == "image" and field.kind == "image") or (name == "label" and extension == "cls")
+    )
+    return extension if implied else f"{name}.{extension}"
+
+
+def member_text(field: Field, stored: Buffer) -> bytes:
+    """Return a scalar as other readers of the tar see it: decimal digits in `.cls`, JSON elsewhere."""
+    value = field.decode(stored)
+    if isinstance(value, complex):
+        value = [value.real, value.imag]
+    elif not isinstance(value, (bool, int, float)):  # a long double has no Python counterpart
+        value = float(value)
+    return json.dumps(value).encode()
+
+
+def array_header(field: Field) -> bytes:
+    """Return the `.npy` header that precedes the raw bytes of a fixed array."""
+    return side_index.npy_header(field.row_dtype, field.row_shape)
+
+
+def member_header(name: str, size: int) -> bytes:
+    """Return the 512 bytes before a member: mode 0644, owner 0, time 0, so that the same samples give the same tar."""
+    encoded, digits = name.encode("ascii"), b"%011o" % size
+    # The template's checksum is that of an empty name and a size of zero.
+    total = _TEMPLATE_SUM + sum(encoded) + sum(digits) - 11 * ord("0")
+    return b"%b%b%b%b%06o\0%b" % (encoded, _MODE[len(encoded) :], digits, _TIME, total, _REST)
+
+
+def _plain_extension(name: str, field: Field) -> str:
+    if field.kind == "scalar":
+        return "cls" if name == "label" and np.dtype(field.dtype).kind in "iu" else "json"
+    return _EXTENSIONS[field.kind]
+
+
+def _template() -> tuple[bytes, int]:
+    member = tarfile.TarInfo("")
+    member.mode = 0o644
+    header = member.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    return header, int(header[148:154], 8)
+
+
+_TEMPLATE, _TEMPLATE_SUM = _template()
+_MODE, _TIME, _REST = _TEMPLATE[:124], _TEMPLATE[135:148], _TEMPLATE[155:]
