@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from ..conversion import source as sources
 from ..errors import ConfigError
 from ._docstrings import read
-from ._packing import Packing, with_packing
+from ._packing import PackingOptions, with_packing_options
 
 SHARED = (
     "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
@@ -98,8 +98,8 @@ def _command(name: str, converter: sources.Converter) -> Any:
     signature = inspect.signature(converter, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
 
-    def command(src: str, out: Path, packing: Packing, **options: Any) -> None:
-        packing.carry_out(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
+    def command(src: str, out: Path, packing: PackingOptions, **options: Any) -> None:
+        packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
 
     arguments = [
         _parameter(
@@ -110,14 +110,14 @@ def _command(name: str, converter: sources.Converter) -> Any:
             Annotated[Path, typer.Argument(help="The dataset's directory: empty, or not there yet.", metavar="OUT")],
         ),
         *(_option(p, told.arguments.get(p.name, "")) for p in own),
-        _parameter("packing", Packing),
+        _parameter("packing", PackingOptions),
     ]
     described: Any = command
     described.__signature__ = inspect.Signature(arguments)
     described.__name__ = name
     text = "\n\n".join(part for part in (told.summary, told.text) if part)
     described.__doc__ = text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, told.examples))
-    return with_packing(described)
+    return with_packing_options(described)
 
 
 def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ import typer
 from ..conversion import source as sources
 from ..conversion.adopt import adopt
 from ..conversion.pack import OnError
+from ..conversion.skipped import write_report
 from ..errors import ConfigError
 from ..foreign.formats import format_of
 from ..order.world import World
-from ._packing import tell, tell_skipped
+from ._packing import print_dataset, print_skipped
 from ._progress import progress
 
 
@@ -67,8 +68,10 @@ def index(
             progress=show,
         )
     if not world.rank:
-        tell_skipped([("", bad) for bad in made.skipped], report)
-        tell(output, made)
+        if report is not None:
+            write_report(report, [("", sample) for sample in made.skipped])
+        print_skipped(made.skipped, report)
+        print_dataset(output, made)
 
 
 def _source(kind: str, paths: list[str], fields: str | None) -> Any:

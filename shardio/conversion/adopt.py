@@ -20,17 +20,20 @@ from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
 from ..system import durable
-from .journal import Journal, Record, Skipped
-from .pack import Conversion, OnError, PackOptions, Progress, pack, silent, standing
+from .journal import Journal, Record
+from .pack import OnError, PackOptions, WrittenDataset, pack
+from .planning import fingerprint
+from .runners import Progress, silent
+from .skipped import Skipped
 from .source import Adoptable, HasNames, HasPlaces
-from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings, fingerprint
+from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _AdoptTask:
     """A file to be adopted: its number, its samples' numbers in the source, and the name that it has in the dataset."""
 
     number: int
@@ -56,7 +59,7 @@ def adopt(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Conversion:
+) -> WrittenDataset:
     """Makes a dataset at `out` of the files of `source`, which stay where and as they are.
 
     All samples are read once, for their checksums. Where `out` is the files' own directory the index is written beside
@@ -69,16 +72,24 @@ def adopt(
 
     Raises SourceError for files that cannot be read as they lie, BadSample, TooManyBad, ConfigError, OSError.
     """
-    how = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read as they lie: convert it")
     manifest.check_metadata(source.metadata)
     final = Path(out).absolute()
     beside = _is_beside(source.files, final)
-    make = _placed if isinstance(source, HasPlaces) else _named
-    settings = Settings(source, final, source.container, {}, on_error == "skip", make, "indexing", True, True, beside)
+    context = TaskContext(
+        source,
+        final,
+        source.container,
+        skip=on_error == "skip",
+        write_shard=_index_places if isinstance(source, HasPlaces) else _index_hdf5,
+        doing="indexing",
+        adopted=True,
+        beside=beside,
+    )
     files = [
-        _File(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
+        _AdoptTask(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
         for number, (path, start, stop) in enumerate(
             zip(source.files, source.starts[:-1].tolist(), source.starts[1:].tolist(), strict=True)
         )
@@ -86,12 +97,10 @@ def adopt(
     ]
     if not files:
         raise SourceError("the files hold no samples")
-    plan = _plan(source, files)
-    made = standing(settings, plan, how)
-    return pack(settings, files, plan, how) if made is None else Conversion(made, ())
+    return pack(context, files, _plan(source, files), options)
 
 
-def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
+def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
     # Of the files' own state, so that a job does not go on with files that have changed.
     states = [[file.name, *_state(file.path), file.count] for file in files]
     return {
@@ -129,9 +138,9 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
 
 
-def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
+def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
     """The index of a file whose values stand in one piece: see `containers.indexed`."""
-    source: Any = settings.source
+    source: Any = context.source
     fields = with_hidden(source.fields)
     index = np.zeros(len(file.samples), indexed.index_dtype(fields))
     skipped: list[Skipped] = []
@@ -142,13 +151,13 @@ def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance)
                 _describe(source, number, data.fileno(), index[row : row + 1])
                 row += 1
             except BadSample as error:
-                if not settings.skip:
+                if not context.skip:
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
     if not row:
-        return Record(NOTHING, tuple(skipped))
-    _link(settings, file, journal)
+        return Record(NO_SHARD, tuple(skipped))
+    _link(context, file, journal)
     index = index[:row]
     stream = io.BytesIO()
     np.save(stream, index, allow_pickle=False)
@@ -195,9 +204,9 @@ def _same(field: Field, raw: Any, value: Any) -> bool:
     return bool(found == value)
 
 
-def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
+def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
     """The index of an HDF5 file: what its datasets are called as fields, scalars, and the hidden columns."""
-    source: Any = settings.source
+    source: Any = context.source
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: own for name, own in source.names.items() if name not in scalars}
     fields = {name: source.fields[name] for name in names}
@@ -224,13 +233,13 @@ def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) 
         raise SourceError(f"{file.path} cannot be read as it lies: {error}; convert it") from error
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in pictures}
     whole = np.concatenate(sums)
-    _link(settings, file, journal)
+    _link(context, file, journal)
     own = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: whole}
     _hdf5_foreign.write_index(_hdf5_foreign.index_path(journal.shards / file.name), names, own)
     return Record(_shard(file, journal, whole, sizes), ())
 
 
-def _scalars(source: Any, file: _File, name: str) -> NDArray[Any]:
+def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
     """A file's part of a scalar field."""
     column: NDArray[Any] | None = source.column(name)
     if column is None:
@@ -238,7 +247,7 @@ def _scalars(source: Any, file: _File, name: str) -> NDArray[Any]:
     return column[file.samples.start : file.samples.stop]
 
 
-def _check_first(source: Any, file: _File, columns: Mapping[str, Any]) -> None:
+def _check_first(source: Any, file: _AdoptTask, columns: Mapping[str, Any]) -> None:
     """SourceError unless shardio reads the file's first sample as the converter does."""
     first = source[file.samples.start]
     for name, column in columns.items():
@@ -247,7 +256,7 @@ def _check_first(source: Any, file: _File, columns: Mapping[str, Any]) -> None:
             raise SourceError(f"{file.path}: the field {name!r} does not stand in it as it is stored: convert it")
 
 
-def _shape(file: _File, name: str, row: int, value: bytes) -> tuple[int, int]:
+def _shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:
     try:
         info = images.probe(value)
     except BadSample as error:
@@ -255,11 +264,11 @@ def _shape(file: _File, name: str, row: int, value: bytes) -> tuple[int, int]:
     return info.height, info.width
 
 
-def _link(settings: Settings, file: _File, journal: Journal) -> None:
+def _link(context: TaskContext, file: _AdoptTask, journal: Journal) -> None:
     """A symbolic link to the file among the shards: relative where both are likely to be moved together."""
-    if settings.beside:
+    if context.beside:
         return
-    out = Path(os.path.realpath(settings.out))  # links lead from where the directory really is
+    out = Path(os.path.realpath(context.out))  # links lead from where the directory really is
     near = out.parent in file.path.absolute().parents
     link = journal.shards / file.name
     link.unlink(missing_ok=True)
@@ -268,7 +277,7 @@ def _link(settings: Settings, file: _File, journal: Journal) -> None:
 
 
 def _shard(
-    file: _File, journal: Journal, sums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
+    file: _AdoptTask, journal: Journal, sums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
 ) -> WrittenShard:
     """What the manifest is to say of a file and its index."""
     files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]

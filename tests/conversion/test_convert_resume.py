@@ -19,7 +19,8 @@ from _cli import unfinished
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion import convert
-from shardio.conversion.journal import Journal, Lock, Record, Skipped
+from shardio.conversion.journal import Journal, Lock, Record
+from shardio.conversion.skipped import Skipped
 from shardio.dataset.shard_writer import WrittenShard
 from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
 from shardio.order.world import World

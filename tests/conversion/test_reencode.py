@@ -562,10 +562,10 @@ def test_nothing_of_one_file_gets_into_the_next() -> None:
 SAME = """
 import hashlib, sys
 from pathlib import Path
-from shardio.conversion.reencode import Rework
+from shardio.conversion.reencode import ReencodeOptions
 data = Path(sys.argv[1]).read_bytes()
-for rework in (Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework(recompress="always")):
-    print(hashlib.sha256(rework(data)).hexdigest())
+for options in ({"resize_shorter": 50}, {"recompress": "if-needed"}, {"recompress": "always"}):
+    print(hashlib.sha256(ReencodeOptions(**options)(data)).hexdigest())
 """
 
 
