@@ -29,74 +29,82 @@ PRINTED_SKIPPED = 5  # skipped samples that the screen names
 class PackingOptions:
     """How samples become a dataset: one field for each option."""
 
-    to: Annotated[str, typer.Option(help="The container: tar, hdf5 or lmdb.")] = "tar"
-    shard_size: Annotated[
-        str, typer.Option(help="A shard ends once its samples take this much, by estimates: 64MB, 1GiB.")
-    ] = DEFAULT_SHARD_SIZE
-    workers: Annotated[int | None, typer.Option(help="Processes; without it one per core.")] = None
+    to: Annotated[str, typer.Option(help="The shards' container: tar, hdf5 or lmdb.")] = "tar"
+    shard_size: Annotated[str, typer.Option(help="The estimated size at which a shard ends: 64MB, 1GiB.")] = (
+        DEFAULT_SHARD_SIZE
+    )
+    workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None
     dask: Annotated[
-        str | None, typer.Option(help="A Dask scheduler whose workers do the work: tcp://HOST:8786, or local.")
+        str | None, typer.Option(help="A Dask scheduler whose workers do the work instead: tcp://HOST:8786, or local.")
     ] = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what is left of this command, if it was cut off.")
+        bool, typer.Option("--resume", help="Continue this command where it was interrupted, if it was.")
     ] = False
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is whole.")
+        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is complete.")
     ] = False
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Write nothing; tell how many samples, shards and bytes there would be, about."),
+        typer.Option("--dry-run", help="Write nothing; estimate the number of samples, shards and bytes."),
     ] = False
     on_error: Annotated[
-        str, typer.Option(help="raise: end at the first bad sample; skip: leave bad samples out and say which.")
+        str, typer.Option(help="raise: stop at the first bad sample; skip: leave bad samples out and name them.")
     ] = "raise"
     max_bad: Annotated[
         float | None,
-        typer.Option(help="With skip: how many may be bad, a count, or below 1 a share of all. Without it 0.01."),
+        typer.Option(
+            help="With skip: how many samples may be bad, a count, or below 1 a share of all. The default is 0.01."
+        ),
     ] = None
     report: Annotated[
-        Path | None, typer.Option(help="With skip: write what was left out to this file, a JSON line each.")
+        Path | None, typer.Option(help="With skip: write the bad samples to this file, a JSON object per line.")
     ] = None
     where: Annotated[
         str | None,
-        typer.Option(help="Only samples for which this holds, of scalar fields: 'label < 10 and not hidden'."),
+        typer.Option(help="Take only samples for which this holds, on scalar fields: 'label < 10 and not hidden'."),
     ] = None
-    shuffle: Annotated[int | None, typer.Option(help="Store the samples in a random order, of this seed.")] = None
-    limit: Annotated[int | None, typer.Option(help="At most this many samples: the first ones, in their order.")] = None
+    shuffle: Annotated[int | None, typer.Option(help="Store the samples in a random order with this seed.")] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Take at most this many samples: the first ones, in their order.")
+    ] = None
     split: Annotated[
         str | None,
         typer.Option(
-            help="Several datasets OUT/NAME, by random shares: train=0.9,val=0.1 (the seed is --shuffle's, or 0)."
+            help="Write several datasets OUT/NAME of random shares: train=0.9,val=0.1 (the seed is --shuffle's, or 0)."
         ),
     ] = None
     resize_shorter: Annotated[
-        int | None, typer.Option(help="Shrink images whose shorter side is longer than this many pixels.")
+        int | None, typer.Option(help="Shrink images whose shorter side has more pixels than this.")
     ] = None
     max_pixels: Annotated[int | None, typer.Option(help="Shrink images that have more pixels than this.")] = None
-    quality: Annotated[int | None, typer.Option(help="Of JPEGs that are encoded anew, 1 to 100. Without it 92.")] = None
+    quality: Annotated[
+        int | None, typer.Option(help="The quality of re-encoded JPEGs, 1 to 100. The default is 92.")
+    ] = None
     recompress: Annotated[
         str,
         typer.Option(
-            help="Encode images anew: never (but for those that shrink), if-needed (JPEGs that hardware decoders do not"
+            help="Re-encode images: never (except those that shrink), if-needed (JPEGs that hardware decoders do not"
             " take: progressive, CMYK, rotated by a tag), always."
         ),
     ] = "never"
     dtype: Annotated[
         str | None,
-        typer.Option(help="Cast arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
+        typer.Option(help="Cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
     ] = None
     pixels: Annotated[
         str | None,
-        typer.Option(help="Fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to become PNG images."),
+        typer.Option(
+            help="Store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as PNG images."
+        ),
     ] = None
     squeeze: Annotated[
         str | None,
-        typer.Option(help="Fields of arrays of one element, [n, 1], to become numbers without a shape: label."),
+        typer.Option(help="Store these fields of arrays of one element, [n, 1], as numbers without a shape: label."),
     ] = None
     compress: Annotated[
         str | None,
         typer.Option(
-            help="hdf5 only, for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none."
+            help="With hdf5, compress arrays of one shape: gzip, lzf, zstd (h5py reads it with hdf5plugin) or none."
         ),
     ] = None
 
@@ -117,10 +125,10 @@ class PackingOptions:
                 print_skipped(error.skipped, self.report)
             raise
         except BadSample as error:
-            ways = "--on-error skip leaves such samples out; with --resume goes on what was begun"
+            ways = "--on-error skip leaves such samples out; add --resume to keep the shards that are finished"
             raise BadSample(f"{error} ({ways})") from error
         except KeyboardInterrupt:
-            print("the same command with --resume goes on from here", file=sys.stderr)
+            print("the same command with --resume continues from here", file=sys.stderr)
             raise
         if first_rank and self.dry_run:
             self._print_estimates(out, result)

@@ -1,4 +1,4 @@
-"""`shardio merge`: several datasets as one."""
+"""`shardio merge`: write several datasets as one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def merge(
     ],
     packing: PackingOptions,
 ) -> None:
-    """Write several datasets, one after the other, as one. They must have the same fields and classes.
+    """Merge datasets: write their samples, one dataset after the other, as one. Fields and classes must be the same.
 
     Examples:
 

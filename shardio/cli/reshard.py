@@ -1,4 +1,4 @@
-"""`shardio reshard`: the same samples in other shards."""
+"""`shardio reshard`: write the same samples to other shards."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,13 @@ from ._packing import PackingOptions, with_packing_options
 @with_packing_options
 def reshard(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="IN")],
-    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty, or not there yet.", metavar="OUT")],
+    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty or nonexistent.", metavar="OUT")],
     packing: PackingOptions,
 ) -> None:
-    """Write a dataset anew, in another container, other shards, or another order.
+    """Rewrite a dataset in another container, in shards of another size, or in another order.
 
-    Samples are copied as they are stored and checked on the way: the digest stays, unless samples are chosen, ordered
-    or changed by options.
+    Samples are copied as they are stored, and checked on the way. The digest stays the same unless options choose,
+    reorder or change samples.
 
     Examples:
 

@@ -80,7 +80,7 @@ def adopt(
     """
     options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     if not isinstance(source, (HasPlaces, HasNames)):
-        raise SourceError(f"{type(source).__name__} has no files that can be read as they lie: convert it")
+        raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
     manifest.check_metadata(source.metadata)
     final = Path(out).absolute()
     beside = _is_beside(source.files, final)
@@ -134,7 +134,7 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
     if not inside:
         return False
     if len(inside) < len(files):
-        raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: take all of its files, or another OUT")
+        raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: name all files in it, or another OUT")
     for path in files:
         if not _PLAIN.fullmatch(path.name):
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
@@ -197,7 +197,9 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> N
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
     if not _stores(field, raw, value):
-        raise BadSample(f"sample {number}, field {name!r}: it does not stand in the file as it is stored: convert it")
+        raise BadSample(
+            f"sample {number}, field {name!r}: the file does not hold it as shardio stores it: convert the file"
+        )
 
 
 def _stores(field: Field, raw: Any, value: Any) -> bool:
@@ -226,7 +228,7 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
     try:
         with contextlib.closing(hdf5.Hdf5Reader(file.path, fields, names)) as reader:
             if names and len(reader) != file.count:
-                raise SourceError(f"{file.path}: {len(reader)} samples where {file.count} were found")
+                raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
             row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
             step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
             for start in range(0, file.count, step):
@@ -242,7 +244,7 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
                     ]
                 advance(len(rows))
     except ShardCorrupt as error:
-        raise SourceError(f"{file.path} cannot be read as it lies: {error}; convert it") from error
+        raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
     sample_checksums = np.concatenate(checksum_parts)
     _link(context, file, journal)
@@ -265,7 +267,9 @@ def _check_first(source: Any, file: _AdoptTask, columns: Mapping[str, Any]) -> N
     for name, column in columns.items():
         raw = column[0].tobytes() if isinstance(column, np.ndarray) else column[0]
         if not _stores(source.fields[name], raw, first[name]):
-            raise SourceError(f"{file.path}: the field {name!r} does not stand in it as it is stored: convert it")
+            raise SourceError(
+                f"{file.path}: the file does not hold field {name!r} as shardio stores it: convert the file"
+            )
 
 
 def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:

@@ -66,7 +66,7 @@ class Conversion:
     def _only_dataset(self) -> WrittenDataset:
         if len(self.datasets) != 1:
             names = ", ".join(self.datasets) or "none, as dry_run writes nothing"
-            raise ConfigError(f"this conversion did not write exactly one dataset: see `datasets` ({names})")
+            raise ConfigError(f"this conversion did not write exactly one dataset: see its `datasets` ({names})")
         (dataset,) = self.datasets.values()
         return dataset
 
@@ -158,7 +158,7 @@ def convert(
         other than the first, nothing is known of samples that were left out.
 
     Raises:
-        ConfigError: for an argument that breaks a rule, and if another conversion is at work at `out`.
+        ConfigError: for an argument that breaks a rule, and if another conversion is running at `out`.
         SourceError: for a source that cannot be read or holds no samples.
         BadSample: for the first bad sample, with `on_error="raise"`.
         TooManyBad: if more samples are bad than `max_bad` allows.

@@ -62,7 +62,7 @@ def _run(
         try:
             result = future.result()
         except distributed.KilledWorker as error:
-            raise ShardioError(f"Dask workers died over and over on one shard: {error}") from error
+            raise ShardioError(f"Dask workers died repeatedly on one shard: {error}") from error
         done += counts.pop(future.key)
         callbacks.on_result(result)
         callbacks.on_progress(done)

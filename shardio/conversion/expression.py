@@ -117,7 +117,7 @@ class Expression:
                 return name
             case ast.Attribute(value=value, attr=last):
                 return f"{self._name(value)}.{last}"
-        raise ConfigError(f"a dot stands within a field's name only, got {self.text!r}")
+        raise ConfigError(f"a dot may only stand within a field's name, got {self.text!r}")
 
     def _check_all(self, nodes: list[ast.expr], depth: int) -> set[str]:
         return {name for node in nodes for name in self._check(node, depth + 1)}
@@ -148,7 +148,7 @@ class Expression:
                 return self._number(operand, values)
             case ast.BinOp(left=left, op=op, right=right):
                 return _ARITHMETIC[type(op)](self._number(left, values), self._number(right, values))
-        raise ConfigError(f"a list of numbers stands after `in` only, got {self.text!r}")
+        raise ConfigError(f"a list of numbers may only follow `in`, got {self.text!r}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: _Values) -> NDArray[np.bool_]:
         if isinstance(op, (ast.In, ast.NotIn)):
@@ -162,7 +162,7 @@ class Expression:
     def _truth(self, node: ast.expr, values: _Values) -> NDArray[np.bool_]:
         value = np.asarray(self._value(node, values))
         if value.dtype != np.bool_:
-            raise ConfigError(f"and, or, not take what is true or false, got {ast.unparse(node)!r} ({value.dtype})")
+            raise ConfigError(f"and, or, not take conditions, got {ast.unparse(node)!r} ({value.dtype})")
         return value
 
     def _number(self, node: ast.expr, values: _Values) -> Any:

@@ -88,7 +88,7 @@ class Journal:
         path = self.folder / "plan.json"
         if resume and path.exists():
             found = json.loads(path.read_bytes())
-            compare(f"{self._out}: what is left of an unfinished conversion", found, plan)
+            compare(f"{self._out}: the unfinished conversion there", found, plan)
             self.run = str(found["run"])
             for remains in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
@@ -164,7 +164,7 @@ def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
-                "give the same source and options, or begin anew with overwrite"
+                "give the same source and options, or start over with overwrite"
             )
 
 
@@ -190,12 +190,15 @@ class Lock:
             self._file.seek(0)
             holder = self._file.read().decode(errors="replace").strip() or "another process"
             self._file.close()
-            raise ConfigError(f"{path.parent.parent}: {what} is at work here already: {holder}") from error
+            raise ConfigError(f"{path.parent.parent}: {what} is already running here: {holder}") from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self._file.close()
                 raise
-            warnings.warn(f"{path}: this file system has no locks; nothing keeps two conversions apart", stacklevel=2)
+            warnings.warn(
+                f"{path}: this file system has no locks; nothing prevents two conversions from running at once",
+                stacklevel=2,
+            )
         self.write(f"process {os.getpid()} on {socket.gethostname()}")
 
     def write(self, text: str) -> None:

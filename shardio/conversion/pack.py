@@ -62,7 +62,7 @@ class PackOptions:
         quarantine.check_most(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
-            raise ConfigError(f"dask and ranks are two ways to share work: {ranks_too}")
+            raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
 
     def runner(self) -> Runner:
         """Return the runner of this process's tasks."""
@@ -97,7 +97,7 @@ def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: Pac
     if not options.resume or options.overwrite or not exists or unfinished:
         return None
     found = manifest.load(context.out)
-    compare(f"{context.out}: the dataset that stands there", found.conversion, plan)
+    compare(f"{context.out}: the existing dataset", found.conversion, plan)
     return found
 
 
@@ -204,7 +204,7 @@ class _PackRun:
         for task in self._tasks:
             record = self._journal.read(task.number)
             if record is None:
-                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is gone")
+                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is missing")
             yield record
 
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:

@@ -130,8 +130,8 @@ def wait_for_others(journal: Journal, heartbeat: RankHeartbeat, shards: int, rep
         if state != before:
             changed, before = time.monotonic(), state
         if time.monotonic() - changed > STALL_SECONDS:
-            stand = f"{state[0]} of {shards} shards stand"
-            raise PipelineStalled(f"{journal.folder}: {stand}, and no more have come for {STALL_SECONDS:.0f} s")
+            finished = f"{state[0]} of {shards} shards are finished"
+            raise PipelineStalled(f"{journal.folder}: {finished}, with no progress for {STALL_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
 
 
@@ -142,6 +142,6 @@ def wait_for_end(journal: Journal, out: Path) -> manifest.Manifest:
     """
     while journal.folder.exists():
         if is_held(journal.folder / "lock") is False and journal.folder.exists():
-            raise ShardioError(f"{out}: rank 0 ended before the dataset was in its place")
+            raise ShardioError(f"{out}: rank 0 ended before it had put the dataset in place")
         time.sleep(POLL_SECONDS)
     return manifest.load(out)

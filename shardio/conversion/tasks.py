@@ -19,7 +19,7 @@ Advance: TypeAlias = Callable[[int], None]
 """Called with a number of samples that are done."""
 
 BLOCK_SAMPLES = 256
-"""Samples that a source is asked for at once, and that a task without a shard of its own comprises."""
+"""The number of samples that are read together, and that one task of `where=` looks at."""
 
 NO_SHARD = WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {})
 """Stands for a shard whose samples were all left out: there is no file."""

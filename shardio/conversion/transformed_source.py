@@ -51,19 +51,19 @@ class TransformedSource:
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
                 raise ConfigError(
-                    f"squeeze: fields of arrays of one element, got {name!r}; there are {listed(source.fields)}"
+                    f"squeeze takes fields of arrays of one element, got {name!r}; there are {listed(source.fields)}"
                 )
         for name in sorted(self._pixels):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
                 arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
                 raise ConfigError(
-                    f"pixels are fields of arrays that are not cast (arrays here: {arrays}), got {name!r}"
+                    f"pixels takes fields of arrays that dtype does not cast (arrays here: {arrays}), got {name!r}"
                 )
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
-                raise ConfigError(f"dtype: {name!r} is no field of numbers; there are {', '.join(source.fields)}")
+                raise ConfigError(f"dtype: {name!r} is not a field of numbers; there are {', '.join(source.fields)}")
         if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
-            raise ConfigError(f"dtype: there are no arrays to be cast to {self._dtypes['']!r}; name a field")
+            raise ConfigError(f"dtype: there are no arrays to cast to {self._dtypes['']!r}; name a field")
         self._fields = {name: self._changed_field(name, field) for name, field in source.fields.items()}
 
     def _changed_field(self, name: str, field: Field) -> Field:

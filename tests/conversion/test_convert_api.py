@@ -149,7 +149,7 @@ def test_a_split_gives_a_dataset_each(photos: Path, tmp_path: Path) -> None:
     assert {name: part.manifest.samples for name, part in made.datasets.items()} == {"train": 16, "val": 4}
     assert [len(shardio.open(part.path)) for part in made.datasets.values()] == [16, 4]
     assert made.datasets["val"].path == tmp_path / "out" / "val"
-    with pytest.raises(ConfigError, match=r"see `datasets` \(train, val\)"):
+    with pytest.raises(ConfigError, match=r"see its `datasets` \(train, val\)"):
         _ = made.manifest
 
 
@@ -244,7 +244,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), they are 0 to 30"),
         ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
-        ({"pixels": "label"}, r"pixels are fields of arrays .* got 'label'"),
+        ({"pixels": "label"}, r"pixels takes fields of arrays .* got 'label'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"shufle": 1}, "container 'tar' has no options, got shufle"),
         ({"converter": "imagefolders"}, "no converter is called 'imagefolders'; installed: .*imagefolder"),

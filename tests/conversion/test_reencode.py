@@ -589,7 +589,7 @@ def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
 
 @compiled
 def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And made anew for the next one."""
+    """The decoder's memory is freed after a large image, and allocated again for the next one."""
     data = encode("jpg", photo(200, 150))
     first = ReencodeOptions(resize_shorter=50)(data)
     monkeypatch.setattr(recode, "_LARGE", 100)
