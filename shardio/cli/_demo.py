@@ -1,4 +1,4 @@
-"""What `shardio demo` does, step by step."""
+"""The steps of `shardio demo`."""
 
 import json
 import os
@@ -18,7 +18,6 @@ from ..bench import BenchConfig, BenchResult, measure
 from ..care.contact_sheet import contact_sheet
 from ..care.verify import verify
 from ..conversion import convert
-from ..conversion import source as sources
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ShardioError
@@ -30,22 +29,21 @@ SHARD_SIZE = "512KB"  # small, so that the demo has several
 
 
 def run(src: Path, output: Path, epochs: int, ranks: int) -> None:
-    """Converts, verifies, compares, measures and trains; prints a line per step and a table at the end."""
-    begun = time.monotonic()
+    """Convert, verify, compare, measure and train; print a line per step and a table at the end."""
+    started = time.monotonic()
     trains = [_convert(src / "train", output / container / "train", container) for container in containers.names()]
     first = containers.names()[0]
     test = _convert(src / "test", output / first / "test", first)
-    _same_epoch(trains)
+    _compare_epochs(trains)
     benches = [_bench(dataset) for dataset in trains]
     sheet = output / "sheet.png"
     contact_sheet(trains[0], sheet, augment=True)
     result = _train(trains[0].path, test.path, output / "run", epochs, ranks)
-    _table(trains, benches, result, sheet, time.monotonic() - begun)
+    _print_tables(trains, benches, result, sheet, time.monotonic() - started)
 
 
 def _convert(src: Path, out: Path, container: str) -> Dataset:
-    converter = sources.find("idx")
-    convert(converter(src), out, container=container, shard_size=SHARD_SIZE, workers=2, overwrite=True)
+    convert(src, out, converter="idx", container=container, shard_size=SHARD_SIZE, workers=2, overwrite=True)
     dataset = open_dataset(out)
     report = verify(dataset, deep=True)
     if report.problems:
@@ -54,8 +52,8 @@ def _convert(src: Path, out: Path, container: str) -> Dataset:
     return dataset
 
 
-def _same_epoch(datasets: list[Dataset]) -> None:
-    """Runs one epoch of all containers side by side; any difference ends the demo."""
+def _compare_epochs(datasets: list[Dataset]) -> None:
+    """Run one epoch of all containers side by side; raise ShardioError at any difference."""
     loaders = [Loader(dataset, 250, world=World(), seed=1) for dataset in datasets]
     samples = 0
     for first, *others in zip(*loaders, strict=True):
@@ -78,12 +76,12 @@ def _bench(dataset: Dataset) -> BenchResult:
 
 
 def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dict[str, Any]:
-    """Starts `torchrun`, as a person would, and reads what the trainer wrote down."""
+    """Start `torchrun`, as a user would, and return the result that the trainer wrote."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     job = ["-m", "shardio", "train", str(train), "--val", str(val), "--output", str(output), "--epochs", str(epochs)]
-    shutil.rmtree(output, ignore_errors=True)  # an earlier demo's run, which training would not write over
+    shutil.rmtree(output, ignore_errors=True)  # an earlier demo's run, which training would not overwrite
     print(f"training   torchrun --standalone --nproc-per-node {ranks} {' '.join(job)}", flush=True)
-    environ = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun would set it too, with a page of warning
+    environ = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun sets it too, with a long warning
     done = subprocess.run([*launch, *job, "--batch-size", "64"], env=environ, check=False)
     if done.returncode:
         raise ShardioError(f"training ended with exit code {done.returncode}")
@@ -91,7 +89,7 @@ def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dic
     return result
 
 
-def _table(
+def _print_tables(
     datasets: list[Dataset], benches: list[BenchResult], result: dict[str, Any], sheet: Path, seconds: float
 ) -> None:
     table = Table(title=f"shardio demo, {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""`shardio convert`: pack a source of samples into shards. One command per kind of source, its options and all."""
+"""`shardio convert`: pack a source of samples into shards. Each installed converter is a command of its own."""
 
 import inspect
 import types
@@ -12,9 +12,9 @@ from typer.core import TyperGroup
 from ..conversion import source as sources
 from ..errors import ConfigError
 from ._docstrings import read
-from ._packing import Packing, with_packing
+from ._packing import PackingOptions, with_packing_options
 
-SHARED = (
+SHARED_EXAMPLES = (
     "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
     "--pixels image --squeeze label",
     '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
@@ -24,7 +24,7 @@ SHARED = (
     "--workers 8 --resume",
     "--dask tcp://scheduler:8786 --overwrite",
 )
-"""Examples of the options that every source has."""
+"""Examples of the options that all sources share."""
 
 app = typer.Typer()
 
@@ -32,49 +32,48 @@ app = typer.Typer()
 def _list(value: bool) -> None:
     if value:
         for name in sources.names():
-            print(f"{name:12} {read(_found(name)).summary}")
+            print(f"{name:12} {read(_converter(name)).summary}")
         raise typer.Exit
 
 
-def _found(name: str) -> sources.Converter:
-    """The converter called `name`; one that cannot be loaded says so when it is used, and spoils no list of all."""
+def _converter(name: str) -> sources.Converter:
+    """Return the converter called `name`; one that cannot be loaded raises its error when it is called, not before."""
     if name not in sources.names():
-        return sources.find(name)  # says what there is
+        return sources.find(name)  # raises an error that lists the names
     try:
         return sources.find(name)
     except ConfigError as error:
-        told = error
+        load_error = error
 
     def broken(src: str) -> Any:
-        raise told
+        raise load_error
 
-    broken.__doc__ = str(told)
+    broken.__doc__ = str(load_error)
     return broken
 
 
-class Sources(TyperGroup):
+class SourceCommands(TyperGroup):
     """A command for each installed converter, made when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The converters' names."""
         return list(sources.names())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of one converter; ConfigError if there is none of that name."""
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(cmd_name)(_command(cmd_name, _found(cmd_name)))
-        return typer.main.get_command(alone)
+        """Return the command of one converter; raise ConfigError if none has this name."""
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name)(_command(cmd_name, _converter(cmd_name)))
+        return typer.main.get_command(single)
 
 
-@app.callback(cls=Sources, subcommand_metavar="SOURCE SRC OUT [OPTIONS]")
+@app.callback(cls=SourceCommands, subcommand_metavar="SOURCE SRC OUT [OPTIONS]")
 def convert(
     list_sources: Annotated[
-        bool, typer.Option("--list", help="List the kinds of sources and end.", callback=_list, is_eager=True)
+        bool, typer.Option("--list", help="List the kinds of sources and exit.", callback=_list, is_eager=True)
     ] = False,
 ) -> None:
     """Pack a source of samples into shards: `shardio convert SOURCE --help` shows each one's options.
 
-    The same source and options give the same bytes, by any number of workers, ranks or Dask workers.
+    The same source and options give the same bytes for any number of workers, ranks or Dask workers.
 
     Examples:
 
@@ -93,52 +92,55 @@ def convert(
 
 
 def _command(name: str, converter: sources.Converter) -> Any:
-    """The command of one converter: SRC, OUT, its own options, and those of all."""
-    told = read(converter)
+    """Return the command of one converter: SRC, OUT, its own options, and the shared ones."""
+    docstring = read(converter)
     signature = inspect.signature(converter, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
 
-    def command(src: str, out: Path, packing: Packing, **options: Any) -> None:
-        packing.carry_out(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
+    def command(src: str, out: Path, packing: PackingOptions, **options: Any) -> None:
+        packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
 
     arguments = [
         _parameter(
-            "src", Annotated[str, typer.Argument(help=told.arguments.get("src", "Where it is."), metavar="SRC")]
+            "src",
+            Annotated[str, typer.Argument(help=docstring.arguments.get("src", "The source's path."), metavar="SRC")],
         ),
         _parameter(
             "out",
-            Annotated[Path, typer.Argument(help="The dataset's directory: empty, or not there yet.", metavar="OUT")],
+            Annotated[Path, typer.Argument(help="The dataset's directory: empty or nonexistent.", metavar="OUT")],
         ),
-        *(_option(p, told.arguments.get(p.name, "")) for p in own),
-        _parameter("packing", Packing),
+        *(_option(p, docstring.arguments.get(p.name, "")) for p in own),
+        _parameter("packing", PackingOptions),
     ]
     described: Any = command
     described.__signature__ = inspect.Signature(arguments)
     described.__name__ = name
-    text = "\n\n".join(part for part in (told.summary, told.text) if part)
-    described.__doc__ = text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, told.examples))
-    return with_packing(described)
+    text = "\n\n".join(part for part in (docstring.summary, docstring.text) if part)
+    described.__doc__ = (
+        text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, docstring.examples))
+    )
+    return with_packing_options(described)
 
 
 def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
-    """The converter's own, and those of what all have."""
-    return (*own, *(f"shardio convert {name} SRC OUT {options}" for options in SHARED))
+    """Return the converter's own examples and those of the shared options."""
+    return (*own, *(f"shardio convert {name} SRC OUT {options}" for options in SHARED_EXAMPLES))
 
 
 def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
-    """A converter's parameter as an option: a number or a flag if it is declared as one, else text."""
+    """Return the option for a converter's parameter: a number or a flag if it is annotated as one, else text."""
     kind: Any = next((k for k in _kinds(parameter.annotation) if k in (bool, int, float)), str)
     if parameter.default is inspect.Parameter.empty:
         return _parameter(parameter.name, Annotated[kind, typer.Option(help=text)])
-    # None says that the option was not given: what the converter then takes is its own affair.
-    default = {None: "", "": "", False: "", True: " On without it."}
-    shown = default.get(parameter.default, f" Without it: {parameter.default}.")
+    # None means that the option was not given: the converter then applies its own default.
+    default = {None: "", "": "", False: "", True: " On by default."}
+    shown = default.get(parameter.default, f" The default is {parameter.default}.")
     return _parameter(parameter.name, Annotated[kind | None, typer.Option(help=text + shown)], None)
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    united = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
-    return typing.get_args(annotation) if united else (annotation,)
+    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

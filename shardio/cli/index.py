@@ -1,4 +1,4 @@
-"""`shardio index`: files that others wrote become a dataset as they lie."""
+"""`shardio index`: make a dataset of files that others wrote, in place."""
 
 import inspect
 import os
@@ -10,10 +10,11 @@ import typer
 from ..conversion import source as sources
 from ..conversion.adopt import adopt
 from ..conversion.pack import OnError
+from ..conversion.skipped import write_report
 from ..errors import ConfigError
 from ..foreign.formats import format_of
 from ..order.world import World
-from ._packing import tell, tell_skipped
+from ._packing import print_dataset, print_skipped
 from ._progress import progress
 
 
@@ -24,24 +25,34 @@ def index(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The dataset's directory.", metavar="OUT")],
     fields: Annotated[
-        str | None, typer.Option(help="Which fields to take, and what to call them: image=jpg,label=cls.")
+        str | None, typer.Option(help="The fields to take, and what to call them: image=jpg,label=cls.")
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--format", help="webdataset, tfrecord, lmdb or hdf5; found by the content without it."),
+        typer.Option("--format", help="webdataset, tfrecord, lmdb or hdf5; by default the files' content decides."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; without it one per core.")] = None,
-    dask: Annotated[str | None, typer.Option(help="A Dask scheduler whose workers do the work, or local.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is left of this command.")] = False,
+    workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose workers do the work instead, or local.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue this command where it was interrupted, if it was.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")] = False,
-    on_error: Annotated[str, typer.Option(help="raise, or skip: leave bad samples out and say which.")] = "raise",
-    max_bad: Annotated[float, typer.Option(help="With skip: how many may be bad, a count or a share.")] = 0.01,
-    report: Annotated[Path | None, typer.Option(help="Write skipped samples to this file, a JSON line each.")] = None,
+    on_error: Annotated[
+        str, typer.Option(help="raise: stop at the first bad sample; skip: leave bad samples out and name them.")
+    ] = "raise",
+    max_bad: Annotated[
+        float, typer.Option(help="With skip: how many samples may be bad, a count, or below 1 a share of all.")
+    ] = 0.01,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the bad samples to this file, a JSON object per line.")
+    ] = None,
 ) -> None:
-    """Adopt tars, TFRecords, LMDBs or HDF5 files in place: an index and a manifest are written, nothing is copied.
+    """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
 
-    All samples are read once, for their checksums. With OUT the files' own directory the index is written beside them;
-    elsewhere OUT holds links to them. The files must not be changed afterwards.
+    All samples are read once, for their checksums. If OUT is the files' own directory, the index is written beside
+    them; otherwise OUT holds links to them. The files must not be changed afterwards.
 
     Examples:
 
@@ -53,34 +64,36 @@ def index(
     """
     source = _source(kind or format_of(paths), paths, fields)
     world = World.detect()
-    with progress("samples", quiet=world.rank > 0) as show:
-        made = adopt(
+    with progress("samples", quiet=world.rank > 0) as report_progress:
+        dataset = adopt(
             source,
             output,
             workers=workers or max(1, len(os.sched_getaffinity(0)) // world.local_size),
             dask=dask,
             world=world,
-            on_error=cast(OnError, on_error),  # checked there
+            on_error=cast(OnError, on_error),  # checked by adopt
             max_bad=max_bad,
             resume=resume,
             overwrite=overwrite,
-            progress=show,
+            progress=report_progress,
         )
     if not world.rank:
-        tell_skipped([("", bad) for bad in made.skipped], report)
-        tell(output, made)
+        if report is not None:
+            write_report(report, [("", sample) for sample in dataset.skipped])
+        print_skipped(dataset.skipped, report)
+        print_dataset(output, dataset)
 
 
 def _source(kind: str, paths: list[str], fields: str | None) -> Any:
     if kind not in ("webdataset", "tfrecord", "lmdb", "hdf5"):
         raise ConfigError(f"format must be webdataset, tfrecord, lmdb or hdf5, got {kind!r}")
     converter = sources.find(kind)
-    known = inspect.signature(converter).parameters
-    # A key is no part of a file's values, so it cannot be read where it lies.
+    parameters = inspect.signature(converter).parameters
+    # Keys are names, no values in the files, so they cannot be read in place.
     options = {"fields": fields, "key": False}
-    wanted = {name: value for name, value in options.items() if value is not None and name in known}
-    if fields is not None and "fields" not in known:
+    supported = {name: value for name, value in options.items() if value is not None and name in parameters}
+    if fields is not None and "fields" not in parameters:
         raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"one LMDB is indexed at a time, got {len(paths)} paths")
-    return converter(paths[0] if len(paths) == 1 else paths, **wanted)
+    return converter(paths[0] if len(paths) == 1 else paths, **supported)

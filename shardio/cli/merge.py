@@ -1,23 +1,23 @@
-"""`shardio merge`: several datasets as one."""
+"""`shardio merge`: write several datasets as one."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..conversion.datasets import Datasets
+from ..conversion.dataset_source import DatasetSource
 from ..errors import ConfigError
-from ._packing import Packing, with_packing
+from ._packing import PackingOptions, with_packing_options
 
 
-@with_packing
+@with_packing_options
 def merge(
     paths: Annotated[
         list[Path], typer.Argument(help="The datasets' directories, then the new one's.", metavar="IN... OUT")
     ],
-    packing: Packing,
+    packing: PackingOptions,
 ) -> None:
-    """Write several datasets, one after the other, as one. They must have the same fields and classes.
+    """Merge datasets: write their samples, one dataset after the other, as one. Fields and classes must be the same.
 
     Examples:
 
@@ -28,4 +28,4 @@ def merge(
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(map(str, paths))}")
     *datasets, out = paths
-    packing.carry_out(Datasets(datasets), out)
+    packing.convert(DatasetSource(datasets), out)

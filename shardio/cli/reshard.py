@@ -1,24 +1,24 @@
-"""`shardio reshard`: the same samples in other shards."""
+"""`shardio reshard`: write the same samples to other shards."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..conversion.datasets import Datasets
-from ._packing import Packing, with_packing
+from ..conversion.dataset_source import DatasetSource
+from ._packing import PackingOptions, with_packing_options
 
 
-@with_packing
+@with_packing_options
 def reshard(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="IN")],
-    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty, or not there yet.", metavar="OUT")],
-    packing: Packing,
+    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty or nonexistent.", metavar="OUT")],
+    packing: PackingOptions,
 ) -> None:
-    """Write a dataset anew, in another container, other shards, or another order.
+    """Rewrite a dataset in another container, in shards of another size, or in another order.
 
-    Samples are copied as they are stored and checked on the way: the digest stays, unless samples are chosen, ordered
-    or changed by options.
+    Samples are copied as they are stored, and checked on the way. The digest stays the same unless options choose,
+    reorder or change samples.
 
     Examples:
 
@@ -28,4 +28,4 @@ def reshard(
 
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """
-    packing.carry_out(Datasets([dataset]), out)
+    packing.convert(DatasetSource([dataset]), out)

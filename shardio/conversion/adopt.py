@@ -1,4 +1,4 @@
-"""Adoption: files that others wrote become a dataset as they lie. An index is written, and nothing copied."""
+"""Adoption: make a dataset of files that others wrote, in place. An index is written, and nothing is copied."""
 
 import contextlib
 import os
@@ -18,18 +18,28 @@ from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceE
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
-from .journal import Journal, Record, Skipped
-from .pack import Conversion, OnError, PackOptions, Progress, pack, silent, standing
+from .journal import Journal, Record
+from .pack import OnError, PackOptions, WrittenDataset, pack
+from .planning import fingerprint
+from .runners import Progress, silent
+from .skipped import Skipped
 from .source import Adoptable, HasNames, HasPlaces
-from .work import BLOCK_SAMPLES, NOTHING, Advance, Settings, fingerprint
+from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """A file to be adopted: its number, its samples' numbers in the source, and the name that it has in the dataset."""
+class _AdoptTask:
+    """A file to adopt.
+
+    Attributes:
+        number: the shard's number.
+        samples: its samples' numbers in the source.
+        path: the file.
+        name: the file's name in the dataset.
+    """
 
     number: int
     samples: range
@@ -38,7 +48,6 @@ class _File:
 
     @property
     def count(self) -> int:
-        """Its samples."""
         return len(self.samples)
 
 
@@ -54,29 +63,37 @@ def adopt(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Conversion:
-    """Makes a dataset at `out` of the files of `source`, which stay where and as they are.
+) -> WrittenDataset:
+    """Make a dataset at `out` of the files of `source`, which stay where and as they are.
 
-    All samples are read once, for their checksums. Where `out` is the files' own directory the index is written beside
-    them; elsewhere there are symbolic links to them. The files must not be changed afterwards.
+    All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
+    them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
 
     Args:
-        source: an `Adoptable` one: `webdataset`, `tfrecord`, `lmdb` and `hdf5` are, on uncompressed files.
+        source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
         out: the dataset's directory.
-        workers, dask, world, on_error, max_bad, resume, overwrite, progress: as `convert` has them.
+        workers, dask, world, on_error, max_bad, resume, overwrite, progress: see `convert`.
 
-    Raises SourceError for files that cannot be read as they lie, BadSample, TooManyBad, ConfigError, OSError.
+    Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
-    how = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     if not isinstance(source, (HasPlaces, HasNames)):
-        raise SourceError(f"{type(source).__name__} has no files that can be read as they lie: convert it")
+        raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
     manifest.check_metadata(source.metadata)
     final = Path(out).absolute()
     beside = _is_beside(source.files, final)
-    make = _placed if isinstance(source, HasPlaces) else _named
-    settings = Settings(source, final, source.container, {}, on_error == "skip", make, "indexing", True, True, beside)
+    context = TaskContext(
+        source,
+        final,
+        source.container,
+        skip=on_error == "skip",
+        write_shard=_index_places if isinstance(source, HasPlaces) else _index_hdf5,
+        doing="indexing",
+        adopted=True,
+        beside=beside,
+    )
     files = [
-        _File(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
+        _AdoptTask(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
         for number, (path, start, stop) in enumerate(
             zip(source.files, source.starts[:-1].tolist(), source.starts[1:].tolist(), strict=True)
         )
@@ -84,13 +101,11 @@ def adopt(
     ]
     if not files:
         raise SourceError("the files hold no samples")
-    plan = _plan(source, files)
-    made = standing(settings, plan, how)
-    return pack(settings, files, plan, how) if made is None else Conversion(made, ())
+    return pack(context, files, _plan(source, files), options)
 
 
-def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
-    # Of the files' own state, so that a job does not go on with files that have changed.
+def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
+    # With the files' own state, so that a job is not resumed with files that have changed.
     states = [[file.name, *_state(file.path), file.count] for file in files]
     return {
         "adopted": True,
@@ -104,17 +119,20 @@ def _plan(source: Adoptable, files: Sequence[_File]) -> dict[str, Any]:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _is_beside(files: Sequence[Path], out: Path) -> bool:
-    """Whether the files are in the dataset's own directory; ConfigError if only some are, or names cannot stay."""
+    """Whether the files are in the dataset's own directory.
+
+    Raises ConfigError if only some are, and for a file name that no shard can have.
+    """
     inside = [path for path in files if path.parent.resolve() == out.resolve()]
     if not inside:
         return False
     if len(inside) < len(files):
-        raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: take all of its files, or another OUT")
+        raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: name all files in it, or another OUT")
     for path in files:
         if not _PLAIN.fullmatch(path.name):
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
@@ -123,13 +141,13 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
-    """The file's own suffix, if it is a plain one."""
+    """Return the file's suffix in lower case, "" if it is not made of letters and digits."""
     return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
 
 
-def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
-    """The index of a file whose values stand in one piece: see `containers.side_index`."""
-    source: Any = settings.source
+def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
+    """Write the index of a file whose values are contiguous in it, see `containers.side_index`; return the record."""
+    source: Any = context.source
     fields = with_hidden(source.fields)
     index = np.zeros(len(file.samples), side_index.dtype_of(fields))
     skipped: list[Skipped] = []
@@ -140,13 +158,13 @@ def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance)
                 _describe(source, number, data.fileno(), index[row : row + 1])
                 row += 1
             except BadSample as error:
-                if not settings.skip:
+                if not context.skip:
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
     if not row:
-        return Record(NOTHING, tuple(skipped))
-    _link(settings, file, journal)
+        return Record(NO_SHARD, tuple(skipped))
+    _link(context, file, journal)
     index = index[:row]
     side_index.write(journal.shards / file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
@@ -154,7 +172,7 @@ def _placed(settings: Settings, file: _File, journal: Journal, advance: Advance)
 
 
 def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> None:
-    """Fills one row of the index; BadSample if a value is not in the file as it would be stored."""
+    """Fill one row of the index; raise BadSample if a value is not in the file as shardio would store it."""
     sample, places = source[number], source.places(number)
     stored: dict[str, Any] = {}
     for name, field in source.fields.items():
@@ -173,37 +191,40 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> N
 
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
-    """Raises BadSample unless shardio would read `value` where it stands."""
-    if not _same(field, raw, value):
-        raise BadSample(f"sample {number}, field {name!r}: it does not stand in the file as it is stored: convert it")
+    """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
+    if not _stores(field, raw, value):
+        raise BadSample(
+            f"sample {number}, field {name!r}: the file does not hold it as shardio stores it: convert the file"
+        )
 
 
-def _same(field: Field, raw: Any, value: Any) -> bool:
-    """Whether the stored bytes `raw` are `value`."""
+def _stores(field: Field, raw: Any, value: Any) -> bool:
+    """Whether the bytes `raw` decode to `value`."""
     if field.encode(value) == raw:
         return True
     try:
-        found = field.decode(raw)
+        decoded = field.decode(raw)
     except (ShardioError, ValueError):
         return False
     if field.kind == "array":  # by bytes: NaN is not equal to itself
-        return bool(found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes())
-    return bool(found == value)
+        same_form = decoded.dtype == value.dtype and decoded.shape == value.shape
+        return bool(same_form and decoded.tobytes() == value.tobytes())
+    return bool(decoded == value)
 
 
-def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) -> Record:
-    """The index of an HDF5 file: what its datasets are called as fields, scalars, and the hidden columns."""
-    source: Any = settings.source
+def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
+    """Write the index of an HDF5 file (its datasets' names as fields, scalars, hidden columns); return the record."""
+    source: Any = context.source
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
-    names = {name: own for name, own in source.names.items() if name not in scalars}
+    names = {name: path for name, path in source.names.items() if name not in scalars}
     fields = {name: source.fields[name] for name in names}
-    pictures = [name for name, field in fields.items() if field.kind == "image"]
-    sums: list[NDArray[np.uint64]] = []
-    shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in pictures}
+    image_fields = [name for name, field in fields.items() if field.kind == "image"]
+    checksum_parts: list[NDArray[np.uint64]] = []
+    shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in image_fields}
     try:
         with contextlib.closing(hdf5.Hdf5Reader(file.path, fields, names)) as reader:
             if names and len(reader) != file.count:
-                raise SourceError(f"{file.path}: {len(reader)} samples where {file.count} were found")
+                raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
             row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
             step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
             for start in range(0, file.count, step):
@@ -212,38 +233,42 @@ def _named(settings: Settings, file: _File, journal: Journal, advance: Advance) 
                 if start == 0:
                     _check_first(source, file, columns)
                 columns |= {name: column[rows] for name, column in scalars.items()}
-                sums.append(checksums.of_samples(columns, sorted(columns)))
-                for name in pictures:
-                    shapes[name] += [_shape(file, name, start + i, value) for i, value in enumerate(columns[name])]
+                checksum_parts.append(checksums.of_samples(columns, sorted(columns)))
+                for name in image_fields:
+                    shapes[name] += [
+                        _image_shape(file, name, start + i, value) for i, value in enumerate(columns[name])
+                    ]
                 advance(len(rows))
     except ShardCorrupt as error:
-        raise SourceError(f"{file.path} cannot be read as it lies: {error}; convert it") from error
-    sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in pictures}
-    whole = np.concatenate(sums)
-    _link(settings, file, journal)
-    own = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: whole}
-    hdf5_index.write(journal.shards / file.name, names, own)
-    return Record(_shard(file, journal, whole, sizes), ())
+        raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
+    sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
+    sample_checksums = np.concatenate(checksum_parts)
+    _link(context, file, journal)
+    columns = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: sample_checksums}
+    hdf5_index.write(journal.shards / file.name, names, columns)
+    return Record(_shard(file, journal, sample_checksums, sizes), ())
 
 
-def _scalars(source: Any, file: _File, name: str) -> NDArray[Any]:
-    """A file's part of a scalar field."""
+def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
+    """Return a file's part of the column of a scalar field."""
     column: NDArray[Any] | None = source.column(name)
     if column is None:
         raise SourceError(f"{file.path}: the field {name!r} cannot be read")
     return column[file.samples.start : file.samples.stop]
 
 
-def _check_first(source: Any, file: _File, columns: Mapping[str, Any]) -> None:
-    """SourceError unless shardio reads the file's first sample as the converter does."""
+def _check_first(source: Any, file: _AdoptTask, columns: Mapping[str, Any]) -> None:
+    """Raise SourceError unless shardio reads the file's first sample as the converter does."""
     first = source[file.samples.start]
     for name, column in columns.items():
         raw = column[0].tobytes() if isinstance(column, np.ndarray) else column[0]
-        if not _same(source.fields[name], raw, first[name]):
-            raise SourceError(f"{file.path}: the field {name!r} does not stand in it as it is stored: convert it")
+        if not _stores(source.fields[name], raw, first[name]):
+            raise SourceError(
+                f"{file.path}: the file does not hold field {name!r} as shardio stores it: convert the file"
+            )
 
 
-def _shape(file: _File, name: str, row: int, value: bytes) -> tuple[int, int]:
+def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:
     try:
         info = images.probe(value)
     except BadSample as error:
@@ -251,24 +276,24 @@ def _shape(file: _File, name: str, row: int, value: bytes) -> tuple[int, int]:
     return info.height, info.width
 
 
-def _link(settings: Settings, file: _File, journal: Journal) -> None:
-    """A symbolic link to the file among the shards: relative where both are likely to be moved together."""
-    if settings.beside:
+def _link(context: TaskContext, file: _AdoptTask, journal: Journal) -> None:
+    """Link to the file from among the shards, by a relative path where both are likely to be moved together."""
+    if context.beside:
         return
-    out = Path(os.path.realpath(settings.out))  # links lead from where the directory really is
+    out = Path(os.path.realpath(context.out))  # a relative link starts where the directory really is
     near = out.parent in file.path.absolute().parents
     link = journal.shards / file.name
     link.unlink(missing_ok=True)
-    # Relative to where the link will be, which is not where it is made.
+    # Relative to the link's final place, which is not where it is made.
     link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
 def _shard(
-    file: _File, journal: Journal, sums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
+    file: _AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
 ) -> WrittenShard:
-    """What the manifest is to say of a file and its index."""
+    """Return what the manifest says of a file and its index."""
     files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
     size, checksum = checksums.of_files(files)
-    found = {name: np.unique(column, axis=0) for name, column in shapes.items()}
-    common = {name: (int(each[0][0]), int(each[0][1])) if len(each) == 1 else None for name, each in found.items()}
-    return WrittenShard(file.name, len(sums), size, checksum, sums, common)
+    distinct = {name: np.unique(column, axis=0) for name, column in shapes.items()}
+    common = {name: (int(rows[0][0]), int(rows[0][1])) if len(rows) == 1 else None for name, rows in distinct.items()}
+    return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common)

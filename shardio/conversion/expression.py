@@ -1,6 +1,6 @@
-"""Conditions on scalar fields, such as `label < 10 and not hidden`: parsed by Python, evaluated by nobody but this.
+"""Conditions on scalar fields, such as `label < 10 and not hidden`: parsed by Python, but evaluated here.
 
-Only what stands in the tables below exists: no calls, no attributes, no indexing, so text from anywhere is harmless.
+Only the operators in the tables below exist: no calls, no attributes, no indexing, so text from anywhere is harmless.
 """
 
 import ast
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 
 _Values = Mapping[str, NDArray[Any]]
-_LONGEST = 4096  # letters
-_DEEPEST = 64  # brackets and signs within each other
+_MOST_LETTERS = 4096
+_MOST_LEVELS = 64  # of brackets and signs within each other
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -39,18 +39,22 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 class Expression:
     """A condition, parsed and checked.
 
-    Names of fields, numbers, True, False, comparisons (chained too), `in (1, 2)`, `and`, `or`, `not`, `+ - * / // %`.
+    It consists of field names, numbers, True, False, comparisons (chained too), `in (1, 2)`, `and`, `or`, `not`, and
+    `+ - * / // %`.
 
     Args:
-        text: such as `"label < 10"`.
+        text: the condition, such as `"label < 10"`.
+
+    Attributes:
+        names: the fields that the condition names.
 
     Raises ConfigError for anything else.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if len(text) > _LONGEST:
-            raise ConfigError(f"a condition has at most {_LONGEST} letters, got {len(text)}")
+        if len(text) > _MOST_LETTERS:
+            raise ConfigError(f"a condition has at most {_MOST_LETTERS} letters, got {len(text)}")
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
             self.names = frozenset(self._check(self._tree, 0))
@@ -63,10 +67,10 @@ class Expression:
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
     def __call__(self, values: _Values) -> NDArray[np.bool_]:
-        """Which samples it holds for, bool [n].
+        """Return for which samples the condition holds, bool [n].
 
         Args:
-            values: each named field's values, numbers or bools [n].
+            values: the values of each field that the condition names, numbers or bools [n].
 
         Raises ConfigError where the result is no truth value.
         """
@@ -77,9 +81,9 @@ class Expression:
         return np.broadcast_to(result, np.shape(next(iter(values.values()))))
 
     def _check(self, node: ast.AST, depth: int) -> set[str]:
-        """The names below a node; ConfigError for what does not exist here."""
-        if depth > _DEEPEST:
-            raise ConfigError(f"a condition is at most {_DEEPEST} levels deep, got {self.text!r}")
+        """Return the names below a node; raise ConfigError for syntax that a condition does not have."""
+        if depth > _MOST_LEVELS:
+            raise ConfigError(f"a condition is at most {_MOST_LEVELS} levels deep, got {self.text!r}")
         match node:
             case ast.Name() | ast.Attribute():
                 return {self._name(node)}
@@ -107,13 +111,13 @@ class Expression:
         )
 
     def _name(self, node: ast.expr) -> str:
-        """A field's name, which may have dots in it."""
+        """Return a field's name, which may have dots in it."""
         match node:
             case ast.Name(id=name):
                 return name
             case ast.Attribute(value=value, attr=last):
                 return f"{self._name(value)}.{last}"
-        raise ConfigError(f"a dot stands within a field's name only, got {self.text!r}")
+        raise ConfigError(f"a dot may only stand within a field's name, got {self.text!r}")
 
     def _check_all(self, nodes: list[ast.expr], depth: int) -> set[str]:
         return {name for node in nodes for name in self._check(node, depth + 1)}
@@ -144,7 +148,7 @@ class Expression:
                 return self._number(operand, values)
             case ast.BinOp(left=left, op=op, right=right):
                 return _ARITHMETIC[type(op)](self._number(left, values), self._number(right, values))
-        raise ConfigError(f"a list of numbers stands after `in` only, got {self.text!r}")
+        raise ConfigError(f"a list of numbers may only follow `in`, got {self.text!r}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: _Values) -> NDArray[np.bool_]:
         if isinstance(op, (ast.In, ast.NotIn)):
@@ -158,7 +162,7 @@ class Expression:
     def _truth(self, node: ast.expr, values: _Values) -> NDArray[np.bool_]:
         value = np.asarray(self._value(node, values))
         if value.dtype != np.bool_:
-            raise ConfigError(f"and, or, not take what is true or false, got {ast.unparse(node)!r} ({value.dtype})")
+            raise ConfigError(f"and, or, not take conditions, got {ast.unparse(node)!r} ({value.dtype})")
         return value
 
     def _number(self, node: ast.expr, values: _Values) -> Any:

@@ -1,16 +1,16 @@
-"""The journal of a conversion: what it is, which shards stand, and who is at work, in a hidden folder of the output.
+"""The journal of a conversion: its plan, the finished shards and the ranks at work, in a hidden folder of the output.
 
     OUT/.converting/
-      lock            held by the process that leads; the lock goes when it does
-      plan.json       what is converted and how; a conversion that is not the same does not go on with it
-      rank-00003      held by that rank; how many samples it has done, and what ended it
-      RUN/shards/         the shards, until all are there
-      RUN/000012.done     the record of shard 12: written when its files stand, so they are whole
+      lock            locked by the first rank; the lock ends with its process
+      plan.json       what is converted and how; a conversion with another plan does not resume this one
+      rank-00003      locked by that rank; how many samples it has done, and the error that ended it
+      RUN/shards/         the shards, until all are finished
+      RUN/000012.done     the record of shard 12, written after its files, so they are whole
 
-RUN is drawn when a conversion begins, and kept when it goes on: what is left at work of an older one, a rank whose job
-has died or a Dask worker that was given up, has no place to write to any more.
+RUN is drawn at random when a conversion begins, and kept when it resumes: processes that outlive an older conversion,
+such as a rank of a dead job or a Dask worker that was given up, have no place to write to.
 
-It is all that the processes of a conversion share, on one machine or on many: they need a common file system, no more.
+The processes of a conversion share nothing else, on one machine or on many: they need a common file system.
 """
 
 import contextlib
@@ -36,21 +36,14 @@ from ..dataset.shard_writer import WORKPLACE, WrittenShard
 from ..errors import ConfigError, ShardioError
 from ..format import checksums
 from ..system import durable
+from .skipped import Skipped
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A sample that was left out: its number in the source, and why."""
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
-    """A shard that stands, and what was left out of it. Without samples there is no file."""
+    """A finished shard, and the samples that were left out of it. A shard without samples has no file."""
 
     shard: WrittenShard
     skipped: tuple[Skipped, ...]
@@ -72,8 +65,8 @@ class Journal:
 
     Args:
         out: the dataset's directory.
-        container: of its shards.
-        run: the run that this process takes part in, where that is known.
+        container: the shards' container.
+        run: the run that this process takes part in, where it is known.
     """
 
     def __init__(self, out: Path, container: str, run: str = "") -> None:
@@ -84,32 +77,32 @@ class Journal:
 
     @property
     def shards(self) -> Path:
-        """Where the shards are, until all are there."""
+        """The folder of the shards, until all are finished."""
         return self.folder / self.run / "shards"
 
     def begin(self, plan: Mapping[str, Any], *, resume: bool) -> None:
-        """Starts a journal, or goes on with the one that is there: the leader does this, with the lock in its hands.
+        """Start a journal, or resume the one that is there. Only the first rank does this, while it holds the lock.
 
-        Raises ConfigError if another conversion has left the journal.
+        Raises ConfigError if another conversion left the journal.
         """
-        place = self.folder / "plan.json"
-        if resume and place.exists():
-            begun = json.loads(place.read_bytes())
-            compare(f"{self._out}: what is left of an unfinished conversion", begun, plan)
-            self.run = str(begun["run"])
-            for left in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            self.shards.mkdir(exist_ok=True)  # it is gone if the end was cut off
+        path = self.folder / "plan.json"
+        if resume and path.exists():
+            found = json.loads(path.read_bytes())
+            compare(f"{self._out}: the unfinished conversion there", found, plan)
+            self.run = str(found["run"])
+            for remains in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
+                shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
+            self.shards.mkdir(exist_ok=True)  # publication removes it, and may have been interrupted
         else:
-            for left in self.folder.iterdir():
-                if left.name != "lock":
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+            for remains in self.folder.iterdir():
+                if remains.name != "lock":
+                    shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
             self.run = f"run-{secrets.token_hex(4)}"
             self.shards.mkdir(parents=True)
-        durable.write(place, json.dumps({**plan, "run": self.run}, indent=1).encode())
+        durable.write(path, json.dumps({**plan, "run": self.run}, indent=1).encode())
 
     def plan(self) -> dict[str, Any] | None:
-        """What the leader has written, or None if it has not yet."""
+        """Return the plan that the first rank has written, or None if it has not yet."""
         try:
             found: dict[str, Any] = json.loads((self.folder / "plan.json").read_bytes())
         except FileNotFoundError:
@@ -117,7 +110,7 @@ class Journal:
         return found
 
     def write(self, number: int, record: Record) -> None:
-        """Keeps the record of a shard whose files stand."""
+        """Write the record of a shard whose files are finished."""
         shard = record.shard
         file = _File(
             shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
@@ -126,7 +119,7 @@ class Journal:
         durable.write(self.folder / self.run / f"{number:06d}.done", msgspec.msgpack.encode(file))
 
     def read(self, number: int) -> Record | None:
-        """The record of a shard, or None if there is none."""
+        """Return the record of a shard, or None if there is none."""
         try:
             data = (self.folder / self.run / f"{number:06d}.done").read_bytes()
         except FileNotFoundError:
@@ -140,11 +133,11 @@ class Journal:
         return Record(shard, tuple(Skipped(*bad) for bad in file.skipped))
 
     def done(self) -> set[int]:
-        """The numbers of the shards that have records."""
+        """Return the numbers of the shards that have records."""
         return {int(path.stem) for path in (self.folder / self.run).glob("*.done") if path.stem.isdigit()}
 
     def is_whole(self, record: Record) -> bool:
-        """Whether a shard's files are those that its record tells of: they are read for it."""
+        """Whether a shard's files match their record, by size and checksum; this reads them."""
         shard = record.shard
         if not shard.samples:
             return True
@@ -153,39 +146,40 @@ class Journal:
         return False
 
     def files(self, name: str) -> list[Path]:
-        """A shard's files: among the shards, or in their place already, if they are adopted or the end was cut off."""
+        """Return a shard's files: in `shards`, or in the output if they are adopted or publication was interrupted."""
         folders = (self.shards, self._out)
         names = dict.fromkeys(path.name for folder in folders for path in self._container.files(folder / name))
-        return [next((f / each for f in folders if (f / each).exists()), self._out / each) for each in names]
+        return [next((folder / n for folder in folders if (folder / n).exists()), self._out / n) for n in names]
 
     def retire(self) -> Path:
-        """The conversion is over: takes the journal out of the way in one step. Gives what is to be removed."""
+        """Rename the journal of a finished conversion out of the way, in one step; return the folder to remove."""
         aside = self._out / f"{WORKPLACE}{secrets.token_hex(4)}-new"
         os.rename(self.folder, aside)
         return aside
 
 
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """ConfigError unless two plans are of the same conversion; `what` says whose `found` is."""
+    """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
     for key in sorted({*found, *wanted} - {"job", "run"}):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
-                "give the same source and options, or begin anew with overwrite"
+                "give the same source and options, or start over with overwrite"
             )
 
 
-def _agree(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
-    return bool(one == other)
+def _agree(found: Any, wanted: Any) -> bool:
+    """Whether two values of a plan are equal; None in a list, which stands for a bad sample, equals anything."""
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        return all(a == b or a is None or b is None for a, b in zip(found, wanted, strict=True))
+    return bool(found == wanted)
 
 
 @final
 class Lock:
-    """An exclusive lock on a file, which goes when its process does, however that ends.
+    """An exclusive lock on a file, which ends with its process, however that ends.
 
-    Raises ConfigError, which names the holder, if another process has it.
+    Raises ConfigError, which names the holder, if another process holds the lock.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -196,28 +190,30 @@ class Lock:
             self._file.seek(0)
             holder = self._file.read().decode(errors="replace").strip() or "another process"
             self._file.close()
-            raise ConfigError(f"{path.parent.parent}: {what} is at work here already: {holder}") from error
+            raise ConfigError(f"{path.parent.parent}: {what} is already running here: {holder}") from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self._file.close()
                 raise
-            warnings.warn(f"{path}: this file system has no locks; nothing keeps two conversions apart", stacklevel=2)
+            warnings.warn(
+                f"{path}: this file system has no locks; nothing prevents two conversions from running at once",
+                stacklevel=2,
+            )
         self.write(f"process {os.getpid()} on {socket.gethostname()}")
 
     def write(self, text: str) -> None:
-        """Replaces what stands in the file."""
+        """Replace the file's text."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(text.encode())
         self._file.flush()
 
     def release(self) -> None:
-        """Lets others have it."""
         self._file.close()
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether some process holds the lock at `path`; None if there is no such file, or no locks at all."""
+    """Whether some process holds the lock at `path`; None without such a file, or on a file system without locks."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""The whole of a job that makes a dataset shard by shard: begun or gone on with, shared, watched, ended."""
+"""Make a dataset shard by shard: begin the work or resume it, share it out, watch it, and publish the result."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -14,33 +14,35 @@ from ..format import manifest
 from ..loader import quarantine
 from ..order.world import World
 from . import ranks
-from .cluster import on_dask
-from .journal import Journal, Lock, Skipped, compare
-from .runners import Runner, Watch, in_processes
-from .work import Done, Settings, Task, write
+from .dask_runner import on_dask
+from .journal import Journal, Lock, Record, compare
+from .runners import Progress, Runner, RunnerCallbacks, in_processes, silent
+from .skipped import Skipped
+from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called now and then with what is being done, samples done, samples in all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
-    """What a conversion made."""
+class WrittenDataset:
+    """A dataset that a conversion wrote.
 
+    Attributes:
+        path: its directory.
+        manifest: its manifest.
+        skipped: the samples that were left out; on the first rank only.
+    """
+
+    path: Path
     manifest: manifest.Manifest
-    skipped: tuple[Skipped, ...]
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """A `Progress` that tells nobody."""
+    skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """How a job is done; it changes no byte of what is made. See `convert.convert`, which has the same words.
+    """How to carry out the work; it changes no byte of the result. `conversion.convert` has the same keywords.
 
-    Raises ConfigError for what cannot be.
+    Raises ConfigError for values that break a rule.
     """
 
     workers: int = 1
@@ -60,137 +62,153 @@ class PackOptions:
         quarantine.check_most(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
-            raise ConfigError(f"dask and ranks are two ways to share work: {ranks_too}")
+            raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
 
     def runner(self) -> Runner:
-        """Who does the tasks of this process."""
+        """Return the runner of this process's tasks."""
         return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
 
 
-def standing(settings: Settings, plan: Mapping[str, Any], how: PackOptions) -> manifest.Manifest | None:
-    """The dataset that this conversion has made already, if there is nothing to resume.
+def pack(
+    context: TaskContext, tasks: Sequence[ShardTask], plan: Mapping[str, Any], options: PackOptions
+) -> WrittenDataset:
+    """Carry out all tasks and make one dataset of the shards.
 
-    Raises ConfigError if another conversion has made it.
-    """
-    journal = Journal(settings.out, settings.container)
-    stands = (settings.out / manifest.FILE_NAME).exists()
-    if not how.resume or how.overwrite or not stands or journal.folder.exists():
-        return None
-    made = manifest.load(settings.out)
-    compare(f"{settings.out}: the dataset that stands there", made.conversion, plan)
-    return made
-
-
-def pack(settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: PackOptions) -> Conversion:
-    """Does all tasks and makes one dataset of the shards.
+    With `resume`, a dataset that this conversion has finished before is returned as it is.
 
     Args:
-        settings: what the tasks share.
-        tasks: a shard each.
-        plan: what tells this job from another: JSON.
-        how: who works.
+        context: what the tasks share.
+        tasks: one for each shard.
+        plan: what tells this conversion from another, as JSON values.
+        options: how to work.
+
+    Raises ConfigError if another conversion made what is at the output, BadSample, TooManyBad, OSError.
     """
-    return _Pack(settings, tasks, {"job": ranks.job(), **plan}, how).run()
+    finished = _finished_before(context, plan, options)
+    if finished is not None:
+        return WrittenDataset(context.out, finished)
+    return _PackRun(context, tasks, {"job": ranks.job(), **plan}, options).run()
+
+
+def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: PackOptions) -> manifest.Manifest | None:
+    """Return the manifest of the dataset that this conversion has finished before, None if there is work to do."""
+    exists = (context.out / manifest.FILE_NAME).exists()
+    unfinished = Journal(context.out, context.container).folder.exists()
+    if not options.resume or options.overwrite or not exists or unfinished:
+        return None
+    found = manifest.load(context.out)
+    compare(f"{context.out}: the existing dataset", found.conversion, plan)
+    return found
 
 
 @final
-class _Pack:
-    def __init__(self, settings: Settings, tasks: Sequence[Task], plan: dict[str, Any], how: PackOptions) -> None:
-        self._settings, self._tasks, self._plan, self._how = settings, tasks, plan, how
-        self._total = sum(task.count for task in tasks)
-        self._journal = Journal(settings.out, settings.container)
-        self._skipped = 0
-        self._retired: Path | None = None
+class _PackRun:
+    """One rank's part in a conversion."""
 
-    def run(self) -> Conversion:
-        """As the first rank, which leads, or as another one."""
-        if self._how.world.rank:
-            ranks.wait_for_leader(self._journal, self._how.world, self._plan)
-            self._join()
-            self._do()
-            return Conversion(ranks.wait_for_end(self._journal, self._settings.out), ())
-        how = self._how
-        place = claim(self._settings.out, overwrite=how.overwrite, resume=how.resume, beside=self._settings.beside)
+    def __init__(
+        self, context: TaskContext, tasks: Sequence[ShardTask], plan: dict[str, Any], options: PackOptions
+    ) -> None:
+        self._context, self._tasks, self._plan, self._options = context, tasks, plan, options
+        self._total = sum(task.count for task in tasks)
+        self._journal = Journal(context.out, context.container)
+        self._skipped = 0
+        self._retired_journal: Path | None = None
+
+    def run(self) -> WrittenDataset:
+        if self._options.world.rank:
+            return self._follow()
+        return self._lead()
+
+    def _follow(self) -> WrittenDataset:
+        """Work as a rank other than the first."""
+        ranks.wait_for_leader(self._journal, self._options.world, self._plan)
+        self._join_run()
+        self._run_tasks()
+        return WrittenDataset(self._context.out, ranks.wait_for_end(self._journal, self._context.out))
+
+    def _lead(self) -> WrittenDataset:
+        """Begin the journal, work, and publish the dataset: the first rank's part."""
+        out, overwrite, resume = self._context.out, self._options.overwrite, self._options.resume
+        directory = claim(out, overwrite=overwrite, resume=resume, beside=self._context.beside)
         lock = Lock(self._journal.folder / "lock", "another conversion")
         try:
-            self._journal.begin(self._plan, resume=how.resume)
-            self._join()
-            self._do()
-            return self._end(replace(place, directory=self._journal.shards))
+            self._journal.begin(self._plan, resume=resume)
+            self._join_run()
+            self._run_tasks()
+            return self._publish(replace(directory, directory=self._journal.shards))
         except TooManyBad as error:
-            error.skipped = self._left_out()
+            error.skipped = self._skipped_so_far()
             raise
         finally:
             lock.release()
-            # Behind the lock's release: some network file systems keep a folder as long as a file in it is open.
-            if self._retired is not None:
-                shutil.rmtree(self._retired, ignore_errors=True)
+            # After the lock's release: some network file systems keep a folder as long as a file in it is open.
+            if self._retired_journal is not None:
+                shutil.rmtree(self._retired_journal, ignore_errors=True)
 
-    def _join(self) -> None:
-        """All tasks are of the run that the journal is of."""
-        self._settings = replace(self._settings, run=self._journal.run)
+    def _join_run(self) -> None:
+        """Bind the tasks to the run that the journal is in."""
+        self._context = replace(self._context, run=self._journal.run)
 
-    def _do(self) -> None:
-        """This rank's part of the work; the first rank then waits for the others."""
-        world, run = self._how.world, self._how.runner()
+    def _run_tasks(self) -> None:
+        """Carry out this rank's tasks; the first rank then waits for the others."""
+        world, run = self._options.world, self._options.runner()
         if world.size == 1:
-            run(write, self._settings, self._tasks, Watch(self._report, self._take))
+            run(run_shard_task, self._context, self._tasks, RunnerCallbacks(self._report, self._on_result))
             return
-        own = self._tasks[world.rank :: world.size]
-        desk = ranks.RankHeartbeat(self._journal, world)
+        tasks = self._tasks[world.rank :: world.size]
+        heartbeat = ranks.RankHeartbeat(self._journal, world)
 
-        def told(done: int) -> None:
-            desk.tell(done)
+        def on_progress(done: int) -> None:
+            heartbeat.beat(done)
             if not world.rank:
-                self._report(done + desk.others())
+                self._report(done + heartbeat.done_by_others())
 
         try:
-            if own:
-                run(write, self._settings, own, Watch(told, self._take))
-            count = sum(task.count for task in own)
-            desk.tell(count, over=True)
+            if tasks:
+                run(run_shard_task, self._context, tasks, RunnerCallbacks(on_progress, self._on_result))
+            count = sum(task.count for task in tasks)
+            heartbeat.beat(count, over=True)
             if not world.rank:
                 ranks.wait_for_others(
-                    self._journal, desk, len(self._tasks), lambda others: self._report(count + others)
+                    self._journal, heartbeat, len(self._tasks), lambda others: self._report(count + others)
                 )
                 self._report(self._total)
         except BaseException as error:
-            desk.tell(0, error=f"{type(error).__name__}: {error}")
+            heartbeat.beat(0, error=f"{type(error).__name__}: {error}")
             raise
         finally:
-            desk.leave()
+            heartbeat.release()
 
     def _report(self, done: int) -> None:
-        self._how.progress(self._settings.doing, min(done, self._total), self._total)
+        self._options.progress(self._context.doing, min(done, self._total), self._total)
 
-    def _take(self, done: Done) -> None:
-        """A shard is finished."""
-        self._skipped += done.skipped
-        if done.first is not None and self._settings.knows_samples:
-            self._check(self._skipped, self._total, done.first)
+    def _on_result(self, result: TaskResult) -> None:
+        self._skipped += result.skipped
+        if result.first_skipped is not None and self._context.knows_samples:
+            self._check_budget(self._skipped, self._total, result.first_skipped)
 
-    def _check(self, skipped: int, samples: int, one: Skipped) -> None:
-        """Raises TooManyBad if more is left out than allowed."""
-        most = self._how.max_bad
+    def _check_budget(self, skipped: int, samples: int, example: Skipped) -> None:
+        """Raise TooManyBad if more samples are bad than `max_bad` allows."""
+        most = self._options.max_bad
         if skipped > (allowed := quarantine.allowance(most, samples)):
             raise TooManyBad(
-                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}; one of them: {one.reason}"
+                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}; "
+                f"one of them: {example.reason}"
             )
 
-    def _left_out(self) -> tuple[Skipped, ...]:
-        """What the records say so far."""
+    def _skipped_so_far(self) -> tuple[Skipped, ...]:
         records = (self._journal.read(number) for number in sorted(self._journal.done()))
         return tuple(bad for record in records if record for bad in record.skipped)
 
-    def _records(self) -> Iterator[Any]:
+    def _records(self) -> Iterator[Record]:
         for task in self._tasks:
             record = self._journal.read(task.number)
             if record is None:
-                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is gone")
+                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is missing")
             yield record
 
-    def _end(self, place: OutputDirectory) -> Conversion:
-        """All shards stand: they become a dataset."""
+    def _publish(self, directory: OutputDirectory) -> WrittenDataset:
+        """Make a dataset of the shards, which are all written."""
         skipped: list[Skipped] = []
         samples = 0
 
@@ -204,12 +222,18 @@ class _Pack:
             if not samples:
                 raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}")
             if skipped:
-                self._check(len(skipped), samples + len(skipped), skipped[0])
+                self._check_budget(len(skipped), samples + len(skipped), skipped[0])
 
-        source = self._settings.source
-        adopted = self._settings.adopted
+        context, source = self._context, self._context.source
         plan = {name: value for name, value in self._plan.items() if name != "job"}
-        container, fields, metadata = self._settings.container, source.fields, source.metadata
-        made = assemble(place, container, fields, written(), metadata, adopted=adopted, conversion=plan)
-        self._retired = self._journal.retire()
-        return Conversion(made, tuple(skipped))
+        made = assemble(
+            directory,
+            context.container,
+            source.fields,
+            written(),
+            source.metadata,
+            adopted=context.adopted,
+            conversion=plan,
+        )
+        self._retired_journal = self._journal.retire()
+        return WrittenDataset(context.out, made, tuple(skipped))

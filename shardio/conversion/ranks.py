@@ -1,6 +1,7 @@
-"""One conversion by all ranks of a job: each takes its part of the shards, the first one leads.
+"""One conversion by all ranks of a job: each writes a part of the shards, and the first rank leads.
 
-Ranks meet in the journal's folder alone: any launcher will do (`srun`, `torchrun`, `mpirun`), no network is needed.
+Ranks communicate through files in the journal's folder alone, so any launcher will do (`srun`, `torchrun`, `mpirun`),
+and no network is needed.
 """
 
 import json
@@ -26,66 +27,72 @@ _JOB = (
 
 
 def job() -> str:
-    """What the ranks of one job have in common, and those of no other job."""
+    """Return what identifies this job: a text that all of its ranks share, and no other job has."""
     return " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
 
 
 @final
 class RankHeartbeat:
-    """A rank's place in the journal: it tells how far it is, and knows how far the others are.
+    """A rank's file in the journal: it states this rank's progress, and the lock on it that the rank is alive.
 
     Args:
-        journal: of the conversion.
-        world: this rank and how many there are.
+        journal: the conversion's journal.
+        world: this rank and the number of ranks.
     """
 
     def __init__(self, journal: Journal, world: World) -> None:
         self._journal, self._world = journal, world
         self._lock = Lock(self._path(world.rank), f"rank {world.rank} of this job")
-        self.tell(0)
+        self.beat(0)
 
     def _path(self, rank: int) -> Path:
         return self._journal.folder / f"rank-{rank:05d}"
 
-    def tell(self, samples: int, *, over: bool = False, error: str = "") -> None:
-        """This rank has done so many samples, and is at work, over, or has failed."""
+    def beat(self, samples: int, *, over: bool = False, error: str = "") -> None:
+        """State that this rank has done `samples` samples, and whether it has finished its part or failed."""
         self._lock.write(json.dumps({"samples": samples, "over": over, "error": error}))
 
-    def leave(self) -> None:
-        """Lets go of this rank's place."""
+    def release(self) -> None:
+        """Release the lock: this rank states nothing any more."""
         self._lock.release()
 
     def all_over(self) -> bool:
-        """Whether all other ranks have come, and have done their part."""
+        """Whether all other ranks have begun and have finished their parts."""
         for rank in set(range(self._world.size)) - {self._world.rank}:
             try:
                 if not json.loads(self._path(rank).read_bytes())["over"]:
                     return False
-            except (FileNotFoundError, ValueError):  # not there yet, or in the middle of a word
+            except (FileNotFoundError, ValueError):  # not there yet, or half written
                 return False
         return True
 
-    def others(self) -> int:
-        """Samples that the other ranks have done; ShardioError if one has failed or died."""
+    def done_by_others(self) -> int:
+        """Return the number of samples that the other ranks have done.
+
+        Raises ShardioError if one of them has failed or died.
+        """
         total = 0
         for rank in set(range(self._world.size)) - {self._world.rank}:
-            held = is_held(self._path(rank))  # before its word is read: what it wrote before it let go is there then
+            held = is_held(self._path(rank))  # first: once the lock is gone, the file is complete
             try:
-                word = json.loads(self._path(rank).read_bytes())
+                state = json.loads(self._path(rank).read_bytes())
             except FileNotFoundError:  # has not begun
                 continue
-            except ValueError:  # in the middle of a word
-                word = {"samples": 0, "over": False, "error": ""}
-            if word["error"]:
-                raise ShardioError(f"rank {rank}: {word['error']}")
-            if held is False and not word["over"]:
-                raise ShardioError(f"rank {rank} of {self._world.size} died after {word['samples']} samples")
-            total += word["samples"]
+            except ValueError:  # half written
+                state = {"samples": 0, "over": False, "error": ""}
+            if state["error"]:
+                raise ShardioError(f"rank {rank}: {state['error']}")
+            if held is False and not state["over"]:
+                raise ShardioError(f"rank {rank} of {self._world.size} died after {state['samples']} samples")
+            total += state["samples"]
         return total
 
 
 def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) -> None:
-    """Waits until the leader has written this job's plan; ConfigError if it is not what this rank is to do."""
+    """Wait until the first rank has written this job's plan, and join its run.
+
+    Raises ConfigError if the plan differs from `expected`, PipelineStalled if none comes in time.
+    """
     deadline = time.monotonic() + BEGIN_SECONDS
     while (found := journal.plan()) is None or found.get("job") != expected["job"]:
         if time.monotonic() > deadline:
@@ -94,36 +101,47 @@ def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) ->
     journal.run = str(found["run"])
     for key, value in expected.items():
         if found.get(key) != value:
-            told = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
-            desk = RankHeartbeat(journal, world)
-            desk.tell(0, error=told)  # or rank 0 would wait for it
-            desk.leave()
-            raise ConfigError(told)
+            message = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
+            heartbeat = RankHeartbeat(journal, world)
+            heartbeat.beat(0, error=message)  # or rank 0 would wait for this rank
+            heartbeat.release()
+            raise ConfigError(message)
 
 
-def wait_for_others(journal: Journal, desk: RankHeartbeat, shards: int, report: Callable[[int], None]) -> None:
-    """The leader waits until all shards have records; `report` is told what the others have done.
+def wait_for_others(journal: Journal, heartbeat: RankHeartbeat, shards: int, report: Callable[[int], None]) -> None:
+    """Wait, as the first rank, until all shards have records.
 
-    It also waits for ranks that have nothing to do: they must see the plan before it is taken away.
+    This includes ranks that have nothing to do: they must see the plan before it is removed.
+
+    Args:
+        journal: the conversion's journal.
+        heartbeat: this rank's.
+        shards: the number of shards.
+        report: called with the number of samples that the other ranks have done.
+
+    Raises ShardioError if a rank has failed or died, PipelineStalled if no progress is made for long.
     """
     begun = changed = time.monotonic()
     before = (-1, -1)
-    while (state := (len(journal.done()), desk.others()))[0] < shards or not desk.all_over():
+    while (state := (len(journal.done()), heartbeat.done_by_others()))[0] < shards or not heartbeat.all_over():
         if state[0] >= shards and time.monotonic() - begun > BEGIN_SECONDS:
             return
         report(state[1])
         if state != before:
             changed, before = time.monotonic(), state
         if time.monotonic() - changed > STALL_SECONDS:
-            stand = f"{state[0]} of {shards} shards stand"
-            raise PipelineStalled(f"{journal.folder}: {stand}, and no more have come for {STALL_SECONDS:.0f} s")
+            finished = f"{state[0]} of {shards} shards are finished"
+            raise PipelineStalled(f"{journal.folder}: {finished}, with no progress for {STALL_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
 
 
 def wait_for_end(journal: Journal, out: Path) -> manifest.Manifest:
-    """The other ranks wait until the leader has put the dataset in its place; ShardioError if it died before."""
+    """Wait, as another rank, until the first rank has put the dataset in its place; return the manifest.
+
+    Raises ShardioError if the first rank died before.
+    """
     while journal.folder.exists():
         if is_held(journal.folder / "lock") is False and journal.folder.exists():
-            raise ShardioError(f"{out}: rank 0 ended before the dataset was in its place")
+            raise ShardioError(f"{out}: rank 0 ended before it had put the dataset in place")
         time.sleep(POLL_SECONDS)
     return manifest.load(out)

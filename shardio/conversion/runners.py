@@ -1,4 +1,7 @@
-"""Who does the tasks: this process, several, or those of a Dask cluster. It changes nothing but the time it takes."""
+"""Runners carry out tasks: in this process, or in several. Dask's workers are another (`dask_runner`).
+
+The choice of a runner changes nothing but the time that the work takes.
+"""
 
 import threading
 import time
@@ -7,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any, TypeAlias
@@ -16,35 +19,42 @@ from typing import Any, TypeAlias
 from ..errors import ShardioError, SourceError
 from ..system import processes
 from ..system.shared_memory import Shared
-from .work import Advance
+from .tasks import Advance
 
 POLL_SECONDS = 0.1
 THREADS_SECONDS = 2.0
 
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called now and then with a word for the work, the samples that are done, and the samples in all."""
 
-Work: TypeAlias = Callable[[Any, Any, Advance], Any]
-"""`work(settings, task, advance)`: a module's function."""
+
+def silent(what: str, done: int, total: int) -> None:
+    """A `Progress` that reports nothing."""
+
+
+TaskFunction: TypeAlias = Callable[[Any, Any, Advance], Any]
+"""`function(shared, task, advance)` carries out one task; it is defined at the top of a module, to be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told how far the work is.
+class RunnerCallbacks:
+    """What a runner calls while it works, in the thread that started it.
 
     Attributes:
-        report: called now and then with the samples done so far.
-        finished: called with what each task gave; what it raises ends the rest.
+        on_progress: called now and then with the number of samples done so far.
+        on_result: called with the result of each task; an exception that it raises ends the run.
     """
 
-    report: Callable[[int], None]
-    finished: Callable[[Any], None]
+    on_progress: Callable[[int], None]
+    on_result: Callable[[Any], None]
 
 
-Runner: TypeAlias = Callable[[Work, Any, Sequence[Any], Watch], None]
-"""`run(work, settings, tasks, watch)` does all tasks, in any order; the first failure ends the rest."""
+Runner: TypeAlias = Callable[[TaskFunction, Any, Sequence[Any], RunnerCallbacks], None]
+"""`run(function, shared, tasks, callbacks)` carries out all tasks, in any order; the first failure ends the rest."""
 
 
-def here(work: Work, settings: Any, tasks: Sequence[Any], watch: Watch) -> None:
-    """A `Runner`: this process does all."""
+def in_this_process(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
+    """A `Runner` that carries out all tasks in the calling thread."""
     done, reported = 0, time.monotonic()
 
     def advance(count: int) -> None:
@@ -52,74 +62,90 @@ def here(work: Work, settings: Any, tasks: Sequence[Any], watch: Watch) -> None:
         done += count
         if time.monotonic() - reported >= POLL_SECONDS:
             reported = time.monotonic()
-            watch.report(done)
+            callbacks.on_progress(done)
 
     for task in tasks:
-        watch.finished(told(partial(work, settings, task, advance)))
-    watch.report(done)
+        with portable_errors():
+            result = function(shared, task, advance)
+        callbacks.on_result(result)
+    callbacks.on_progress(done)
 
 
 def in_processes(workers: int) -> Runner:
-    """A `Runner`: so many new processes of this machine, which end with this one, however it ends.
+    """Return a `Runner` that starts up to `workers` processes on this machine; they end when this process ends.
 
-    Where threads may use copies of what the tasks share (`settings.threads`), so many threads begin at once: a short
-    job is done before processes would have started; a long one goes on in processes, which do not wait for each other.
+    Where threads may use copies of `shared` (`shared.threads`), as many threads begin at once: a short job is done
+    before processes would have started. A long job goes on in processes, which do not compete for the interpreter.
     """
 
-    def run(work: Work, settings: Any, tasks: Sequence[Any], watch: Watch) -> None:
+    def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
         if workers == 1 or len(tasks) < 2:
-            here(work, settings, tasks, watch)
+            in_this_process(function, shared, tasks, callbacks)
             return
         waiting = deque(tasks)
-        done = _by_threads(work, settings, waiting, watch, workers) if getattr(settings, "threads", False) else 0
+        done = _run_in_threads(function, shared, waiting, callbacks, workers) if _allows_threads(shared) else 0
         if waiting:
-            _by_processes(work, settings, waiting, Watch(lambda n: watch.report(done + n), watch.finished), workers)
+            rest = RunnerCallbacks(lambda n: callbacks.on_progress(done + n), callbacks.on_result)
+            _run_in_processes(function, shared, waiting, rest, workers)
 
     return run
 
 
-def _by_threads(work: Work, settings: Any, waiting: deque[Any], watch: Watch, workers: int) -> int:
-    """Does the tasks that can be begun within some seconds; gives how much was done."""
-    shared = Shared(settings)  # each thread has a copy of its own
+def _allows_threads(shared: Any) -> bool:
+    return bool(getattr(shared, "threads", False))
+
+
+def _run_in_threads(
+    function: TaskFunction, shared: Any, waiting: deque[Any], callbacks: RunnerCallbacks, workers: int
+) -> int:
+    """Carry out the tasks that can begin within `THREADS_SECONDS`; return the number of samples done."""
+    mapped = Shared(shared)  # each thread loads a copy of its own
     deadline = time.monotonic() + THREADS_SECONDS
     counts, stop = [0] * workers, threading.Event()
 
-    def loop(number: int) -> Iterator[Any]:
+    def results(number: int) -> Iterator[Any]:
         def advance(count: int) -> None:
             if stop.is_set():
                 raise _Stopped
             counts[number] += count
 
-        own = shared.load()
+        copy = mapped.load()
         while time.monotonic() < deadline:
             try:
                 task = waiting.popleft()
             except IndexError:
                 return
-            yield told(partial(work, own, task, advance))
+            with portable_errors():
+                result = function(copy, task, advance)
+            yield result
 
     with ThreadPoolExecutor(workers) as pool:
-        loops = [loop(number) for number in range(workers)]
-        pending = {pool.submit(next, each, None): each for each in loops}
+        iterators = [results(number) for number in range(workers)]
+        pending = {pool.submit(next, iterator, None): iterator for iterator in iterators}
         try:
             while pending:
                 finished, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 for future in finished:
-                    each = pending.pop(future)
+                    iterator = pending.pop(future)
                     if (result := future.result()) is not None:
-                        watch.finished(result)
-                        pending[pool.submit(next, each, None)] = each
-                watch.report(sum(counts))
+                        callbacks.on_result(result)
+                        pending[pool.submit(next, iterator, None)] = iterator
+                callbacks.on_progress(sum(counts))
         finally:
             stop.set()
     return sum(counts)
 
 
-def _by_processes(work: Work, settings: Any, waiting: deque[Any], watch: Watch, workers: int) -> None:
+def _run_in_processes(
+    function: TaskFunction, shared: Any, waiting: deque[Any], callbacks: RunnerCallbacks, workers: int
+) -> None:
     counter: Synchronized[int] = processes.CONTEXT.Value("q", 0)
     stop = processes.CONTEXT.Event()
     pool = ProcessPoolExecutor(
-        min(workers, len(waiting)), processes.CONTEXT, initializer=_begin, initargs=(Shared(settings), counter, stop)
+        min(workers, len(waiting)),
+        processes.CONTEXT,
+        initializer=_begin_process,
+        initargs=(Shared(shared), counter, stop),
     )
     pending: set[Future[Any]] = set()
     try:
@@ -127,11 +153,11 @@ def _by_processes(work: Work, settings: Any, waiting: deque[Any], watch: Watch, 
             # A few ahead is enough to keep all processes busy; a million futures would only take memory.
             while waiting and len(pending) < 2 * workers:
                 with processes.deaf_children():  # the first call starts all processes
-                    pending.add(pool.submit(_one, work, waiting.popleft()))
+                    pending.add(pool.submit(_run_task, function, waiting.popleft()))
             finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
-                watch.finished(future.result())
-            watch.report(counter.value)
+                callbacks.on_result(future.result())
+            callbacks.on_progress(counter.value)
     except BrokenProcessPool as error:
         hint = "it may have run out of memory, or a script lacks `if __name__ == '__main__':`"
         raise ShardioError(f"a conversion process died; {hint}") from error
@@ -141,24 +167,24 @@ def _by_processes(work: Work, settings: Any, waiting: deque[Any], watch: Watch, 
 
 
 class _Stopped(Exception):
-    """Raised in a process whose conversion has failed or been interrupted elsewhere."""
+    """Raised in a worker when the conversion has failed or been interrupted elsewhere."""
 
 
 _state: tuple[Any, "Synchronized[int]", Event] | None = None
 
 
-def _begin(shared: Shared, counter: "Synchronized[int]", stop: Event) -> None:
-    """In a new process: keeps what all its tasks share."""
+def _begin_process(mapped: Shared, counter: "Synchronized[int]", stop: Event) -> None:
+    """Load what all tasks share, once per process."""
     global _state
     processes.die_with_parent()
-    _state = (shared.load(), counter, stop)
+    _state = (mapped.load(), counter, stop)
 
 
-def _one(work: Work, task: Any) -> Any:
-    """In a process of the pool: one task."""
+def _run_task(function: TaskFunction, task: Any) -> Any:
+    """Carry out one task in a process of the pool."""
     if _state is None:
-        raise RuntimeError("a task before the process was set up")
-    settings, counter, stop = _state
+        raise RuntimeError("a task came before the process was set up")
+    shared, counter, stop = _state
 
     def advance(count: int) -> None:
         if stop.is_set():
@@ -166,13 +192,18 @@ def _one(work: Work, task: Any) -> Any:
         with counter.get_lock():
             counter.value += count
 
-    return told(partial(work, settings, task, advance))
+    with portable_errors():
+        return function(shared, task, advance)
 
 
-def told(work: Callable[[], Any]) -> Any:
-    """What `work` gives; a source's own exception, which may not survive the way between processes, as SourceError."""
+@contextmanager
+def portable_errors() -> Iterator[None]:
+    """Raise a source's own exceptions as SourceError, with their traceback as text.
+
+    An exception class of the source may not survive pickling, so it could not come back from another process.
+    """
     try:
-        return work()
+        yield
     except (ShardioError, OSError, _Stopped):
         raise
     except Exception as error:  # noqa: BLE001

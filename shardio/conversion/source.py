@@ -1,7 +1,7 @@
-"""Sources: what a converter gives to be stored, and how a converter is found by its name.
+"""Sources: the samples that a converter provides, and how to find a converter by its name.
 
-A converter is a function `(src, **options) -> Source` that an installed distribution offers in the entry-point group
-`shardio.converters`. shardio imports none of them itself, so anyone can add one.
+A converter is a function `(src, **options) -> Source` that an installed distribution registers in the entry-point group
+`shardio.converters`. shardio itself imports none of them, so anyone can add one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ GROUP = "shardio.converters"
 
 
 class Source(Protocol):
-    """Samples by number. It can be pickled: every worker process gets a copy and reads its own part.
+    """Samples by number. A source can be pickled: every worker process gets a copy and reads its own part.
 
-    With an attribute `threads` that is True, threads of one process may use copies of it at once.
+    If it has an attribute `threads` that is True, threads of one process may each use a copy at the same time.
     """
 
     @property
@@ -31,40 +31,40 @@ class Source(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the manifest says of the origin: JSON values, the same for a copy of the data elsewhere."""
+        """The origin of the samples, for the manifest: JSON values, the same for a copy of the data elsewhere."""
 
     def sizes(self) -> NDArray[np.int64]:
-        """About how many bytes each sample takes, `[n]`: shards are cut by it. Cheap: nothing is read for it."""
+        """Return about how many bytes each sample takes, `[n]`. Shards are cut by it. Cheap: it reads no samples."""
 
     def __getitem__(self, index: int) -> Sample:
-        """Sample `index`, 0 to n-1; BadSample names the item and the reason if it cannot be stored, IndexError outside.
+        """Return sample `index`, 0 to n-1. Most calls ask in ascending order; one thread calls at a time.
 
-        Asked for mostly in ascending order, from one thread at a time.
+        Raises BadSample, which names the item and the reason, if it cannot be stored; IndexError outside of the range.
         """
 
 
 @runtime_checkable
 class HasColumns(Protocol):
-    """A source that knows all values of some scalar fields without reading its samples: `where=` then need not."""
+    """A source that knows all values of some scalar fields without reading its samples, which speeds up `where=`."""
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """All values of the scalar field `name`, `[n]`; None where that would cost as much as reading the samples."""
+        """Return all values of the scalar field `name`, `[n]`; None if that costs as much as reading the samples."""
 
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """A source that reads several samples together for less than one by one."""
+    """A source that reads several samples together faster than one by one."""
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """The samples in the order asked for; what is bad comes as the error that `source[number]` raises."""
+        """Yield the samples in the order of `numbers`; a bad one comes as the error that `source[number]` raises."""
 
 
 @runtime_checkable
 class HasRemarks(Protocol):
-    """A source that passed over what may have been meant to be in it.
+    """A source that left out something that may have been meant to be in it.
 
     Attributes:
-        remarks: what it left out, a clause each.
+        remarks: what it left out, a clause for each kind.
     """
 
     remarks: Sequence[str]
@@ -72,12 +72,12 @@ class HasRemarks(Protocol):
 
 @runtime_checkable
 class Adoptable(Source, Protocol):
-    """A source whose files can be read as they lie: see `shardio index`.
+    """A source whose files can be read in place: see `shardio index`.
 
     Attributes:
-        container: what reads them: `tar`, `indexed` or `hdf5`.
-        files: the files, samples in order.
-        starts: the first sample's number of each file, and behind them the number of all, int64 [files + 1].
+        container: the container that reads the files: `tar`, `indexed` or `hdf5`.
+        files: the files, in the order of their samples.
+        starts: the number of each file's first sample, followed by the number of all samples, int64 [files + 1].
     """
 
     container: str
@@ -87,12 +87,12 @@ class Adoptable(Source, Protocol):
 
 @runtime_checkable
 class HasPlaces(Adoptable, Protocol):
-    """An adoptable source whose values stand in its files in one piece each, as shardio stores them."""
+    """An adoptable source whose values are each contiguous in its files, as shardio stores them."""
 
     def places(self, index: int) -> Mapping[str, tuple[int, int]]:
-        """Where the stored bytes of each field of sample `index` are in its file, offset and size, but for scalars.
+        """Return the offset and size, in the file, of the stored bytes of each field of sample `index` but scalars.
 
-        Raises BadSample if a value is not in the file as it would be stored.
+        Raises BadSample if a value is not in the file as shardio would store it.
         """
 
 
@@ -112,12 +112,12 @@ Converter: TypeAlias = Callable[..., Source]
 
 
 def names() -> tuple[str, ...]:
-    """The names of all installed converters, sorted."""
+    """Return the names of all installed converters, sorted."""
     return tuple(sorted({entry.name for entry in entry_points(group=GROUP)}))
 
 
 def find(name: str) -> Converter:
-    """The installed converter called `name`; ConfigError if there is none, or if it cannot be imported."""
+    """Return the installed converter called `name`; raise ConfigError if there is none, or if it cannot be imported."""
     for entry in entry_points(group=GROUP, name=name):
         try:
             return cast(Converter, entry.load())

@@ -1,4 +1,4 @@
-"""What conversion does on the way, as a person types it; plug-ins; the commands that write datasets anew."""
+"""The options of `shardio convert` on the command line, plug-ins, and the commands that rewrite datasets."""
 
 import base64
 import hashlib

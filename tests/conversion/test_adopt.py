@@ -1,4 +1,4 @@
-"""Files that others wrote become a dataset as they lie: `adopt`, and `shardio index`."""
+"""Datasets made of files that others wrote, in place: `adopt`, and `shardio index`."""
 
 import gzip
 import io
@@ -275,7 +275,7 @@ class TestBeside:
         (tmp_path / "out").mkdir()
         (folder / "train-00.tar").rename(tmp_path / "out" / "train-00.tar")
         source = webdataset([tmp_path / "out" / "train-00.tar", folder], key=False)
-        with pytest.raises(ConfigError, match="holds 1 of 3 files: take all of its files, or another OUT"):
+        with pytest.raises(ConfigError, match="holds 1 of 3 files: name all files in it, or another OUT"):
             adopt(source, tmp_path / "out")
 
 
@@ -356,7 +356,7 @@ class TestWhatCannotLie:
         ("array", "told"),
         [
             (np.asfortranarray(np.arange(6, dtype="f4").reshape(2, 3)), "its array is in Fortran's order"),
-            (np.arange(6, dtype=">f4"), "it does not stand in the file as it is stored: convert it"),
+            (np.arange(6, dtype=">f4"), "the file does not hold it as shardio stores it: convert the file"),
         ],
     )
     def test_arrays_in_other_orders(self, array: Any, told: str, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ class TestWhatCannotLie:
         """Folders of images hold no shards."""
         (tmp_path / "in" / "a").mkdir(parents=True)
         (tmp_path / "in" / "a" / "1.png").write_bytes(png())
-        with pytest.raises(SourceError, match=r"ImageFolder has no files that can be read as they lie: convert it"):
+        with pytest.raises(SourceError, match=r"ImageFolder has no files that can be read in place: convert it"):
             adopt(imagefolder(tmp_path / "in"), tmp_path / "out")
 
 
@@ -439,7 +439,7 @@ class TestBadSamples:
         assert verify(dataset, deep=True).problems == ()
 
     def test_a_file_that_changed(self, tmp_path: Path) -> None:
-        """Verification tells; what was unfinished does not go on."""
+        """Verification reports it."""
         source = webdataset(tars(tmp_path / "in"), key=False)
         adopt(source, tmp_path / "out")
         path = tmp_path / "in" / "train-01.tar"
@@ -450,7 +450,7 @@ class TestBadSamples:
         assert any("shard-000001.tar" in problem for problem in verify(shardio.open(tmp_path / "out")).problems)
 
     def test_resumed(self, tmp_path: Path) -> None:
-        """What stands is not done again; a file that is another by then is told."""
+        """Finished shards are kept; a file that has changed in between is an error."""
         source = self.damaged(tmp_path / "in")
         with pytest.raises(BadSample):
             adopt(source, tmp_path / "out")

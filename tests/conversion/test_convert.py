@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.care.verify import verify
-from shardio.conversion import convert, cut
+from shardio.conversion import convert
+from shardio.conversion.planning import cut
 from shardio.errors import BadSample, ConfigError, NotADataset, SourceError
 from shardio_converters.idx import idx
 from shardio_converters.imagefolder import imagefolder

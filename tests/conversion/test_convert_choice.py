@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.care.verify import verify
+from shardio.cli._packing import parse_split
 from shardio.conversion import convert
-from shardio.conversion.choice import parse_split, shuffled, split
-from shardio.conversion.datasets import Datasets
+from shardio.conversion.dataset_source import DatasetSource
 from shardio.conversion.expression import Expression
-from shardio.conversion.matching import matching
 from shardio.conversion.runners import in_processes
+from shardio.conversion.subset import matching, shuffled, split
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.testing import samples as kinds
 from shardio_converters.idx import idx
@@ -183,8 +183,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, container: str) -> None:
     """Any container, through any other, and back: digest and checksums stay."""
-    made = convert(Datasets([dataset]), tmp_path / "one", container=container, shard_size="7KB", workers=2).manifest
-    back = convert(Datasets([tmp_path / "one"]), tmp_path / "two", container="tar", shard_size="20KB").manifest
+    made = convert(
+        DatasetSource([dataset]), tmp_path / "one", container=container, shard_size="7KB", workers=2
+    ).manifest
+    back = convert(DatasetSource([tmp_path / "one"]), tmp_path / "two", container="tar", shard_size="20KB").manifest
     before = shardio.open(dataset)
     assert made.digest == back.digest == before.digest
     assert made.metadata == before.manifest.metadata
@@ -200,7 +202,7 @@ def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, cont
 def test_reshard_in_another_order(dataset: Path, tmp_path: Path) -> None:
     """Samples stand where the numbers say, their checksums with them."""
     numbers = shuffled(np.arange(50), 3)[:30]
-    convert(Datasets([dataset]), tmp_path / "out", container="hdf5", numbers=numbers, shard_size="5KB")
+    convert(DatasetSource([dataset]), tmp_path / "out", container="hdf5", numbers=numbers, shard_size="5KB")
     made = shardio.open(tmp_path / "out")
     assert made.read(range(30), ["label"])["label"].tolist() == numbers.tolist()
     assert verify(made, deep=True).problems == ()
@@ -220,8 +222,8 @@ def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
     data[at + 30] ^= 1
     shard.write_bytes(data)
     with pytest.raises(ShardCorrupt, match=r"sample 23\): checksum [0-9a-f]{16} is not "):
-        convert(Datasets([copy]), tmp_path / "out")
-    result = convert(Datasets([copy]), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
+        convert(DatasetSource([copy]), tmp_path / "out")
+    result = convert(DatasetSource([copy]), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
     assert [bad.number for bad in result.skipped] == [23]
     assert shardio.open(tmp_path / "out").read(range(49), ["label"])["label"].tolist() == [
         n for n in range(50) if n != 23
@@ -230,8 +232,8 @@ def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
 
 def test_merge(dataset: Path, tmp_path: Path) -> None:
     """One dataset after the other, in any container, across the places where they meet."""
-    convert(Datasets([dataset]), tmp_path / "b", container="lmdb", numbers=np.arange(10, 20))
-    merged = Datasets([dataset, tmp_path / "b", dataset])
+    convert(DatasetSource([dataset]), tmp_path / "b", container="lmdb", numbers=np.arange(10, 20))
+    merged = DatasetSource([dataset, tmp_path / "b", dataset])
     convert(merged, tmp_path / "out", container="hdf5", shard_size="30KB", workers=2)
     made = shardio.open(tmp_path / "out")
     assert made.read(range(110), ["label"])["label"].tolist() == [*range(50), *range(10, 20), *range(50)]
@@ -247,12 +249,12 @@ def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"same fields: .*/in has image .* label \(scalar int64\).*label \(scalar int32\)"
     ):
-        Datasets([dataset, tmp_path / "f"])
-    convert(Datasets([dataset]), tmp_path / "c")
+        DatasetSource([dataset, tmp_path / "f"])
+    convert(DatasetSource([dataset]), tmp_path / "c")
     manifest = (tmp_path / "c" / "shardio.json").read_text()
     (tmp_path / "c" / "shardio.json").write_text(manifest.replace('"b"', '"dog"'))
     with pytest.raises(ConfigError, match=r"same classes.*\['a', 'b'\].*\['a', 'dog'\]"):
-        Datasets([dataset, tmp_path / "c"])
+        DatasetSource([dataset, tmp_path / "c"])
 
 
 def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:
@@ -277,6 +279,6 @@ def test_class_folders_of_many_formats_are_kept(tmp_path: Path) -> None:
     """What is not reworked is copied byte for byte."""
     written = class_folders(tmp_path / "src")
     convert(imagefolder(tmp_path / "src"), tmp_path / "a", container="lmdb")
-    convert(Datasets([tmp_path / "a"]), tmp_path / "b", container="tar")
+    convert(DatasetSource([tmp_path / "a"]), tmp_path / "b", container="tar")
     ds = shardio.open(tmp_path / "b")
     assert {ds[n]["key"]: ds[n]["image"] for n in range(len(ds))} == written

@@ -153,7 +153,7 @@ def test_bad_samples_are_told(photos: Path, tmp_path: Path) -> None:
 
 def test_wrong_addresses(photos: Path, tmp_path: Path) -> None:
     """What cannot be is refused before anything is written."""
-    with pytest.raises(ConfigError, match="two ways to share work"):
+    with pytest.raises(ConfigError, match="dask and ranks cannot share the same work"):
         convert(imagefolder(photos), tmp_path / "out", dask="local", world=World(0, 2))
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Conversions that are cut off, go on, share their work, or stand in each other's way."""
+"""Conversions that are interrupted, resumed, shared by ranks, or locked out by each other."""
 
 import json
 import os
@@ -19,7 +19,8 @@ from _cli import unfinished
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion import convert
-from shardio.conversion.journal import Journal, Lock, Record, Skipped
+from shardio.conversion.journal import Journal, Lock, Record
+from shardio.conversion.skipped import Skipped
 from shardio.dataset.shard_writer import WrittenShard
 from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
 from shardio.order.world import World
@@ -103,7 +104,7 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
 
 
 def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:
-    """What ended at a bad sample goes on without it; and not back, for then the sample would have to be there."""
+    """A conversion that ended at a bad sample resumes with skip; but not from skip back to raise."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=41), tmp_path / "out", shard_size="2KB")
     broken = Breaking(photos, at=41)
@@ -132,13 +133,11 @@ def test_a_dataset_that_stands_is_not_another_one(
 ) -> None:
     """Resume takes a finished dataset for what was asked for only if it is."""
     convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
-    with pytest.raises(
-        ConfigError, match=f"the dataset that stands there has {named} .*: give the same source and opt"
-    ):
+    with pytest.raises(ConfigError, match=f"the existing dataset has {named} .*: give the same source and opt"):
         convert(imagefolder(photos), tmp_path / "out", **{"shard_size": "2KB"} | options, resume=True)
     with shardio.create(tmp_path / "other", fields={"label": "int64"}) as writer:
         writer.append({"label": 1})
-    with pytest.raises(ConfigError, match="the dataset that stands there has container None, not 'tar'"):
+    with pytest.raises(ConfigError, match="the existing dataset has container None, not 'tar'"):
         convert(imagefolder(photos), tmp_path / "other", resume=True)
 
 
@@ -200,7 +199,7 @@ def test_another_conversion_does_not_go_on_with_it(
     """What is left of a conversion with other settings is refused, and the message names what differs."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
-    with pytest.raises(ConfigError, match=f"unfinished conversion has {named} "):
+    with pytest.raises(ConfigError, match=f"the unfinished conversion there has {named} "):
         convert(imagefolder(photos), tmp_path / "out", **({"shard_size": "2KB"} | options), resume=True)
     with pytest.raises(ConfigError, match="resume goes on with what is left of an unfinished one, overwrite begins"):
         convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
@@ -235,7 +234,7 @@ def test_an_old_dataset_stays_until_the_new_one_is_whole(photos: Path, tmp_path:
 
 
 def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """The second one is told who is at work; when that one is gone, its lock is, too."""
+    """The second one's error names the process that holds the lock; the lock ends with that process."""
     holder = (
         "import sys, time; from pathlib import Path; from shardio.conversion.journal import Lock\n"
         "lock = Lock(Path(sys.argv[1]), 'a test'); print('held', flush=True); time.sleep(600)"
@@ -248,7 +247,7 @@ def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: 
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(ConfigError, match=f"another conversion is at work here already: process {process.pid} on "):
+        with pytest.raises(ConfigError, match=f"another conversion is already running here: process {process.pid} on "):
             convert(imagefolder(photos), out, shard_size="2KB", **options)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -337,7 +336,7 @@ def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
 
 
 def records(out: Path) -> int:
-    """How many shards of an unfinished conversion stand."""
+    """The number of finished shards of an unfinished conversion."""
     return len(unfinished(out, "*.done"))
 
 
@@ -382,7 +381,7 @@ def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
-    """A rank that outlived its job finds no place in a conversion that has begun anew; one that goes on takes it."""
+    """A rank that outlived its job cannot write to a conversion that started over; it can to one that resumed."""
     (tmp_path / ".converting").mkdir()
     journals = [Journal(tmp_path, "tar") for _ in range(3)]
     record = Record(WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {}), (Skipped(1, "why"),))
@@ -401,7 +400,7 @@ def test_a_lock_is_exclusive(tmp_path: Path) -> None:
     """Within one process, too, a lock is held once."""
     (tmp_path / "a").mkdir()
     first = Lock(tmp_path / "a" / "lock", "a test")
-    with pytest.raises(ConfigError, match=f"a test is at work here already: process {os.getpid()} on"):
+    with pytest.raises(ConfigError, match=f"a test is already running here: process {os.getpid()} on"):
         Lock(tmp_path / "a" / "lock", "a test")
     first.release()
     Lock(tmp_path / "a" / "lock", "a test").release()

@@ -562,10 +562,10 @@ def test_nothing_of_one_file_gets_into_the_next() -> None:
 SAME = """
 import hashlib, sys
 from pathlib import Path
-from shardio.conversion.reencode import Rework
+from shardio.conversion.reencode import ReencodeOptions
 data = Path(sys.argv[1]).read_bytes()
-for rework in (Rework(resize_shorter=50), Rework(recompress="if-needed"), Rework(recompress="always")):
-    print(hashlib.sha256(rework(data)).hexdigest())
+for options in ({"resize_shorter": 50}, {"recompress": "if-needed"}, {"recompress": "always"}):
+    print(hashlib.sha256(ReencodeOptions(**options)(data)).hexdigest())
 """
 
 
@@ -589,7 +589,7 @@ def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
 
 @compiled
 def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And made anew for the next one."""
+    """The decoder's memory is freed after a large image, and allocated again for the next one."""
     data = encode("jpg", photo(200, 150))
     first = ReencodeOptions(resize_shorter=50)(data)
     monkeypatch.setattr(recode, "_LARGE", 100)

@@ -68,7 +68,7 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
 
 
 def test_pixels_shrink_like_images() -> None:
-    """What is made of pixels goes on to what is done with images."""
+    """Images made of pixels are re-encoded as the options say."""
     source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
     assert source.fields["a"] == Field("image")
     assert decoded(source[0]["a"]).shape == (10, 20, 3)
@@ -106,7 +106,7 @@ def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
 def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
     """One that is not there, one without arrays, one that is cast as well."""
     with pytest.raises(
-        ConfigError, match=rf"pixels are fields of arrays that are not cast \(arrays here: a\), got '{name}'"
+        ConfigError, match=rf"pixels takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
     ):
         TransformedSource(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
 
@@ -147,7 +147,7 @@ def test_arrays_of_one_element_become_numbers() -> None:
     ]
     assert made["label"] == 7
     for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
-        with pytest.raises(ConfigError, match="squeeze: fields of arrays of one element, got 'a'; there are"):
+        with pytest.raises(ConfigError, match="squeeze takes fields of arrays of one element, got 'a'; there are"):
             TransformedSource(Samples([{name: value}]), NONE, {}, squeeze=["a"])
 
 

@@ -16,7 +16,7 @@ from _builders import class_folders, jpeg, png
 from _cli import run
 
 from shardio.conversion.source import Source
-from shardio.conversion.work import read
+from shardio.conversion.tasks import read_encoded
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
 from shardio_converters.imagefolder import ImageFolder, imagefolder
@@ -32,7 +32,7 @@ def listing(source: ImageFolder) -> list[tuple[str, int | None]]:
 
 def stored(source: Source, index: int) -> None:
     """Sample `index` as it would be stored, or what is wrong with it."""
-    ((_, encoded),) = read(source, np.array([index]))
+    ((_, encoded),) = read_encoded(source, np.array([index]))
     if isinstance(encoded, DatasetError):
         raise encoded
 

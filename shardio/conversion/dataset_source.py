@@ -1,5 +1,6 @@
-"""Datasets of shardio's own as sources: what they store is copied as it is, and checked on the way."""
+"""shardio's own datasets as a source: stored bytes are copied as they are, and checked on the way."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,29 +22,30 @@ _BLOCK_SAMPLES = 1024
 
 
 @final
-class Datasets:
-    """The samples of some datasets, one after the other, as a `Source`.
+class DatasetSource:
+    """The samples of one or more datasets, one dataset after the other, as a `Source`.
 
     Args:
-        paths: their directories.
+        paths: the datasets' directories.
 
     Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
     """
 
     threads = True
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
         self._paths = [Path(path).absolute() for path in paths]
         self._open()
 
     def _open(self) -> None:
         self._datasets = [open_dataset(path) for path in self._paths]
         first = self._datasets[0]
-        self._fields = _content(first)
+        self._fields = _fields(first)
         for other in self._datasets[1:]:
-            if _content(other) != self._fields:
+            if _fields(other) != self._fields:
                 raise ConfigError(
-                    f"datasets must have the same fields: {first.path} has {_told(first)}, {other.path} {_told(other)}"
+                    f"datasets must have the same fields: "
+                    f"{first.path} has {_describe(first)}, {other.path} {_describe(other)}"
                 )
             if other.manifest.metadata.get("classes") != first.manifest.metadata.get("classes"):
                 classes = [dataset.manifest.metadata.get("classes") for dataset in (first, other)]
@@ -53,25 +55,24 @@ class Datasets:
                 )
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
         shards = [dataset.manifest.shards for dataset in self._datasets]
-        self._shard_ends = np.cumsum(np.concatenate([each.samples for each in shards]))
-        self._means = np.concatenate([each.bytes // np.maximum(1, each.samples) for each in shards])
+        self._shard_ends = np.cumsum(np.concatenate([table.samples for table in shards]))
+        self._means = np.concatenate([table.bytes // np.maximum(1, table.samples) for table in shards])
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """Those of all datasets; the size of images is found anew."""
+        """The datasets' common fields. Images have no shape here: a common one is found anew."""
         return self._fields
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The first dataset's."""
+        """The first dataset's metadata."""
         return self._datasets[0].manifest.metadata
 
     def sizes(self) -> NDArray[np.int64]:
-        """Each shard's mean, int64 [n]."""
+        """Return the mean of its shard for each sample, int64 [n]."""
         return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `source.HasColumns`."""
         if name not in self._fields or self._fields[name].kind != "scalar":
             return None
         return np.concatenate([d.select(np.arange(len(d))).column(name) for d in self._datasets])
@@ -87,7 +88,7 @@ class Datasets:
             raise BadSample(str(error)) from error
 
     def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
-        """See `work.HasEncoded`; read in blocks, and one by one where a block is damaged."""
+        """Yield the stored samples, see `tasks.HasEncoded`; read in blocks, and one by one where a block is damaged."""
         start = 0
         sizes = self._means[np.searchsorted(self._shard_ends, numbers, side="right")]
         while start < len(numbers):
@@ -96,7 +97,7 @@ class Datasets:
             block = numbers[start : start + most] - (int(numbers[start]) - first)
             inside = (block >= 0) & (block < len(dataset))
             count = len(block) if inside.all() else int(np.argmin(inside))
-            yield from _block(dataset, block[:count], self._fields)
+            yield from _read_block(dataset, block[:count], self._fields)
             start += count
 
     def _place(self, index: int) -> tuple[Dataset, int]:
@@ -111,8 +112,10 @@ class Datasets:
         self._open()
 
 
-def _block(dataset: Dataset, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> Iterator[Encoded | DatasetError]:
-    """Some samples of one dataset, checked against their checksums."""
+def _read_block(
+    dataset: Dataset, rows: NDArray[np.int64], fields: Mapping[str, Field]
+) -> Iterator[Encoded | DatasetError]:
+    """Yield samples of one dataset, checked against their checksums."""
     try:
         selection = dataset.select(rows)
         hidden = {CHECKSUM: selection.column(CHECKSUM)}
@@ -125,13 +128,13 @@ def _block(dataset: Dataset, rows: NDArray[np.int64], fields: Mapping[str, Field
             yield error
             return
         for row in rows:
-            yield from _block(dataset, np.array([row]), fields)
+            yield from _read_block(dataset, np.array([row]), fields)
         return
     for place, row in enumerate(rows.tolist()):
         expected = int(hidden[CHECKSUM][place])
         if int(actual[place]) != expected:
-            where = f"{dataset.path / dataset.where(row)}"
-            yield ShardCorrupt(f"{where}: checksum {int(actual[place]):016x} is not {expected:016x}")
+            location = dataset.path / dataset.where(row)
+            yield ShardCorrupt(f"{location}: checksum {int(actual[place]):016x} is not {expected:016x}")
             continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
         sizes = {name: (int(column[place][0]), int(column[place][1])) for name, column in shapes.items()}
@@ -142,13 +145,13 @@ def _bytes(value: Any) -> bytes | memoryview:
     return value if isinstance(value, (bytes, memoryview)) else value.tobytes()
 
 
-def _content(dataset: Dataset) -> dict[str, Field]:
+def _fields(dataset: Dataset) -> dict[str, Field]:
     return {name: replace(f, shape=None) if f.kind == "image" else f for name, f in dataset.fields.items()}
 
 
-def _told(dataset: Dataset) -> str:
-    return ", ".join(f"{name} ({' '.join(map(str, _parts(field)))})" for name, field in dataset.fields.items())
+def _describe(dataset: Dataset) -> str:
+    return ", ".join(f"{name} ({_describe_field(field)})" for name, field in dataset.fields.items())
 
 
-def _parts(field: Field) -> list[Any]:
-    return [part for part in (field.kind, field.dtype, field.kind == "array" and field.shape) if part]
+def _describe_field(field: Field) -> str:
+    return " ".join(str(part) for part in (field.kind, field.dtype, field.kind == "array" and field.shape) if part)

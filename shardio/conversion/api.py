@@ -1,0 +1,283 @@
+"""`shardio.convert`: the Python interface of conversion, which the command line calls as well."""
+
+import inspect
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..dataset.writer import DEFAULT_SHARD_SIZE
+from ..errors import ConfigError, NotADataset, TooManyBad
+from ..format.fields import Field
+from ..format.manifest import Manifest
+from ..order.world import World
+from ..system.types import Indices
+from . import source as sources
+from .dataset_source import DatasetSource
+from .notes import notes
+from .pack import OnError, PackOptions, WrittenDataset, pack
+from .planning import Estimate, ShardOptions, estimate, plan
+from .reencode import Recompress, ReencodeOptions
+from .runners import Progress, silent
+from .skipped import Skipped, write_report
+from .source import Converter, Source
+from .subset import SubsetOptions, choose
+from .tasks import TaskContext
+from .transformed_source import TransformedSource
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+DEFAULT_QUALITY = 92
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The result of a conversion.
+
+    Attributes:
+        datasets: the dataset of each split by its name; without `split` there is one, named `""`. Empty after
+            `dry_run`.
+        estimates: after `dry_run`, what would be written for each split, named in the same way.
+        fields: the fields as they are stored.
+        notes: what the source left out, and options that its fields may need.
+    """
+
+    datasets: Mapping[str, WrittenDataset]
+    fields: Mapping[str, Field]
+    notes: tuple[str, ...] = ()
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The dataset's directory. Raises ConfigError unless exactly one dataset was written."""
+        return self._only_dataset().path
+
+    @property
+    def manifest(self) -> Manifest:
+        """The dataset's manifest. Raises ConfigError unless exactly one dataset was written."""
+        return self._only_dataset().manifest
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The bad samples that were left out of all datasets; on the first rank only."""
+        return tuple(sample for dataset in self.datasets.values() for sample in dataset.skipped)
+
+    def _only_dataset(self) -> WrittenDataset:
+        if len(self.datasets) != 1:
+            names = ", ".join(self.datasets) or "none, as dry_run writes nothing"
+            raise ConfigError(f"this conversion did not write exactly one dataset: see its `datasets` ({names})")
+        (dataset,) = self.datasets.values()
+        return dataset
+
+
+def convert(
+    source: Any,
+    out: PathLike,
+    *,
+    converter: str | Converter | None = None,
+    converter_options: Mapping[str, Any] | None = None,
+    container: str = "tar",
+    shard_size: int | str = DEFAULT_SHARD_SIZE,
+    numbers: Indices | None = None,
+    where: str | None = None,
+    shuffle: int | None = None,
+    limit: int | None = None,
+    split: Mapping[str, float] | None = None,
+    resize_shorter: int | None = None,
+    max_pixels: int | None = None,
+    quality: int | None = None,
+    recompress: Recompress = "never",
+    dtype: str | Mapping[str, str] | None = None,
+    pixels: str | Collection[str] = (),
+    squeeze: str | Collection[str] = (),
+    workers: int | None = 1,
+    dask: str | None = None,
+    world: World | None = None,
+    on_error: OnError = "raise",
+    max_bad: float = 0.01,
+    report: PathLike | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    **container_options: Any,
+) -> Conversion:
+    """Pack samples into a dataset at `out`, or into several.
+
+    The same source and options give the same bytes, whatever `workers`, `dask` and `world` are.
+
+    Args:
+        source: one of
+
+            - a path, URL or object that `converter` reads, such as a folder or a `torch.utils.data.Dataset`;
+            - without `converter`, the directory of a shardio dataset, to write it anew in other shards, or a list of
+              such directories, to merge datasets that have the same fields and classes;
+            - a `shardio.source.Source`.
+        out: the dataset's directory: empty, or not there yet. With `split` it holds a directory for each split.
+        converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
+            or a converter itself: `(source, **options) -> Source`.
+        converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
+        container: `"tar"`, `"hdf5"` or `"lmdb"`.
+        shard_size: a shard ends once its samples take about this much: bytes, or text such as `"64MB"`.
+        numbers: which samples to take, int64 [n], in this order; all without it. The four arguments below choose
+            among them.
+        where: take only samples for which this condition on scalar fields holds, such as
+            `"label < 10 and not hidden"`.
+        shuffle: store the samples in a random order of this seed.
+        limit: take at most this many samples, the first ones in their order.
+        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}`. The seed is that of
+            `shuffle`, or 0.
+        resize_shorter: shrink images whose shorter side has more pixels than this.
+        max_pixels: shrink images that have more pixels than this.
+        quality: of JPEGs that are encoded anew, 1 to 100; 92 without it.
+        recompress: which images to encode anew: `"never"` any but those that shrink; `"if-needed"` also JPEGs that
+            hardware decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
+        dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
+            stands for all arrays that are not named.
+        pixels: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as PNG images.
+        squeeze: fields of arrays of one element, [n, 1] in all, to store as numbers without a shape.
+        workers: the number of processes; 1 works in this process, None takes one per core of this process's share
+            of the machine.
+        dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
+            for `workers` Dask processes on this machine.
+        world: this process among those that all call this function with the same arguments and write a part each,
+            such as `World.detect()`; without it, this process works alone.
+        on_error: `"raise"` ends at the first bad sample; `"skip"` leaves bad samples out.
+        max_bad: with `on_error="skip"`, how many samples may be bad: a count, or below 1 a share of all.
+        report: with `on_error="skip"`, a file to name the samples in that were left out, a JSON object per line.
+        resume: go on with what an interrupted conversion of the same source and options left at `out`. Shards that
+            are finished are checked and kept; so is a finished dataset.
+        overwrite: replace the dataset at `out`, which stays in place until the new one is whole.
+        dry_run: write nothing; return estimates of what would be written.
+        progress: called now and then with a word for the work, the samples done, and the samples in all.
+        container_options: options of the container's own: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
+
+    Returns:
+        The datasets with their manifests and the samples that were left out, or the estimates of a dry run. On ranks
+        other than the first, nothing is known of samples that were left out.
+
+    Raises:
+        ConfigError: for an argument that breaks a rule, and if another conversion is running at `out`.
+        SourceError: for a source that cannot be read or holds no samples.
+        BadSample: for the first bad sample, with `on_error="raise"`.
+        TooManyBad: if more samples are bad than `max_bad` allows.
+        OSError: if the output cannot be written.
+
+    An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
+    """
+    if report is not None and on_error == "raise":
+        raise ConfigError("report goes with on_error='skip'")
+    if quality is not None and not (resize_shorter or max_pixels or recompress != "never"):
+        raise ConfigError("quality goes with resize_shorter, max_pixels or recompress")
+    world = world or World()
+    count = max(1, len(os.sched_getaffinity(0)) // world.local_size) if workers is None else workers
+    job = PackOptions(count, dask, world, on_error, max_bad, resume, overwrite, progress or silent)
+    shards = ShardOptions(container, shard_size, container_options)
+    subset = SubsetOptions(numbers, where, shuffle, limit, split)
+    images = ReencodeOptions(resize_shorter, max_pixels, DEFAULT_QUALITY if quality is None else quality, recompress)
+    samples = _source(source, converter, converter_options)
+    pixel_fields, squeezed_fields = _names(pixels), _names(squeeze)
+    found_notes = notes(samples, pixel_fields, squeezed_fields)
+    samples = _transformed(samples, images, _dtypes(dtype), pixel_fields, squeezed_fields)
+    if dry_run:
+        splits = choose(samples, subset, job.runner(), job.progress)
+        estimates = {name: estimate(samples, chosen, shards) for name, chosen in splits.items()}
+        return Conversion({}, samples.fields, found_notes, estimates)
+    skip_report = None if report is None or world.rank else Path(report)
+    if skip_report is not None:
+        skip_report.open("a").close()  # fails now rather than after the work
+    datasets = {}
+    try:
+        for name, chosen in choose(samples, subset, job.runner(), job.progress).items():
+            datasets[name] = _write(samples, Path(out) / name, chosen, shards, _of_split(job, name))
+    except TooManyBad as error:
+        if skip_report is not None:
+            write_report(skip_report, [("", sample) for sample in error.skipped])
+        raise
+    if skip_report is not None:
+        write_report(skip_report, [(name, sample) for name, made in datasets.items() for sample in made.skipped])
+    return Conversion(datasets, samples.fields, found_notes)
+
+
+def _write(
+    source: Source, out: Path, numbers: Indices | None, shards: ShardOptions, options: PackOptions
+) -> WrittenDataset:
+    context = TaskContext(
+        source,
+        out.absolute(),
+        shards.container,
+        container_options=shards.container_options,
+        skip=options.on_error == "skip",
+    )
+    tasks, written_plan = plan(context, numbers, shards)
+    return pack(context, tasks, written_plan, options)
+
+
+def _of_split(options: PackOptions, name: str) -> PackOptions:
+    """Return options whose progress names the split."""
+    if not name:
+        return options
+    return replace(options, progress=lambda what, done, total: options.progress(f"{what} {name}", done, total))
+
+
+def _source(source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None) -> Source:
+    """Return the `Source` that the first arguments of `convert` describe."""
+    if converter is not None:
+        return _converted(source, converter, options or {})
+    if options:
+        raise ConfigError(f"converter_options go with a converter, got {dict(options)}")
+    if isinstance(source, (str, os.PathLike)):
+        return _datasets([source])
+    if isinstance(source, (list, tuple)):
+        return _datasets(source)
+    if not all(hasattr(source, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
+        raise ConfigError(
+            "source must be a path, a list of datasets' paths or a shardio.source.Source, or go with converter=NAME; "
+            f"got {type(source).__name__}"
+        )
+    found: Source = source
+    return found
+
+
+def _datasets(paths: Sequence[PathLike]) -> Source:
+    if not paths:
+        raise ConfigError("source must name at least one dataset, got an empty list")
+    try:
+        return DatasetSource(paths)
+    except NotADataset as error:
+        raise NotADataset(f"{error} (for other data name its converter, such as converter='imagefolder')") from error
+
+
+def _converted(source: Any, converter: str | Converter, options: Mapping[str, Any]) -> Source:
+    function = sources.find(converter) if isinstance(converter, str) else converter
+    parameters = list(inspect.signature(function).parameters.values())
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    unknown = [name for name in options if name not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)
+        has = f"the options {', '.join(known)}" if known else "no options"
+        raise ConfigError(f"converter {name!r} has {has}, got {', '.join(unknown)}")
+    return function(source, **options)
+
+
+def _transformed(
+    source: Source,
+    images: ReencodeOptions,
+    dtypes: Mapping[str, str],
+    pixels: Collection[str],
+    squeeze: Collection[str],
+) -> Source:
+    if images.idle and not (dtypes or pixels or squeeze):
+        return source
+    return TransformedSource(source, images, dtypes, pixels, squeeze)
+
+
+def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:
+    if dtype is None:
+        return {}
+    return {"": dtype} if isinstance(dtype, str) else dtype
+
+
+def _names(names: str | Collection[str]) -> Collection[str]:
+    return [names] if isinstance(names, str) else names

@@ -1,0 +1,47 @@
+"""Notes on a source before it is converted: what it leaves out, and options that its fields may need."""
+
+import math
+from collections.abc import Callable, Collection
+
+from ..format.fields import Field, describe
+from .source import HasRemarks, Source
+
+_SMALLEST_SIDE = 16
+"""Arrays with a shorter side hardly hold pixels."""
+
+
+def _as_keyword(option: str, field: str) -> str:
+    return f"{option}=[{field!r}]"
+
+
+def notes(
+    source: Source,
+    pixels: Collection[str],
+    squeeze: Collection[str],
+    spell: Callable[[str, str], str] = _as_keyword,
+) -> tuple[str, ...]:
+    """Return the source's own remarks, and a hint for each field that looks like something else than it is stored as.
+
+    Args:
+        source: what is to be converted.
+        pixels, squeeze: the fields that these options of the conversion name already.
+        spell: how the reader would write an option for a field, given both names.
+    """
+    found = list(source.remarks) if isinstance(source, HasRemarks) else []
+    for name, field in source.fields.items():
+        single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
+        if name == "label" and single and name not in squeeze:
+            hint = f"{spell('squeeze', name)} makes numbers of it, which training takes"
+            found.append(f"field 'label' is {describe(field)}; {hint}")
+        if name not in pixels and _looks_like_pixels(field):
+            hint = f"if these are pixels, {spell('pixels', name)} makes images of them"
+            found.append(f"field {name!r} is {describe(field)}; {hint}")
+    return tuple(found)
+
+
+def _looks_like_pixels(field: Field) -> bool:
+    """Whether a field holds uint8 arrays [h, w], [h, w, 1 or 3] or [1 or 3, h, w] of 16 pixels a side or more."""
+    shape = field.shape or ()
+    sides = shape[1:] if len(shape) == 3 and shape[0] in (1, 3) else shape[:2]
+    channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
+    return field.kind == "array" and field.dtype == "uint8" and channels and min(sides) >= _SMALLEST_SIDE

@@ -1,0 +1,205 @@
+"""Tasks: one shard each, whose samples are read, checked and written, in any process."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
+from ..errors import BadSample, DatasetError
+from ..system.types import Indices, Sample
+from .journal import Journal, Record
+from .skipped import Skipped
+from .source import HasBlocks, Source
+
+Advance: TypeAlias = Callable[[int], None]
+"""Called with a number of samples that are done."""
+
+BLOCK_SAMPLES = 256
+"""The number of samples that are read together, and that one task of `where=` looks at."""
+
+NO_SHARD = WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {})
+"""Stands for a shard whose samples were all left out: there is no file."""
+
+
+@runtime_checkable
+class HasEncoded(Protocol):
+    """A source whose samples are stored bytes already: a dataset of shardio's own."""
+
+    def encoded(self, numbers: Indices) -> Iterator[Encoded | DatasetError]:
+        """Yield the samples in the order of `numbers`; a damaged one comes as the error that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """What all shard tasks of one conversion share.
+
+    Attributes:
+        source: the samples, or the files to adopt.
+        out: the dataset's directory.
+        container: the shards' container.
+        container_options: the container's own options.
+        skip: whether to leave bad samples out.
+        write_shard: `write_shard(context, task, journal, advance)` writes a shard that does not exist yet; a function
+            at the top of a module, to be pickled. None for `write_samples`.
+        doing: a word for the work, for progress.
+        knows_samples: whether the tasks' counts are samples.
+        adopted: whether the shards are files that others wrote.
+        beside: whether those files are in `out` already.
+        run: the run of the journal that the tasks belong to.
+    """
+
+    source: Any
+    out: Path
+    container: str
+    container_options: Mapping[str, Any] = field(default_factory=dict)
+    skip: bool = False
+    write_shard: "Callable[[TaskContext, Any, Journal, Advance], Record] | None" = None
+    doing: str = "writing"
+    knows_samples: bool = True
+    adopted: bool = False
+    beside: bool = False
+    run: str = ""
+
+    @property
+    def threads(self) -> bool:
+        """Whether threads of one process may each use a copy of the context."""
+        return bool(getattr(self.source, "threads", False))
+
+
+class ShardTask(Protocol):
+    """The task for one shard."""
+
+    @property
+    def number(self) -> int:
+        """The shard's number."""
+
+    @property
+    def count(self) -> int:
+        """The task's part of the whole work, in samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """A shard to be written from a source's samples.
+
+    Attributes:
+        number: the shard's number.
+        first: the index of its first sample in the dataset.
+        samples: its samples' numbers in the source.
+    """
+
+    number: int
+    first: int
+    samples: range | NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of a shard task.
+
+    Attributes:
+        number: the shard's number.
+        count: the samples that were worked on.
+        skipped: how many of them were left out.
+        first_skipped: the first of those.
+    """
+
+    number: int
+    count: int
+    skipped: int
+    first_skipped: Skipped | None
+
+
+def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskResult:
+    """Write a shard and its record, unless both exist and are whole.
+
+    Raises BadSample unless bad samples are skipped, and OSError. An unfinished shard is removed.
+    """
+    journal = Journal(context.out, context.container, context.run)
+    record = journal.read(task.number)
+    if record is not None and record.skipped and not context.skip:
+        raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
+    if record is None or not journal.is_whole(record):
+        record = (context.write_shard or write_samples)(context, task, journal, advance)
+        journal.write(task.number, record)
+    else:
+        advance(task.count)
+    skipped = record.skipped
+    return TaskResult(task.number, task.count, len(skipped), skipped[0] if skipped else None)
+
+
+def write_samples(context: TaskContext, task: WriteTask, journal: Journal, advance: Advance) -> Record:
+    """Write a shard of the source's samples; return its record."""
+    fields = context.source.fields
+    writer = ShardWriter(journal.shards, context.container, fields, task.number, task.first, context.container_options)
+    skipped: list[Skipped] = []
+    try:
+        for number, encoded in _in_order(context.source, task.samples):
+            if isinstance(encoded, Encoded):
+                writer.add(encoded)
+            elif context.skip:
+                skipped.append(Skipped(number, str(encoded)))
+            else:
+                raise encoded
+            advance(1)
+        shard = writer.finish() if writer.samples else NO_SHARD
+        return Record(shard, tuple(skipped))
+    finally:
+        writer.discard()  # finds nothing to remove once the shard is in its place
+
+
+def _in_order(source: Source, numbers: range | NDArray[np.int64]) -> Iterator[tuple[int, Encoded | DatasetError]]:
+    """Yield a shard's samples in the order of `numbers`; they are read in ascending order, which is faster."""
+    order = np.asarray(numbers)
+    if (np.diff(order) > 0).all():
+        yield from read_encoded(source, order)
+        return
+    places = np.argsort(order, kind="stable")
+    found: list[Any] = [None] * len(order)  # the samples of one shard
+    for place, sample in zip(places.tolist(), read_encoded(source, order[places]), strict=True):
+        found[place] = sample
+    yield from found
+
+
+def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encoded | DatasetError]]:
+    """Yield each sample's number and the sample as it is stored; a bad sample comes as the error that says so."""
+    if isinstance(source, HasEncoded):
+        yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
+        return
+    fields = source.fields
+    samples = _in_blocks(source, numbers) if isinstance(source, HasBlocks) else _one_by_one(source, numbers)
+    for number, sample in zip(numbers.tolist(), samples, strict=True):
+        if isinstance(sample, BadSample):
+            yield number, sample
+            continue
+        try:
+            yield number, encode(sample, fields)
+        except BadSample as error:
+            yield number, BadSample(f"{_name(number, sample)}: {error}")
+
+
+def _in_blocks(source: HasBlocks, numbers: Indices) -> Iterator[Sample | BadSample]:
+    for start in range(0, len(numbers), BLOCK_SAMPLES):
+        yield from source.block(numbers[start : start + BLOCK_SAMPLES])
+
+
+def _one_by_one(source: Source, numbers: Indices) -> Iterator[Sample | BadSample]:
+    for number in numbers.tolist():
+        try:
+            sample: Sample | BadSample = source[number]
+        except BadSample as error:
+            sample = error
+        yield sample
+
+
+def _name(number: int, sample: Sample) -> str:
+    key = sample.get("key")
+    return f"sample {number} of the source" + (f" (key {key})" if isinstance(key, str) else "")

@@ -1,0 +1,273 @@
+"""`shardio.convert` as Python code calls it: every keyword, the same bytes as the command line's, errors in words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.testing
+from _builders import jpeg
+
+import shardio
+from shardio.cli import app
+from shardio.conversion import Estimate
+from shardio.errors import BadSample, ConfigError, NotADataset, TooManyBad
+from shardio.format import images
+from shardio_converters.imagefolder import imagefolder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 images of three classes: large and small, baseline and progressive."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(30):
+        path = root / f"class {number % 3}" / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        side = 120 if number % 2 else 30
+        path.write_bytes(jpeg(side, side * 2, seed=number, progressive=number % 5 == 0))
+    return root
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An .npz of 40 samples: grey pixels, numbers, labels [n, 1]."""
+    path = tmp_path_factory.mktemp("arrays") / "in.npz"
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 255, (40, 20, 24), np.uint8)
+    np.savez(path, image=pixels, x=random.random((40, 6)), label=np.arange(40).reshape(40, 1))
+    return path
+
+
+@pytest.fixture(scope="module")
+def damaged(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images and two files that are none."""
+    root = tmp_path_factory.mktemp("damaged")
+    for path in sorted(photos.rglob("*.jpg")):
+        (root / path.parent.name).mkdir(exist_ok=True)
+        (root / path.parent.name / path.name).write_bytes(path.read_bytes())
+    for number in range(2):
+        (root / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
+    return root
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """All files below a folder by their paths."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def command(*arguments: object) -> str:
+    """The standard output of a command that ends well."""
+    result = typer.testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
+    "containers": (
+        "imagefolder",
+        ["--to", "hdf5", "--shard-size", "9KB", "--workers", "2"],
+        {"container": "hdf5", "shard_size": "9KB", "workers": 2},
+    ),
+    "subset": (
+        "imagefolder",
+        ["--where", "label in (0, 2)", "--shuffle", "3", "--limit", "17"],
+        {"where": "label in (0, 2)", "shuffle": 3, "limit": 17},
+    ),
+    "split": (
+        "imagefolder",
+        ["--split", "train=0.75,val=0.25", "--shuffle", "5"],
+        {"split": {"train": 0.75, "val": 0.25}, "shuffle": 5},
+    ),
+    "images": (
+        "imagefolder",
+        ["--resize-shorter", "60", "--max-pixels", "5000", "--quality", "70", "--recompress", "if-needed"],
+        {"resize_shorter": 60, "max_pixels": 5000, "quality": 70, "recompress": "if-needed"},
+    ),
+    "arrays": (
+        "numpy",
+        ["--pixels", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
+        {"pixels": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
+    ),
+    "compression": (
+        "numpy",
+        ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label"],
+        {"container": "hdf5", "compression": "gzip", "converter_options": {"fields": "x,label"}},
+    ),
+    "no compression": (
+        "numpy",
+        ["--to", "hdf5", "--compress", "none"],
+        {"container": "hdf5", "compression": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_command_line_gives_the_same_bytes(photos: Path, arrays: Path, tmp_path: Path, case: str) -> None:
+    """Keywords in Python, options as text: the same files in the same places."""
+    converter, options, keywords = SAME[case]
+    source = {"imagefolder": photos, "numpy": arrays}[converter]
+    shardio.convert(source, tmp_path / "python", converter=converter, **keywords)
+    command("convert", converter, source, tmp_path / "command", *options)
+    assert files(tmp_path / "python") == files(tmp_path / "command")
+    assert files(tmp_path / "python")
+
+
+def test_datasets_are_written_anew_and_merged(photos: Path, tmp_path: Path) -> None:
+    """A dataset's path is a source; so is a list of paths."""
+    first = shardio.convert(photos, tmp_path / "a", converter="imagefolder", limit=10)
+    again = shardio.convert(first.path, tmp_path / "b", container="lmdb", shard_size="5KB")
+    assert again.manifest.digest == first.manifest.digest
+    shardio.convert([tmp_path / "a", str(tmp_path / "b")], tmp_path / "c", container="hdf5")
+    command("merge", tmp_path / "a", tmp_path / "b", tmp_path / "d", "--to", "hdf5")
+    assert files(tmp_path / "c") == files(tmp_path / "d")
+    assert len(shardio.open(tmp_path / "c")) == 20
+
+
+def test_a_converter_is_a_function_too(photos: Path, tmp_path: Path) -> None:
+    """A converter by its name, the function itself, and the source that it gives are the same."""
+    options = {"extensions": ["jpg"]}
+    shardio.convert(photos, tmp_path / "a", converter="imagefolder", converter_options=options)
+    shardio.convert(photos, tmp_path / "b", converter=imagefolder, converter_options=options)
+    shardio.convert(imagefolder(photos, extensions=["jpg"]), tmp_path / "c")
+    assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
+
+
+def test_an_object_goes_to_its_converter(tmp_path: Path) -> None:
+    """A torch Dataset in memory, by the converter's name."""
+    import torch
+
+    pairs = torch.utils.data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
+    made = shardio.convert(pairs, tmp_path / "out", converter="torch", converter_options={"names": "x,label"})
+    assert shardio.open(made.path)[3]["label"] == 3
+
+
+def test_a_split_gives_a_dataset_each(photos: Path, tmp_path: Path) -> None:
+    """By name, each with its path and manifest; what belongs to one dataset is refused for several."""
+    shares = {"train": 0.8, "val": 0.2}
+    made = shardio.convert(photos, tmp_path / "out", converter="imagefolder", split=shares, limit=20)
+    assert {name: part.manifest.samples for name, part in made.datasets.items()} == {"train": 16, "val": 4}
+    assert [len(shardio.open(part.path)) for part in made.datasets.values()] == [16, 4]
+    assert made.datasets["val"].path == tmp_path / "out" / "val"
+    with pytest.raises(ConfigError, match=r"see its `datasets` \(train, val\)"):
+        _ = made.manifest
+
+
+def test_numbers_are_chosen_among(photos: Path, tmp_path: Path) -> None:
+    """`where` and `limit` keep the order of `numbers`."""
+    labels = shardio.convert(photos, tmp_path / "all", converter="imagefolder").path
+    numbers = np.array([29, 3, 17, 0, 12, 25])
+    made = shardio.convert(labels, tmp_path / "out", numbers=numbers, where="label >= 1", limit=2)
+    stored = shardio.open(labels)
+    assert [stored[29]["key"], stored[17]["key"]] == [shardio.open(made.path)[n]["key"] for n in range(2)]
+
+
+def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
+    """What would be written, by split, and the fields as they would be stored. Nothing is there afterwards."""
+    options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.5, "b": 0.25}, "pixels": "image"}
+    report = tmp_path / "skipped.jsonl"
+    outlook = shardio.convert(arrays, tmp_path / "out", dry_run=True, report=report, on_error="skip", **options)
+    assert {name: estimate.samples for name, estimate in outlook.estimates.items()} == {"a": 20, "b": 10}
+    assert all(isinstance(estimate, Estimate) and estimate.bytes > 0 for estimate in outlook.estimates.values())
+    assert outlook.fields["image"].kind == "image"
+    assert (outlook.datasets, outlook.skipped, list(tmp_path.iterdir())) == ({}, (), [])
+    with pytest.raises(ConfigError, match="dry_run writes nothing"):
+        _ = outlook.path
+    made = shardio.convert(arrays, tmp_path / "out", **options)
+    assert {n: len(part.manifest.shards) for n, part in made.datasets.items()} == {
+        name: estimate.shards for name, estimate in outlook.estimates.items()
+    }
+
+
+def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
+    """What looks like pixels or labels is noted, unless the options name it."""
+    made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
+    assert made.notes == (
+        "field 'image' is array, uint8, [20, 24]; if these are pixels, pixels=['image'] makes images of them",
+        "field 'label' is array, int64, [1]; squeeze=['label'] makes numbers of it, which training takes",
+    )
+    made = shardio.convert(
+        arrays, tmp_path / "two", converter="numpy", pixels="image", squeeze="label", dtype="float32"
+    )
+    assert made.notes == ()
+    assert {name: field.dtype for name, field in made.fields.items() if name != "image"} == {
+        "x": "float32",
+        "label": "int64",
+    }
+    assert images.probe(shardio.open(made.path)[7]["image"]).format == "png"
+
+
+def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> None:
+    """The result and the report name them, the report with the split; over the budget it is written too."""
+    report = tmp_path / "skipped.jsonl"
+    options: dict[str, Any] = {"converter": "imagefolder", "on_error": "skip", "report": report}
+    with pytest.raises(BadSample, match=r"0 bad\.jpg"):
+        shardio.convert(damaged, tmp_path / "out", converter="imagefolder")
+    with pytest.raises(TooManyBad, match="max_bad=0 allows 0") as caught:
+        shardio.convert(damaged, tmp_path / "none", max_bad=0, **options)
+    assert len(caught.value.skipped) == len(report.read_text().splitlines()) == 2
+    made = shardio.convert(damaged, tmp_path / "out", max_bad=2, resume=True, split={"all": 1.0}, **options)
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(line["split"], line["number"], line["reason"]) for line in lines] == [
+        ("all", sample.number, sample.reason) for sample in made.skipped
+    ]
+    assert made.datasets["all"].manifest.samples == 30
+
+
+def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
+    """A finished dataset stays with `resume`, is replaced with `overwrite`; progress names the split."""
+    told: list[tuple[str, int, int]] = []
+    options: dict[str, Any] = {"converter": "imagefolder", "split": {"a": 0.5, "b": 0.5}, "workers": None}
+    made = shardio.convert(photos, tmp_path / "out", progress=lambda *args: told.append(args), **options)
+    assert {what for what, done, total in told if done == total} == {"writing a", "writing b"}
+    stamp = (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns
+    again = shardio.convert(photos, tmp_path / "out", resume=True, **options)
+    assert again.datasets["b"].manifest.digest == made.datasets["b"].manifest.digest
+    assert (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns == stamp
+    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset there"):
+        shardio.convert(photos, tmp_path / "out", **options)
+    made = shardio.convert(photos, tmp_path / "out", overwrite=True, shuffle=1, **options)
+    assert made.datasets["a"].manifest.digest != again.datasets["a"].manifest.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quality": 90}, "quality goes with resize_shorter, max_pixels or recompress"),
+        ({"report": "bad.jsonl"}, "report goes with on_error='skip'"),
+        ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"split": {}}, "split must name at least one dataset"),
+        ({"split": {"a": 1.5}}, "share must be above 0 and at most 1, got a=1.5"),
+        ({"split": {"../a": 0.5}}, r"letters, digits, '-' and '_', got '\.\./a'"),
+        ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: of 1 samples none are left for a"),
+        ({"where": "image < 1"}, r"a condition is on scalar fields \(label\), got 'image'"),
+        ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), they are 0 to 30"),
+        ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
+        ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
+        ({"pixels": "label"}, r"pixels takes fields of arrays .* got 'label'"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"shufle": 1}, "container 'tar' has no options, got shufle"),
+        ({"converter": "imagefolders"}, "no converter is called 'imagefolders'; installed: .*imagefolder"),
+        (
+            {"converter_options": {"suffixes": "jpg"}},
+            "converter 'imagefolder' has the options extensions, got suffixes",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(photos: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """In the words of Python, before anything is written."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.convert(photos, tmp_path / "out", **{"converter": "imagefolder"} | options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_source_is_refused(photos: Path, tmp_path: Path) -> None:
+    """A folder without a manifest needs a converter's name; other objects too."""
+    with pytest.raises(NotADataset, match="name its converter, such as converter='imagefolder'"):
+        shardio.convert(photos, tmp_path / "out")
+    with pytest.raises(ConfigError, match="go with converter=NAME; got int"):
+        shardio.convert(3, tmp_path / "out")
+    with pytest.raises(ConfigError, match="at least one dataset, got an empty list"):
+        shardio.convert([], tmp_path / "out")
+    with pytest.raises(ConfigError, match="converter_options go with a converter"):
+        shardio.convert(imagefolder(photos), tmp_path / "out", converter_options={"extensions": "jpg"})
