@@ -113,7 +113,7 @@ def verify(
         digest = checksums.Digest(source.fields)
         found: list[Problem] = []
         samples = 0
-        results = in_order(partial(_examine, source, most), _tasks(source, deep), threads(workers))
+        results = in_order(partial(_run_check, source, most), _checks(source, deep), threads(workers))
         for shard, shard_results in groupby(results, lambda findings: findings.shard):
             examined = []
             for findings in shard_results:
@@ -129,13 +129,13 @@ def verify(
         return Verification(len(shards), samples, tuple(found))
 
 
-Task: TypeAlias = tuple[int, Indices | None]
+Check: TypeAlias = tuple[int, Indices | None]
 """A shard by its number, and samples of it to read; None to compare its files with the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The result of one task.
+    """The result of one check.
 
     Attributes:
         shard: the number of the shard.
@@ -152,7 +152,7 @@ class Findings:
     checksums: NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
 
 
-def _tasks(dataset: Dataset, deep: bool) -> Iterator[Task]:
+def _checks(dataset: Dataset, deep: bool) -> Iterator[Check]:
     for shard, (start, stop) in enumerate(pairwise(dataset.manifest.shards.starts.tolist())):
         yield shard, None
         if deep:
@@ -161,7 +161,7 @@ def _tasks(dataset: Dataset, deep: bool) -> Iterator[Task]:
 
 
 def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem]:
-    """Return the problems of one shard from the results of its tasks, at most `most` bad samples among them."""
+    """Return the problems of one shard from the results of its checks, at most `most` bad samples among them."""
     errors = dict.fromkeys(error for findings in results for error in findings.errors)  # blocks may repeat an error
     bad = [problem for findings in results for problem in findings.bad]
     unlisted = sum(findings.unlisted for findings in results) + len(bad[most:])
@@ -169,15 +169,15 @@ def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem
     return [Problem(name, error) for error in errors] + bad[:most] + rest
 
 
-def _examine(dataset: Dataset, most: int, task: Task) -> Findings:
-    shard, indices = task
+def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
+    shard, indices = check
     name = dataset.manifest.shards.names[shard]
     files = containers.get(dataset.manifest.container).files(dataset.path / name)
     try:
         if indices is None:
             _check_files(dataset, shard, files)
             return Findings(shard)
-        if not all(file.is_file() for file in files):  # the task of the shard's files reports it
+        if not all(file.is_file() for file in files):  # the check of the shard's files reports it
             return Findings(shard)
         dataset.reader(shard)
     except (DatasetError, OSError) as error:

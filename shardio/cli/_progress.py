@@ -20,7 +20,7 @@ from rich.text import Text
 
 LINE_SECONDS = 5.0  # between two lines about the same work
 
-Report = Callable[[str, int, int], None]
+ProgressFunction = Callable[[str, int, int], None]
 """Takes the name of the work, the amount done and the total."""
 
 
@@ -35,7 +35,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress(unit: str, *, quiet: bool = False) -> Iterator[Report]:
+def progress(unit: str, *, quiet: bool = False) -> Iterator[ProgressFunction]:
     """Yield a function that shows the progress of each piece of work on stderr, or does nothing if `quiet`."""
     if quiet:
         yield lambda name, done, total: None
@@ -62,7 +62,7 @@ def progress(unit: str, *, quiet: bool = False) -> Iterator[Report]:
         yield report
 
 
-def _line_reporter(unit: str) -> Report:
+def _line_reporter(unit: str) -> ProgressFunction:
     started: dict[str, float] = {}
     last_line: dict[str, float] = {}
     finished: set[str] = set()

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 
 
 @final
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al. 2015, arXiv:1512.03385, figure 2).
 
     Args:
@@ -65,7 +65,9 @@ class ResNet(nn.Module):
         for stage, (inputs, outputs) in enumerate(pairwise((widths[0], *widths))):
             for number in range(blocks[stage]):
                 first = number == 0
-                stages.append(Block(inputs if first else outputs, outputs, 2 if first and stage else 1, zero_init=deep))
+                stages.append(
+                    ResidualBlock(inputs if first else outputs, outputs, 2 if first and stage else 1, zero_init=deep)
+                )
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(widths[-1], num_classes)
         for module in self.modules():

@@ -18,7 +18,7 @@ from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
 from ...system.types import Indices
 from ..examine import blocks, opened, read_blocks, reason, threads
-from .counting import FieldCounter, inspect, inspect_block
+from .counting import FieldCounter, inspect
 from .figures import BadValue
 from .figures import DatasetStats as DatasetStats
 from .figures import FieldStats as FieldStats
@@ -124,12 +124,13 @@ def _inspect_block(
             bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
             continue
         for name in names:
-            if dataset.fields[name].fixed:
-                inspected.append((name, inspect_block(columns[name])))
+            field = dataset.fields[name]
+            if field.fixed:
+                inspected.append((name, inspect(field, columns[name])))
                 continue
             for index, stored in zip(part.tolist(), columns[name], strict=True):
                 try:
-                    inspected.append((name, inspect(dataset.fields[name], bytes(stored))))
+                    inspected.append((name, inspect(field, bytes(stored))))
                 except BadSample as error:
                     bad.append(BadValue(dataset.locate(index), name, f"{error}"))
     return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

@@ -27,7 +27,7 @@ _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
 _LEVELS = 256
 _PROGRESSIVE = 2  # the number of the JPEG process
 
-Numbers: TypeAlias = NDArray[Any]
+NumberArray: TypeAlias = NDArray[Any]
 """int64, or float64 where they are not integers."""
 
 
@@ -51,9 +51,9 @@ class Tally:
     def __init__(
         self,
         dtype: type[np.int64] | type[np.float64],
-        rounding: Callable[[Numbers, int], Numbers] | None = None,
+        rounding: Callable[[NumberArray, int], NumberArray] | None = None,
     ) -> None:
-        self.values: Numbers = np.empty(0, dtype)
+        self.values: NumberArray = np.empty(0, dtype)
         self.counts = np.empty(0, np.int64)
         self.exact = True
         self._rounding, self._bits = rounding or round_to_bits, _MANTISSA
@@ -75,23 +75,23 @@ class Tally:
         """Return the distribution of all numbers, as `spread_of` does; None if none was added."""
         return spread_of(self.values, self.counts, growing=growing, ends=self._ends) if len(self.values) else None
 
-    def _merge(self, values: Numbers, counts: NDArray[np.int64]) -> None:
+    def _merge(self, values: NumberArray, counts: NDArray[np.int64]) -> None:
         self.values, inverse = np.unique(values, return_inverse=True)
         self.counts = np.zeros(len(self.values), np.int64)
         np.add.at(self.counts, inverse, counts)
 
 
-def round_to_bits(values: Numbers, bits: int) -> Numbers:
+def round_to_bits(values: NumberArray, bits: int) -> NumberArray:
     """Round the mantissa of each value to a number of bits; integers stay integers."""
     mantissas, exponents = np.frexp(values.astype(np.float64))
     rounded = np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits)
     limit = np.finfo(np.float64).max if values.dtype.kind == "f" else _LARGEST_INTEGER
-    result: Numbers = np.clip(rounded, -limit, limit).astype(values.dtype)
+    result: NumberArray = np.clip(rounded, -limit, limit).astype(values.dtype)
     return result
 
 
 def spread_of(
-    values: Numbers, counts: NDArray[np.int64], *, growing: bool = False, ends: tuple[float, float] | None = None
+    values: NumberArray, counts: NDArray[np.int64], *, growing: bool = False, ends: tuple[float, float] | None = None
 ) -> Spread:
     """Return the distribution of numbers that are given by value.
 
@@ -122,7 +122,7 @@ def _quantile(values: NDArray[np.float64], counts: NDArray[np.int64], share: flo
     return low + (high / 2 - low / 2) * (2 * (rank - math.floor(rank)))  # halves: the difference may overflow
 
 
-def _histogram(values: Numbers, counts: NDArray[np.int64], growing: bool) -> Histogram:
+def _histogram(values: NumberArray, counts: NDArray[np.int64], growing: bool) -> Histogram:
     low, high = values[0].item(), values[-1].item()
     integers = values.dtype.kind == "i"
     if low == high:
@@ -223,7 +223,7 @@ class FieldCounter:
             self._values = combine(self._values, values_of(numbers))
 
     def add(self, inspected: Any) -> None:
-        """Count what `inspect` or `inspect_block` returned."""
+        """Count what `inspect` returned."""
         match self._field.kind:
             case "image":
                 encoding, jpeg_coding, levels = inspected
@@ -296,8 +296,13 @@ class FieldCounter:
         return Classes(values, samples, value_names, samples.count(0), most, least, most / least)
 
 
-def inspect(field: Field, stored: bytes) -> Any:
-    """Decode one stored value and return what `FieldCounter.add` counts of it; BadSample if it does not decode."""
+def inspect(field: Field, stored: Any) -> Any:
+    """Return what `FieldCounter.add` counts of one stored value, which must decode, else BadSample is raised.
+
+    Of a field of fixed shape, `stored` are the arrays [samples, *shape] of several samples.
+    """
+    if field.fixed:
+        return field.shape, values_of(stored)
     value = decode(field, stored)
     match field.kind:
         case "image":
@@ -311,11 +316,6 @@ def inspect(field: Field, stored: bytes) -> Any:
             return len(value)
         case "array":
             return value.shape, values_of(value)
-
-
-def inspect_block(block: NDArray[Any]) -> Any:
-    """Do the same for several values of an array field of one shape, [samples, *shape]."""
-    return block.shape[1:], values_of(block)
 
 
 def _jpeg_coding(stored: bytes) -> str:
@@ -340,13 +340,13 @@ def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray
 
 
 # An image size is packed into one number, so that a Tally counts sizes; all figures of sizes follow from these counts.
-def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Numbers:
+def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NumberArray:
     return heights << 32 | widths
 
 
-def _unpack(sizes: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _unpack(sizes: NumberArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return sizes >> 32, sizes & 0xFFFFFFFF
 
 
-def _round_sizes(sizes: Numbers, bits: int) -> Numbers:
+def _round_sizes(sizes: NumberArray, bits: int) -> NumberArray:
     return _pack(*(round_to_bits(sides, bits) for sides in _unpack(sizes)))
