@@ -104,8 +104,8 @@ def _inspect(
     all_bad: list[BadValue] = []
     work = partial(_inspect_block, dataset, names)
     for size, inspected, bad in in_order(work, blocks(dataset, chosen, _DECODED_SAMPLES), thread_count):
-        for name, value in inspected:
-            counters[name].add(value)
+        for name, values in inspected.items():
+            counters[name].add(values)
         all_bad += bad
         done += size
         progress("decoding", done, len(chosen))
@@ -114,9 +114,9 @@ def _inspect(
 
 def _inspect_block(
     dataset: Dataset, names: Sequence[str], indices: Indices
-) -> tuple[int, list[tuple[str, Any]], list[BadValue]]:
-    """Read and decode fields of samples of one shard; return how many, what to count with its field, and bad values."""
-    inspected: list[tuple[str, Any]] = []
+) -> tuple[int, dict[str, list[Any]], list[BadValue]]:
+    """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
+    inspected: dict[str, list[Any]] = {name: [] for name in names}
     bad: list[BadValue] = []
     for part, columns in read_blocks(dataset, indices, names):
         if isinstance(columns, Exception):
@@ -126,11 +126,11 @@ def _inspect_block(
         for name in names:
             field = dataset.fields[name]
             if field.fixed:
-                inspected.append((name, inspect(field, columns[name])))
+                inspected[name].append(inspect(field, columns[name]))
                 continue
             for index, stored in zip(part.tolist(), columns[name], strict=True):
                 try:
-                    inspected.append((name, inspect(field, bytes(stored))))
+                    inspected[name].append(inspect(field, bytes(stored)))
                 except BadSample as error:
                     bad.append(BadValue(dataset.locate(index), name, f"{error}"))
     return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, final
 
@@ -25,7 +25,7 @@ _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, 
 _MANTISSA = 52  # bits of a float64
 _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
 _LEVELS = 256
-_PROGRESSIVE = 2  # the number of the JPEG process
+_PROGRESSIVE = 2  # among the JPEG coding processes
 
 NumberArray: TypeAlias = NDArray[Any]
 """int64, or float64 where they are not integers."""
@@ -39,7 +39,7 @@ class Tally:
     `MOST_DIFFERENT`.
 
     Args:
-        dtype: of the values.
+        dtype: the dtype of the values.
         rounding: rounds values to a number of bits; `round_to_bits` by default.
 
     Attributes:
@@ -190,8 +190,8 @@ class FieldCounter:
     Two passes feed it: `count` takes what the shards' indexes hold of every sample, `add` what `inspect` finds in some.
 
     Args:
-        name: of the field.
-        field: its declaration.
+        name: the name of the field.
+        field: the declaration of the field.
         samples: the number of samples in the dataset.
     """
 
@@ -222,21 +222,21 @@ class FieldCounter:
             self._numbers.add(magnitudes[np.isfinite(magnitudes)])
             self._values = combine(self._values, values_of(numbers))
 
-    def add(self, inspected: Any) -> None:
-        """Count what `inspect` returned."""
+    def add(self, inspected: Sequence[Any]) -> None:
+        """Count what `inspect` returned for several values."""
         match self._field.kind:
             case "image":
-                encoding, jpeg_coding, levels = inspected
-                self._encodings[encoding] += 1
-                if jpeg_coding is not None:
-                    self._jpeg_codings[jpeg_coding] += 1
-                self._levels += levels
+                for encoding, jpeg_coding, levels in inspected:
+                    self._encodings[encoding] += 1
+                    if jpeg_coding is not None:
+                        self._jpeg_codings[jpeg_coding] += 1
+                    self._levels += levels
             case "text":
-                self._lengths.add(np.array([inspected]))
+                self._lengths.add(np.array(inspected, np.int64))
             case "array":
-                shape, values = inspected
-                self._shapes[shape] += 1
-                self._values = combine(self._values, values)
+                for shape, values in inspected:
+                    self._shapes[shape] += 1
+                    self._values = combine(self._values, values)
 
     def stats(self, metadata: Mapping[str, Any]) -> FieldStats:
         """Return the figures of all that was counted; the dataset's metadata may name the classes."""
@@ -297,9 +297,9 @@ class FieldCounter:
 
 
 def inspect(field: Field, stored: Any) -> Any:
-    """Return what `FieldCounter.add` counts of one stored value, which must decode, else BadSample is raised.
+    """Return what `FieldCounter.add` counts of one stored value; raise BadSample if the value does not decode.
 
-    Of a field of fixed shape, `stored` are the arrays [samples, *shape] of several samples.
+    For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
     """
     if field.fixed:
         return field.shape, values_of(stored)
