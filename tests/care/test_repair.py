@@ -1,4 +1,4 @@
-"""What is lost is written anew, what was cut off is dropped, and each is told."""
+"""Repair: lost indexes and manifests are rebuilt, incomplete samples are dropped, and each repair is reported."""
 
 import os
 import shutil

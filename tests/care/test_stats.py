@@ -1,4 +1,4 @@
-"""What is said of a dataset's contents is what is in it: figures known beforehand, in every container."""
+"""The statistics of a dataset: every figure equals one that is known beforehand, in every container."""
 
 import json
 import math
@@ -465,7 +465,7 @@ def test_many_classes_are_listed_in_part() -> None:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> DatasetStats:
-    """DatasetStats with all that can be drawn."""
+    """Statistics with everything that can be drawn."""
     path = tmp_path_factory.mktemp("d") / "d"
     return stats(write(path, "hdf5", [sample(number) for number in range(60)]))
 

@@ -1,4 +1,4 @@
-"""Numbers counted in bounded memory: exact while few are different, near beyond that, and never an overflow."""
+"""Counting numbers in bounded memory: exact up to a number of different values, close beyond it, without overflow."""
 
 import math
 import struct
@@ -24,7 +24,7 @@ from shardio.care.stats.figures import Spread, Values
     growing=st.booleans(),
 )
 def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool) -> None:
-    """Whatever the numbers, and in however many parts they come, it says what NumPy says of all."""
+    """Its figures equal NumPy's, whatever the numbers are and in however many parts they come."""
     tally = Tally(np.int64)
     for part in parts:
         tally.add(np.array(part, np.int64))

@@ -41,7 +41,7 @@ class Raw(bytes):
 
 @pytest.fixture
 def raw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets `Raw` values past the writer's own checks: what a program without them would have stored."""
+    """Let `Raw` values pass the writer's checks, to store what a program without checks would store."""
     encode = Field.encode
     monkeypatch.setattr(
         Field, "encode", lambda self, value: bytes(value) if isinstance(value, Raw) else encode(self, value)

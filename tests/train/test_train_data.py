@@ -1,4 +1,4 @@
-"""What a run makes of its datasets."""
+"""The loaders, transforms and class counts of a training run."""
 
 from pathlib import Path
 from typing import Any
