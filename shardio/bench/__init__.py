@@ -1,4 +1,4 @@
-"""The bench: input throughput per rank, and what limits it."""
+"""The bench: measures the input throughput per rank, and names what limits it."""
 
 from .decoder import tune_decoder as tune_decoder
 from .throughput import BenchConfig as BenchConfig

@@ -1,4 +1,4 @@
-"""The share of images for a GPU's JPEG decoder: tried, and the best named."""
+"""Finding the best share of images for a GPU's JPEG decoder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,17 +7,17 @@ from ..errors import ConfigError
 from .throughput import BenchConfig, BenchResult, measure
 
 LOADS = (0.0, 0.25, 0.5, 0.65, 0.8, 0.95)
-"""Shares of images for a GPU's JPEG decoder that are tried."""
+"""The shares of images that `tune_decoder` tries."""
 
 
 def tune_decoder(config: BenchConfig, measured: Callable[[float, BenchResult], None] | None = None) -> BenchResult:
-    """The best of several `hw_decoder_load`, one epoch each; which, its `config` says.
+    """Measure one epoch with each of several values of `hw_decoder_load`, and return the fastest result.
 
     Args:
-        config: what to measure.
-        measured: called with each share and its result.
+        config: what to measure; the `config` of the result holds the best value.
+        measured: called with each value and its result.
 
-    Raises ConfigError where no GPU decodes, and what `measure` raises.
+    Raises ConfigError if no GPU decodes, and what `measure` raises.
     """
     if not str(config.device).startswith("cuda") or config.engine == "cpu":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the numbers were measured on: they mean nothing without it."""
+"""The machine and the packages that a figure was measured with."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ PACKAGES = (
 
 
 def describe() -> dict[str, Any]:
-    """Processor, usable cores, memory in bytes, Python, whether shardio's C part is there, versions of packages."""
+    """Return processor, usable cores, memory in bytes, Python version, whether shardio is compiled, and packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""Input throughput per rank: real processes, each with a loader of its own, that do nothing but take batches."""
+"""Input throughput per rank, measured in real processes that each take batches from their own loader."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from ..system import processes
 from ..transforms import RandomHorizontalFlip, RandomResizedCrop, ToFloat, Transform
 from .machine import describe
 
-START_LIMIT = 300.0  # seconds that ranks wait for one another
+START_LIMIT = 300.0  # seconds that ranks wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,20 @@ class BenchConfig:
     """What to measure.
 
     Attributes:
-        dataset: path.
-        batch_size: per rank.
-        epochs: at least 1; the figure is their median.
-        ranks: processes.
-        image_size: images are randomly cropped to this many pixels square and flipped; None leaves them whole.
-        floats: deliver float32 NCHW instead of uint8 NHWC.
-        threads: per rank; `"auto"` shares the processors.
-        step_time: seconds that each rank computes per step (a wait until a deadline), 0 for none.
-        seed: of the order and the crops.
-        engine: what makes images.
-        device: where batches are to be; each step then waits until they are there.
-        hw_decoder_load: share of the images for a GPU's JPEG decoder; None is the engine's own choice.
-        on_bad_sample: what is done with bad samples, any number of them: see Loader.
+        dataset: the path of the dataset.
+        batch_size: samples per rank and step.
+        epochs: the number of epochs, at least 1; figures are their median.
+        ranks: the number of processes.
+        image_size: the side in pixels of the square that images are randomly cropped to, and then flipped at random;
+            None leaves images whole.
+        floats: whether to deliver float32 NCHW instead of uint8 NHWC.
+        threads: worker threads per rank; `"auto"` divides the cores among the ranks.
+        step_time: seconds that each rank sleeps per step, in place of computation; 0 for none.
+        seed: the seed of the order and the crops.
+        engine: the image engine, as for the Loader.
+        device: the device to deliver batches on; each step then waits until its batch has arrived.
+        hw_decoder_load: the share of the images that a GPU's JPEG decoder gets; None leaves it to the engine.
+        on_bad_sample: how bad samples are handled, as for the Loader; any number of them is accepted.
     """
 
     dataset: str
@@ -70,18 +71,20 @@ class BenchConfig:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-        samples_per_second: per rank, the median over epochs of the slowest rank, as allreduce would wait for it.
-        bytes_per_second: stored bytes read per rank, likewise.
-        starved: share of wall time waited for input, mean over ranks and epochs.
-        threads: workers of a rank that were at work at the epochs' ends; `"auto"` may take fewer than there are cores.
-        busy: share of their time spent in stages; near 1 the workers are the limit.
-        bad: bad samples met.
-        stages: share of the stages' time by stage.
-        limit: the verdict in words.
-        epochs: per epoch and rank, what the loader's stats said.
+        config: what was measured.
+        samples_per_second: per rank: the median over epochs of the slowest rank, for which an allreduce would wait.
+        bytes_per_second: stored bytes read per rank, taken in the same way.
+        starved: the share of wall time spent waiting for input, mean over ranks and epochs.
+        threads: active workers per rank at the end of an epoch, the median; `"auto"` may use fewer than all cores.
+        busy: the share of the workers' time spent in stages; near 1, the workers are the limit.
+        bad: the number of bad samples.
+        stages: each stage's share of the time spent in stages.
+        limit: what limits the throughput, in words.
+        epochs: the statistics of the loader, by epoch and rank.
+        machine: processor, cores and package versions.
     """
 
     config: BenchConfig
@@ -97,12 +100,12 @@ class BenchResult:
     machine: dict[str, Any] = field(default_factory=describe)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the result as plain values."""
         return asdict(self)
 
 
 def transforms_for(dataset: Dataset, config: BenchConfig) -> list[Transform] | None:
-    """The transforms that a bench of this dataset applies: none without exactly one image field."""
+    """Return the transforms that a bench of this dataset applies: None unless it has exactly one image field."""
     shapes = [f.shape for f in dataset.fields.values() if f.kind == "image"]
     if len(shapes) != 1:
         if config.image_size is not None or config.floats:
@@ -115,15 +118,15 @@ def transforms_for(dataset: Dataset, config: BenchConfig) -> list[Transform] | N
 
 
 def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = None) -> BenchResult:
-    """Runs `config.ranks` processes for `config.epochs` epochs each.
+    """Run `config.ranks` processes for `config.epochs` epochs each, and summarize what they measured.
 
     Args:
         config: what to measure.
-        progress: called with steps done and steps in all, of rank 0.
+        progress: called with the steps done and the steps in all, of rank 0.
 
-    Raises what a rank raised; ShardioError if one died.
+    Raises the error that a rank raised; ShardioError if a rank died.
     """
-    # Whatever is wrong with the arguments shows here, before any process is started.
+    # A loader in this process finds wrong arguments before any process is started.
     loader = _loader(config, World(0, config.ranks, 0, config.ranks))
     total = len(loader) * config.epochs
     barrier = processes.CONTEXT.Barrier(config.ranks)
@@ -166,44 +169,47 @@ def _loader(config: BenchConfig, world: World) -> Loader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Epoch:
-    """What a rank has measured in an epoch; threads at work in its end, and the bad samples met until then."""
+class _EpochMeasurement:
+    """One rank's statistics of an epoch, the active threads at its end, and the indices of bad samples until then."""
 
     stats: LoaderStats
     threads: int
     bad: frozenset[int]
 
 
-def _there(batch: Batch) -> float:
-    """Waits until a batch is on its GPU, as a model's kernels would; the seconds that it took."""
-    begun = time.monotonic()
+def _wait_for_device(batch: Batch) -> float:
+    """Wait until a batch is on its GPU, as a model's kernels would; return the seconds that it took."""
+    start = time.monotonic()
     if batch["index"].is_cuda:
         torch.cuda.current_stream(batch["index"].device).synchronize()
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
 def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[Any, Any]") -> None:
-    """In a process of its own: the epochs of one rank. Sends steps done, then the epochs' stats, or an error."""
+    """Run the epochs of one rank in its own process; send the steps done, then all measurements, or else an error."""
     processes.die_with_parent()
     try:
         loader = _loader(config, World(rank, config.ranks, rank, config.ranks))
-        epochs: list[_Epoch] = []
+        epochs: list[_EpochMeasurement] = []
         done = 0
         for _ in range(config.epochs):
             barrier.wait(START_LIMIT)
-            late = 0.0
+            device_wait = 0.0
             for batch in loader:
-                late += _there(batch)
+                device_wait += _wait_for_device(batch)
                 if config.step_time:
                     time.sleep(config.step_time)
                 done += 1
                 if rank == 0:
                     sender.send(done)
             stats = loader.stats()
-            waited, device = stats.wait_seconds + late, stats.device_seconds + late
-            stats = replace(stats, wait_seconds=waited, device_seconds=device)
-            bad = frozenset(one.location.index for one in loader.quarantine())
-            epochs.append(_Epoch(stats, loader.setting.threads, bad))
+            stats = replace(
+                stats,
+                wait_seconds=stats.wait_seconds + device_wait,
+                device_seconds=stats.device_seconds + device_wait,
+            )
+            bad = frozenset(record.location.index for record in loader.quarantine())
+            epochs.append(_EpochMeasurement(stats, loader.setting.threads, bad))
         sender.send(epochs)
     except BaseException as error:
         sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
@@ -212,16 +218,16 @@ def _rank(config: BenchConfig, rank: int, barrier: Barrier, sender: "Connection[
 
 def _receive(
     receivers: "list[Connection[Any, Any]]", total: int, progress: Callable[[int, int], None] | None
-) -> list[list[_Epoch]]:
-    """Each rank's epochs, in rank order; raises the first error that any rank sends."""
-    results: dict[int, list[_Epoch]] = {}
+) -> list[list[_EpochMeasurement]]:
+    """Return the measurements of each rank, in rank order; raise the first error that a rank sends."""
+    results: dict[int, list[_EpochMeasurement]] = {}
     while len(results) < len(receivers):
         open_ranks = {receivers[rank]: rank for rank in range(len(receivers)) if rank not in results}
         ready = wait(list(open_ranks), START_LIMIT)
         if not ready:
             raise PipelineStalled(f"bench: ranks {list(open_ranks.values())} sent nothing for {START_LIMIT:.0f} s")
         for receiver in ready:
-            rank = open_ranks[receiver]  # type: ignore[index]  # wait gives back what it was given
+            rank = open_ranks[receiver]  # type: ignore[index]  # wait returns the objects that it was given
             try:
                 message = receivers[rank].recv()
             except EOFError as error:
@@ -235,9 +241,9 @@ def _receive(
     return [results[rank] for rank in range(len(receivers))]
 
 
-def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
-    epochs = [[one.stats for one in epoch] for epoch in zip(*ranks, strict=True)]
-    # Of all epochs: the last moment may be one in which other settings are tried.
+def _summary(config: BenchConfig, ranks: list[list[_EpochMeasurement]]) -> BenchResult:
+    epochs = [[measurement.stats for measurement in epoch] for epoch in zip(*ranks, strict=True)]
+    # The median over epochs, because an epoch may end while the loader tries other settings.
     threads = round(median(epoch.threads for rank in ranks for epoch in rank))
     flat = [stats for epoch in epochs for stats in epoch]
     stage_seconds: dict[str, float] = {}
@@ -246,7 +252,7 @@ def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
             stage_seconds[name] = stage_seconds.get(name, 0.0) + seconds
     spent = sum(stage_seconds.values())
     shares = {name: seconds / spent for name, seconds in sorted(stage_seconds.items(), key=lambda item: -item[1])}
-    # The first epoch may have had more of them.
+    # At most 1: the first epoch may have had more threads than the median.
     busy = min(1.0, spent / (threads * sum(stats.seconds for stats in flat)))
     starved = sum(stats.starved for stats in flat) / len(flat)
     device = sum(stats.device_seconds for stats in flat) / max(sum(stats.wait_seconds for stats in flat), 1e-9)
@@ -259,24 +265,24 @@ def _summary(config: BenchConfig, ranks: list[list[_Epoch]]) -> BenchResult:
         busy=busy,
         bad=len(frozenset().union(*(rank[-1].bad for rank in ranks))),
         stages=shares,
-        limit=_verdict(shares, busy, starved, device, _on_device(config)),
+        limit=_limit(shares, busy, starved, device, _device_work(config)),
         epochs=epochs,
     )
 
 
-def _on_device(config: BenchConfig) -> str:
-    """What batches wait for behind the workers."""
-    named = "engine" if config.engine == "auto" else f"engine {config.engine}"
+def _device_work(config: BenchConfig) -> str:
+    """Name the work that batches wait for after the workers are done."""
+    engine = "engine" if config.engine == "auto" else f"engine {config.engine}"
     if config.device in (None, "cpu"):
-        return named
-    return "copies" if config.engine == "cpu" else f"{named} and copies"
+        return engine
+    return "copies" if config.engine == "cpu" else f"{engine} and copies"
 
 
-def _verdict(stages: dict[str, float], busy: float, starved: float, device: float, what: str) -> str:
+def _limit(stages: dict[str, float], busy: float, starved: float, device: float, device_work: str) -> str:
     if starved < 0.05:
         return "the consumer: input keeps up with it"
     if device > 0.5:
-        return f"{what}: {device:.0%} of the time waited is for that, the workers are {busy:.0%} busy"
+        return f"{device_work}: {device:.0%} of the wait is for this, the workers are {busy:.0%} busy"
     stage, share = next(iter(stages.items()))
     if busy > 0.8:
         return f"{stage}: {share:.0%} of the workers' time, and the workers are {busy:.0%} busy"

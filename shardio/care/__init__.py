@@ -1,1 +1,1 @@
-"""Datasets looked after: verified, repaired, summed up, shown."""
+"""Taking care of a dataset: verify it, repair it, describe it in figures and show its samples."""

@@ -1,10 +1,15 @@
-"""Samples read to be looked at, whatever is wrong with some of them: what `verify` and `contents` share."""
+"""Reading samples to examine them, whatever is wrong with some: what `verify` and `stats` share."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import pairwise
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
 from ..engines import whole
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format.fields import Field
@@ -16,42 +21,52 @@ BLOCK_SAMPLES = 1024
 BLOCK_BYTES = 32 << 20
 
 ReadBlock: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
-"""Some samples and their stored fields, or one sample and why it can't be read."""
+"""Some samples and their stored fields, or one sample and the reason why it cannot be read."""
 
 
-def blocks(dataset: Dataset, shard: int, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
-    """Samples of one shard, not empty, in parts that fit in memory, of at most so many."""
+def opened(dataset: str | os.PathLike[str] | Dataset) -> AbstractContextManager[Dataset]:
+    """Open a dataset given as a path, and close it at the end of the `with` block; leave a Dataset open."""
+    return nullcontext(dataset) if isinstance(dataset, Dataset) else closing(open_dataset(dataset))
+
+
+def blocks(dataset: Dataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
+    """Cut ascending sample indices into blocks of one shard each, of at most `most` samples and about 32 MiB."""
     shards = dataset.manifest.shards
-    size = int(shards.bytes[shard]) // int(shards.samples[shard])
-    step = max(1, min(most, BLOCK_BYTES // max(1, size)))
-    for first in range(0, len(indices), step):
-        yield indices[first : first + step]
+    shard_of = shards.locate(indices)[0]
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(indices)]):
+        if first == last:
+            continue
+        shard = int(shard_of[first])
+        sample_bytes = int(shards.bytes[shard]) // int(shards.samples[shard])
+        step = max(1, min(most, BLOCK_BYTES // max(1, sample_bytes)))
+        for start in range(first, last, step):
+            yield indices[start : min(start + step, last)]
 
 
-def readable(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterator[ReadBlock]:
-    """Fields of some samples, not empty, as `Selection.stored` gives them, in as few parts as can be read.
+def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterator[ReadBlock]:
+    """Read fields of some samples as `Selection.stored` does, in as few blocks as can be read.
 
-    Raises what says that this process is in trouble, not the samples.
+    An error that concerns this process and not the samples is raised.
     """
     names = list(names)
-    part: ReadBlock
+    block: ReadBlock
     try:
         selection = dataset.select(indices)
-        part = indices, {name: selection.stored(name) for name in names}
+        block = indices, {name: selection.stored(name) for name in names}
     except (DatasetError, OSError) as error:
         if not is_bad_sample(error):
             raise
-        part = indices, error
-    if isinstance(part[1], Exception) and len(indices) > 1:
+        block = indices, error
+    if isinstance(block[1], Exception) and len(indices) > 1:
         middle = len(indices) // 2
-        yield from readable(dataset, indices[:middle], names)
-        yield from readable(dataset, indices[middle:], names)
+        yield from read_blocks(dataset, indices[:middle], names)
+        yield from read_blocks(dataset, indices[middle:], names)
     else:
-        yield part
+        yield block
 
 
-def value(field: Field, stored: bytes) -> Any:
-    """What a stored value decodes to, an image to its pixels; BadSample says why it does not."""
+def decode(field: Field, stored: bytes) -> Any:
+    """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
         return whole.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # what UTF-8, JSON and .npy raise
@@ -59,14 +74,14 @@ def value(field: Field, stored: bytes) -> Any:
 
 
 def reason(error: Exception, dataset: Dataset, shard: str) -> str:
-    """What an error says, less the path of the shard that it is told of anyway."""
-    told = error.strerror or f"{error}" if isinstance(error, OSError) else f"{error}"
-    place = f"{dataset.path / shard}"
-    return told.removeprefix(f"{place}, ").removeprefix(f"{place}: ").replace(f"{dataset.path}{os.sep}", "")
+    """Return an error's message without the path of the shard, which the reader is told separately."""
+    message = error.strerror or f"{error}" if isinstance(error, OSError) else f"{error}"
+    path = f"{dataset.path / shard}"
+    return message.removeprefix(f"{path}, ").removeprefix(f"{path}: ").replace(f"{dataset.path}{os.sep}", "")
 
 
 def threads(workers: int | None) -> int:
-    """Threads to use: `workers`, or one for each processor; ConfigError below 1."""
+    """Return the number of threads to use: `workers`, or one per core; raise ConfigError below 1."""
     if workers is None:
         return cpus.usable()
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:

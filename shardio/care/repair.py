@@ -1,7 +1,7 @@
-"""Repair: what can be saved of a dataset whose manifest, indexes or ends are lost.
+"""Repair: rebuild a dataset whose manifest, indexes or ends of files are lost.
 
-A lost index is written anew from its tar, a lost manifest from the shards. A tar that was cut short loses its last,
-incomplete sample; HDF5 and LMDB files that were cut short cannot be opened any more, and are set aside.
+A lost index is rebuilt from its tar, a lost manifest from the shards. A tar that was cut short loses its last,
+incomplete sample. HDF5 and LMDB files that were cut short can no longer be opened, and are set aside.
 """
 
 import contextlib
@@ -39,20 +39,20 @@ from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..system import durable
 from ..system.types import Sample
 
-ASIDE = ".damaged"
-"""What is added to the name of a file that cannot be saved."""
+DAMAGED_SUFFIX = ".damaged"
+"""Appended to the name of a file that cannot be repaired."""
 
-_END = bytes(2 * layout.BLOCK)
+_END_OF_TAR = bytes(2 * layout.BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done.
+    """The result of `shardio.repair`.
 
     Attributes:
-        manifest: of the dataset as it is now.
-        done: a line for each thing that was mended, lost or set aside; empty if all was well.
-        same: whether the digest is that of the old manifest; None if there was none.
+        manifest: the manifest of the repaired dataset.
+        done: one line for each thing that was repaired, lost or set aside; empty if nothing was wrong.
+        same: whether the digest equals that of the old manifest; None if there was none.
     """
 
     manifest: manifest.Manifest
@@ -67,109 +67,116 @@ def repair(
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
-    """Makes a whole dataset of what is in `directory`.
+    """Make a dataset whole again, in place.
 
     Args:
-        directory: of a dataset that shardio wrote.
-        like: the fields, if neither manifest nor shards say what they are.
-        metadata: what a lost manifest said of the origin, such as the classes' names.
-        progress: called with shards done and shards in all.
+        directory: the directory of a dataset that shardio wrote, such as `Dataset.path`.
+        like: the fields, for a dataset whose manifest and shards no longer state them.
+        metadata: the metadata of a lost manifest, such as the names of the classes.
+        progress: called with the shards done and the shards in all.
 
-    Raises NotADataset where there are no shards, ConfigError if the fields cannot be told, OSError.
+    Returns:
+        The new manifest and a description of each repair.
+
+    Raises NotADataset if the directory holds no shards or nothing of them can be saved, ConfigError if shardio did not
+    write them or nothing states the fields, OSError if a file cannot be read or written.
     """
     folder = Path(directory)
-    old = _manifest(folder)
+    old = _load_manifest(folder)
     if old is not None and old.adopted:
-        raise ConfigError(f"{folder}: it was adopted; what others wrote is not changed: index it anew with overwrite")
-    container, names = _shards(folder, old)
+        raise ConfigError(
+            f"{folder}: the dataset is adopted, and shardio changes no files of others: index them anew with overwrite"
+        )
+    container, names = _find_shards(folder, old)
     if old is None:
-        _check_own(folder, container, names)
+        _check_written_by_shardio(folder, container, names)
     done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} is lost or damaged: it is written anew"]
-    fields = dict(like) if like else _fields(folder, container, names, old, done)
-    written = list(_mended(folder, container, names, fields, done, progress))
-    if not written:
+    fields = dict(like) if like else _find_fields(folder, container, names, old, done)
+    shards = list(_repaired_shards(folder, container, names, fields, done, progress))
+    if not shards:
         raise NotADataset(f"{folder}: nothing can be saved: {'; '.join(done)}")
-    if old is not None and not done and len(written) == len(old.shards):
+    if old is not None and not done and len(shards) == len(old.shards):
         return Repair(old, (), True)
     if old is None and metadata is None:
-        done.append("what it said of the origin, such as the classes' names, is lost")
-    kept = (metadata or {}) if old is None else old.metadata
-    made = assemble(OutputDirectory(folder, folder), container, fields, written, kept)
-    same = None if old is None else made.digest == old.digest
-    return Repair(made, tuple(done), same)
+        done.append("the metadata of the lost manifest, such as the names of the classes, is lost")
+    kept_metadata = (metadata or {}) if old is None else old.metadata
+    repaired = assemble(OutputDirectory(folder, folder), container, fields, shards, kept_metadata)
+    same = None if old is None else repaired.digest == old.digest
+    return Repair(repaired, tuple(done), same)
 
 
-def _manifest(folder: Path) -> manifest.Manifest | None:
+def _load_manifest(folder: Path) -> manifest.Manifest | None:
     try:
         return manifest.load(folder)
     except (NotADataset, ManifestError):
         return None
 
 
-def _shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]]:
-    """The container, and the names of the shards."""
+def _find_shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]]:
+    """Return the container and the names of the shards."""
     if old is not None:
         return old.container, list(old.shards.names)
     found: dict[str, list[str]] = {}
-    for name in containers.names():
-        ours = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(name).suffix)}")
-        if inside := sorted(path.name for path in folder.glob("shard-*") if ours.fullmatch(path.name)):
-            found[name] = inside
+    for container in containers.names():
+        pattern = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(container).suffix)}")
+        if names := sorted(path.name for path in folder.glob("shard-*") if pattern.fullmatch(path.name)):
+            found[container] = names
     if len(found) != 1:
         kinds = f"shards of {' and '.join(found)}" if found else "no shards"
         raise NotADataset(f"{folder}: {kinds} are there")
     return next(iter(found.items()))
 
 
-def _check_own(folder: Path, container: str, names: list[str]) -> None:
-    """ConfigError unless the shards are shardio's own: of others nothing is cut off, nor renamed.
+def _check_written_by_shardio(folder: Path, container: str, names: list[str]) -> None:
+    """Raise ConfigError unless shardio wrote the shards: files of others are neither cut off nor renamed.
 
-    They may be links, adopted, or just called alike. shardio's keys are running numbers, and its HDF5 and LMDB files
-    say what their fields are. What cannot be read says nothing.
+    Shards may be adopted links, or files that merely have such names. shardio's keys are running numbers, and its HDF5
+    and LMDB files state their fields. A file that cannot be read proves nothing.
     """
-    known = False
+    proven = False
     for path in (folder / name for name in names):
-        own = None
+        ours = None
         if path.is_symlink():
-            own = False
+            ours = False
         elif container == "tar":
-            keys = [run.key for run in itertools.islice(_runs(path), 2)]
-            own = all(len(key) == layout.KEY_DIGITS and key.isdecimal() for key in keys) if keys else None
+            keys = [run.key for run in itertools.islice(_readable_runs(path), 2)]
+            ours = all(len(key) == layout.KEY_DIGITS and key.isdecimal() for key in keys) if keys else None
         else:
             with contextlib.suppress(DatasetError):
-                own = containers.get(container).read_fields(path) is not None
-        if own is False:
-            raise ConfigError(f"{path}: it was not written by shardio, or cannot be told to be; it is left as it is")
-        known = known or own is True
-    if not known:
-        raise ConfigError(
-            f"{folder}: nothing tells that these shards were written by shardio; they are left as they are"
-        )
+                ours = containers.get(container).read_fields(path) is not None
+        if ours is False:
+            raise ConfigError(
+                f"{path}: shardio did not write this file, or nothing proves that it did; it is left as it is"
+            )
+        proven = proven or ours is True
+    if not proven:
+        raise ConfigError(f"{folder}: nothing proves that shardio wrote these shards; they are left as they are")
 
 
-def _runs(path: Path) -> Iterator[tar.Run]:
+def _readable_runs(path: Path) -> Iterator[tar.Run]:
+    """Yield the samples of a tar up to the first that cannot be read."""
     with contextlib.suppress(SourceError):
         yield from tar.scan(tar.open_tar(path))
 
 
-def _fields(
+def _find_fields(
     folder: Path, container: str, names: list[str], old: manifest.Manifest | None, done: list[str]
 ) -> dict[str, Field]:
     if old is not None:
         return dict(old.fields)
     for name in names:
         try:
-            found = containers.get(container).read_fields(folder / name)
-            if found is None and container == "tar":
-                found = _tar_fields(folder / name, done)
+            fields = containers.get(container).read_fields(folder / name)
+            if fields is None and container == "tar":
+                fields = _tar_fields(folder / name, done)
         except (DatasetError, SourceError):
-            continue  # another shard may still say
-        if found is not None:
-            return dict(found)
-    raise ConfigError(f"{folder}: nothing says what the fields are; name a dataset that has the same")
+            continue  # another shard may state them
+        if fields is not None:
+            return dict(fields)
+    raise ConfigError(f"{folder}: nothing states the fields; name a dataset that has the same")
 
 
-def _mended(
+def _repaired_shards(
     folder: Path,
     container: str,
     names: list[str],
@@ -177,13 +184,13 @@ def _mended(
     done: list[str],
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[WrittenShard]:
-    """What stands of each shard in the end."""
+    """Repair each shard, and yield those that hold samples."""
     for number, name in enumerate(names):
         path = folder / name
         try:
             if container == "tar":
-                _mend_tar(path, fields, done)
-            if (shard := _stands(path, container, fields)).samples:
+                _repair_tar(path, fields, done)
+            if (shard := _summarize(path, container, fields)).samples:
                 yield shard
             else:
                 done.append(f"{name}: no whole sample is left")
@@ -191,41 +198,40 @@ def _mended(
             done.append(f"{name}: lost and set aside: {error}")
             for file in containers.get(container).files(path):
                 if file.exists():
-                    os.replace(file, file.with_name(file.name + ASIDE))
+                    os.replace(file, file.with_name(file.name + DAMAGED_SUFFIX))
         if progress is not None:
             progress(number + 1, len(names))
 
 
-def _stands(path: Path, container: str, fields: Mapping[str, Field]) -> WrittenShard:
-    """A shard as the manifest has it; ShardCorrupt if it cannot be opened."""
+def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> WrittenShard:
+    """Return a shard's entry in the manifest; raise ShardCorrupt if it cannot be opened."""
     kind = containers.get(container)
     reader = kind.reader(path, with_hidden(fields))
     rows = np.arange(len(reader))
-    sums = np.asarray(reader.read(rows, CHECKSUM))
+    sample_checksums = np.asarray(reader.read(rows, CHECKSUM))
     shapes: dict[str, tuple[int, int] | None] = {}
     for name, field in fields.items():
         if field.kind == "image":
-            found = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
-            shapes[name] = (int(found[0][0]), int(found[0][1])) if len(found) == 1 else None
+            sizes = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
+            shapes[name] = (int(sizes[0][0]), int(sizes[0][1])) if len(sizes) == 1 else None
     reader.close()
     size, checksum = checksums.of_files(kind.files(path))
-    return WrittenShard(path.name, len(rows), size, checksum, sums, shapes)
+    return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes)
 
 
-def _mend_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
-    """Sees to it that the tar at `path` ends with a whole sample, and that its index tells of those and no others."""
-    index = _index(path, fields)
-    whole, runs = _whole(path)
-    size = path.stat().st_size
+def _repair_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
+    """Make the tar end with a whole sample, and its index list exactly the samples that it holds."""
+    index = _load_index(path, fields)
+    whole, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
-    whole = whole and size == end + len(_END)
+    whole = whole and path.stat().st_size == end + len(_END_OF_TAR)
     if index is not None and whole and len(index) == len(runs):
         return
     if not whole:
-        kept = _keep_end(path, end)
+        kept = _copy_end(path, end)
         os.truncate(path, end)
         with open(path, "ab") as file:
-            file.write(_END)
+            file.write(_END_OF_TAR)
         durable.sync_file(path)
         lost = "" if index is None or len(index) == len(runs) else f", {len(index) - len(runs)} samples are lost"
         done.append(f"{path.name}: cut short or damaged after {len(runs)} whole samples{lost}; it ends there now{kept}")
@@ -235,28 +241,28 @@ def _mend_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
     side_index.write(path, index[: len(runs)])
 
 
-def _keep_end(path: Path, start: int) -> str:
-    """Copies what is to be cut off a file to another one; says so."""
+def _copy_end(path: Path, start: int) -> str:
+    """Copy the end of a file, which is about to be cut off, to a file beside it; return a note that says so."""
     if path.stat().st_size <= start:
         return ""
-    aside = path.with_name(f"{path.name}.end{ASIDE}")
-    with open(path, "rb") as file, open(aside, "wb") as target:
+    copy = path.with_name(f"{path.name}.end{DAMAGED_SUFFIX}")
+    with open(path, "rb") as file, open(copy, "wb") as target:
         file.seek(start)
         shutil.copyfileobj(file, target)
-    return f", what was behind stands in {aside.name}"
+    return f"; the rest of it is in {copy.name}"
 
 
-def _index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
-    """The index, if it can be read and is of these fields."""
+def _load_index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
+    """Return the index of a tar; None if it cannot be read or describes other fields."""
     try:
-        found = side_index.load(path)
+        index = side_index.load(path)
     except (OSError, ShardCorrupt):
         return None
-    return found if found.ndim == 1 and found.dtype == side_index.dtype_of(with_hidden(fields)) else None
+    return index if index.ndim == 1 and index.dtype == side_index.dtype_of(with_hidden(fields)) else None
 
 
-def _whole(path: Path) -> tuple[bool, list[tar.Run]]:
-    """Whether the tar is whole, and its samples that are."""
+def _scan(path: Path) -> tuple[bool, list[tar.Run]]:
+    """Return whether the tar can be read to its end, and its whole samples."""
     runs: list[tar.Run] = []
     try:
         for run in tar.scan(tar.open_tar(path)):
@@ -286,12 +292,12 @@ def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> N
 
 
 def _place(opened: Any, run: tar.Run, name: str, field: Field) -> tuple[int, int]:
-    """Where the stored bytes of a field are; of an array of one shape they begin behind its header."""
-    extensions = run.places()
-    found = next((each for each in layout.extensions(name, field) if each.lower() in extensions), None)
-    if found is None:
+    """Return the offset and size of a field's stored bytes; an array of one shape begins after its .npy header."""
+    members_by_extension = run.places()
+    extension = next((e for e in layout.extensions(name, field) if e.lower() in members_by_extension), None)
+    if extension is None:
         raise ShardCorrupt(f"{opened.path}, key {run.key}: there is no field {name!r}")
-    offset, size = extensions[found.lower()]
+    offset, size = members_by_extension[extension.lower()]
     if field.kind != "array" or not field.fixed:
         return offset, size
     return offset + size - field.row_bytes, field.row_bytes
@@ -309,8 +315,8 @@ def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
 
 
 def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
-    """The fields of a tar without a manifest: as its index has them, else as its files' names have them."""
-    _, runs = _whole(path)
+    """Infer the fields of a tar without a manifest from its index, or else from the names of its members."""
+    _, runs = _scan(path)
     if not runs:
         return None
     try:
@@ -320,10 +326,12 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
         columns = {}
     opened, extensions = tar.open_tar(path), runs[0].places()
     if not columns:
-        done.append("the fields are told by the names of files in the tars: numbers may be wider than they were")
+        done.append("the fields are inferred from the names of the tars' members: numbers may be wider than they were")
         named = members.named(extensions)
-        values = {name: opened.read(*extensions[own]) for name, own in named.items()}
-        return {name: members.field_of(own, [values[name]]) for name, own in named.items()}
+        return {
+            name: members.field_of(extension, [opened.read(*extensions[extension])])
+            for name, extension in named.items()
+        }
     fields: dict[str, Field] = {}
     for name in [column.removesuffix(".offset") for column in columns if column.endswith(".offset")]:
         if name in columns:
@@ -332,18 +340,18 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
             fields[name] = Field("image")
         else:
             place = int(index[f"{name}.offset"][0]), int(index[f"{name}.size"][0])
-            fields[name] = _by_extension(opened, name, place, extensions)
+            fields[name] = _field_at(opened, place, extensions)
     return fields
 
 
-def _by_extension(opened: Any, name: str, place: tuple[int, int], extensions: Mapping[str, tuple[int, int]]) -> Field:
-    """The field that is stored at `place`, in one of a sample's files."""
-    own, (start, size) = next(
-        (own, span) for own, span in extensions.items() if span[0] <= place[0] and sum(place) <= sum(span)
+def _field_at(opened: Any, place: tuple[int, int], extensions: Mapping[str, tuple[int, int]]) -> Field:
+    """Infer the field whose stored bytes are at `place`, by the extension of the member that holds them."""
+    extension, (start, size) = next(
+        (extension, span) for extension, span in extensions.items() if span[0] <= place[0] and sum(place) <= sum(span)
     )
     kinds = {"txt": "text", "json": "json", "bin": "bytes"}
-    kind: Any = kinds.get(own.rpartition(".")[2])
+    kind: Any = kinds.get(extension.rpartition(".")[2])
     if kind is not None:
         return Field(kind)
-    found = members.field_of("npy", [opened.read(start, size)])
-    return found if place[1] < size else Field("array", dtype=found.dtype)
+    field = members.field_of("npy", [opened.read(start, size)])
+    return field if place[1] < size else Field("array", dtype=field.dtype)

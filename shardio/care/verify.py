@@ -1,10 +1,13 @@
 """Verification: is a dataset on disk still what its manifest says?"""
 
+import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +22,18 @@ from ..format.fields import CHECKSUM, Field, shape_column
 from ..loader.batch.bad_samples import is_bad_sample
 from ..system.threads import in_order
 from ..system.types import Indices
-from .examine import blocks, readable, reason, threads, value
-
-_NO_CHECKSUMS = np.empty(0, np.uint64)
+from .examine import blocks, decode, opened, read_blocks, reason, threads
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One difference between a dataset and its manifest, or a bad sample.
 
     Attributes:
-        shard: its name; None where the dataset as a whole is meant.
+        shard: the shard's name; None for the dataset as a whole.
         reason: what is wrong.
-        location: of the sample, if it is one.
-        count: problems that this stands for.
+        location: of the bad sample; None if the problem concerns no single sample.
+        count: the number of problems that this one stands for.
     """
 
     shard: str | None
@@ -44,11 +45,11 @@ class Problem:
         if self.location is not None:
             return f"{self.location}: {self.reason}"
         stem = (self.shard or "").partition(".")[0]
-        named = self.shard is None or self.reason.startswith(f"{stem}.")  # one of its files
-        return self.reason if named else f"{self.shard}: {self.reason}"
+        names_file = self.shard is None or self.reason.startswith(f"{stem}.")
+        return self.reason if names_file else f"{self.shard}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: shard, row, sample and key (None where there is none), reason and count."""
+        """Return the problem for JSON: shard, row, sample and key (None where there is none), reason and count."""
         row, sample, key = (None,) * 3 if (at := self.location) is None else (at.row, at.index, at.key)
         return {
             "shard": self.shard, "row": row, "sample": sample, "key": key, "reason": self.reason, "count": self.count
@@ -57,12 +58,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and what is wrong.
+    """The result of `shardio.verify`.
 
     Attributes:
-        shards: shards looked at.
-        samples: samples whose own checksum was computed; 0 unless deep.
-        found: what is wrong, in the order of the shards; empty if all is well.
+        shards: the number of shards that were checked.
+        samples: the number of samples whose own checksum was computed; 0 unless `deep`.
+        found: the problems, in the order of the shards; empty for a whole dataset.
     """
 
     shards: int
@@ -71,137 +72,120 @@ class Verification:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A line for each, naming shard, sample, value and rule."""
+        """One line per problem, naming shard, sample, value and rule."""
         return tuple(map(str, self.found))
 
     @property
     def count(self) -> int:
-        """How many things are wrong, those that are not listed too."""
+        """The number of problems, including those that are not listed."""
         return sum(problem.count for problem in self.found)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = [problem.to_dict() for problem in self.found]
-        return {"shards": self.shards, "samples": self.samples, "count": self.count, "problems": found}
+        """Return the result for JSON."""
+        problems = [problem.to_dict() for problem in self.found]
+        return {"shards": self.shards, "samples": self.samples, "count": self.count, "problems": problems}
 
 
 def verify(
-    dataset: Dataset,
+    dataset: str | os.PathLike[str] | Dataset,
     *,
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
     most: int = 20,
 ) -> Verification:
-    """Compares every shard's files with the manifest.
+    """Compare the files of every shard with the manifest.
 
     Args:
-        dataset: on disk.
+        dataset: a path or a Dataset.
         deep: also read every sample through the container, compare its own checksum, decode its images, texts, JSON and
-            arrays, compare the images' sizes with those that were stored, and compute the digest anew.
-        progress: called with shards done and shards in all.
-        workers: threads; one for each processor without it. They change nothing in the result.
-        most: bad samples to list of each shard; the others are counted.
+            arrays, compare the sizes of its images with the stored ones, and compute the digest anew.
+        progress: called with the shards done and the shards in all.
+        workers: the number of threads; None for one per core. It does not change the result.
+        most: the number of bad samples to list per shard; further ones are counted.
 
-    Raises ConfigError for a wrong argument; what it finds is in the result.
+    Raises ConfigError for a wrong argument, and for a path what `shardio.open` raises. Problems of the shards are in
+    the result.
     """
     if most < 0:
         raise ConfigError(f"most must be at least 0, got {most}")
-    shards = dataset.manifest.shards
-    digest = checksums.Digest(dataset.fields)
-    found: list[Problem] = []
-    samples, shard = 0, _Shard(most)
-    for seen in in_order(partial(_look, dataset, most), _tasks(dataset, deep), threads(workers)):
-        digest.update(seen.checksums)
-        samples += len(seen.checksums)
-        shard.add(seen)
-        if not seen.last:
-            continue
-        found += shard.problems(shards.names[seen.shard])
-        shard = _Shard(most)
-        if progress is not None:
-            progress(seen.shard + 1, len(shards))
-    if deep and not found and digest.text() != dataset.digest:
-        told = f"the digest of the samples is {digest.text()}, the manifest says {dataset.digest}"
-        found.append(Problem(None, told))
-    return Verification(len(shards), samples, tuple(found))
+    with opened(dataset) as source:
+        shards = source.manifest.shards
+        digest = checksums.Digest(source.fields)
+        found: list[Problem] = []
+        samples = 0
+        results = in_order(partial(_run_check, source, most), _checks(source, deep), threads(workers))
+        for shard, shard_results in groupby(results, lambda findings: findings.shard):
+            examined = []
+            for findings in shard_results:
+                digest.update(findings.checksums)
+                samples += len(findings.checksums)
+                examined.append(findings)
+            found += _problems(shards.names[shard], examined, most)
+            if progress is not None:
+                progress(shard + 1, len(shards))
+        if deep and not found and digest.text() != source.digest:
+            difference = f"the digest of the samples is {digest.text()}, the manifest says {source.digest}"
+            found.append(Problem(None, difference))
+        return Verification(len(shards), samples, tuple(found))
+
+
+Check: TypeAlias = tuple[int, Indices | None]
+"""A shard by its number, and samples of it to read; None to compare its files with the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """A shard's files, or a block of its samples."""
-
-    shard: int
-    indices: Indices | None
-    last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a task has found.
+class Findings:
+    """The result of one check.
 
     Attributes:
-        shard, last: the task's.
-        wrong: what is wrong with the shard.
-        bad: samples, as many as may be listed.
-        more: further bad samples.
-        checksums: as they were stored, uint64, of all samples that can be read.
+        shard: the number of the shard.
+        errors: problems of the shard as a whole.
+        bad: bad samples, as many as may be listed.
+        unlisted: the number of further bad samples.
+        checksums: the stored checksums of all samples that can be read, uint64.
     """
 
     shard: int
-    last: bool
-    wrong: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     bad: Sequence[Problem] = ()
-    more: int = 0
-    checksums: NDArray[np.uint64] = field(default_factory=lambda: _NO_CHECKSUMS)
+    unlisted: int = 0
+    checksums: NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
 
 
-@final
-class _Shard:
-    """What is wrong with one shard, of all that its tasks have found."""
-
-    def __init__(self, most: int) -> None:
-        self._wrong: dict[str, None] = {}  # a set in order: each of a shard's blocks may tell the same
-        self._bad: list[Problem] = []
-        self._most, self._more = most, 0
-
-    def add(self, seen: _Seen) -> None:
-        self._wrong |= dict.fromkeys(seen.wrong)
-        self._bad += seen.bad
-        self._more += seen.more + len(self._bad[self._most :])
-        del self._bad[self._most :]
-
-    def problems(self, name: str) -> list[Problem]:
-        more = [Problem(name, f"and {self._more} more bad samples", count=self._more)] if self._more else []
-        return [Problem(name, told) for told in self._wrong] + self._bad + more
+def _checks(dataset: Dataset, deep: bool) -> Iterator[Check]:
+    for shard, (start, stop) in enumerate(pairwise(dataset.manifest.shards.starts.tolist())):
+        yield shard, None
+        if deep:
+            for indices in blocks(dataset, np.arange(start, stop)):
+                yield shard, indices
 
 
-def _tasks(dataset: Dataset, deep: bool) -> Iterator[_Task]:
-    starts, samples = dataset.manifest.shards.starts, dataset.manifest.shards.samples
-    for shard in range(len(samples)):
-        stop = int(starts[shard + 1])
-        whole_shard = deep and int(samples[shard]) > 0
-        yield _Task(shard, None, not whole_shard)
-        if whole_shard:
-            for indices in blocks(dataset, shard, np.arange(int(starts[shard]), stop)):
-                yield _Task(shard, indices, int(indices[-1]) == stop - 1)
+def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem]:
+    """Return the problems of one shard from the results of its checks, at most `most` bad samples among them."""
+    errors = dict.fromkeys(error for findings in results for error in findings.errors)  # blocks may repeat an error
+    bad = [problem for findings in results for problem in findings.bad]
+    unlisted = sum(findings.unlisted for findings in results) + len(bad[most:])
+    rest = [Problem(name, f"and {unlisted} more bad samples", count=unlisted)] if unlisted else []
+    return [Problem(name, error) for error in errors] + bad[:most] + rest
 
 
-def _look(dataset: Dataset, most: int, task: _Task) -> _Seen:
-    name = dataset.manifest.shards.names[task.shard]
+def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
+    shard, indices = check
+    name = dataset.manifest.shards.names[shard]
     files = containers.get(dataset.manifest.container).files(dataset.path / name)
     try:
-        if task.indices is None:
-            _check_files(dataset, task.shard, files)
-            return _Seen(task.shard, task.last)
-        if not all(file.is_file() for file in files):  # which the task of the files tells
-            return _Seen(task.shard, task.last)
-        dataset.reader(task.shard)
+        if indices is None:
+            _check_files(dataset, shard, files)
+            return Findings(shard)
+        if not all(file.is_file() for file in files):  # the check of the shard's files reports it
+            return Findings(shard)
+        dataset.reader(shard)
     except (DatasetError, OSError) as error:
         if not is_bad_sample(error):
             raise
-        return _Seen(task.shard, task.last, (reason(error, dataset, name),))
-    return _look_at_samples(dataset, most, task.shard, task.last, task.indices)
+        return Findings(shard, (reason(error, dataset, name),))
+    return _check_samples(dataset, most, shard, indices)
 
 
 def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
@@ -218,47 +202,46 @@ def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
         raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}")
 
 
-def _look_at_samples(dataset: Dataset, most: int, shard: int, last: bool, indices: Indices) -> _Seen:
+def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) -> Findings:
     name = dataset.manifest.shards.names[shard]
-    images = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
-    stored: list[NDArray[np.uint64]] = []
+    sizes = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
+    stored = [np.empty(0, np.uint64)]
     faults: dict[int, list[str]] = {}
-    for part, columns in readable(dataset, indices, [*dataset.fields, *images, CHECKSUM]):
+    for block, columns in read_blocks(dataset, indices, [*dataset.fields, *sizes, CHECKSUM]):
         if isinstance(columns, Exception):
-            faults[int(part[0])] = [reason(columns, dataset, name)]
+            faults[int(block[0])] = [reason(columns, dataset, name)]
             continue
         stored.append(columns[CHECKSUM])
-        for row, told in _faults(dataset.fields, columns):
-            faults.setdefault(int(part[row]), []).append(told)
-    listed = [Problem(name, "; ".join(faults[index]), dataset.locate(index)) for index in sorted(faults)[:most]]
-    checksums_stored = np.concatenate(stored) if stored else _NO_CHECKSUMS
-    return _Seen(shard, last, (), listed, len(faults) - len(listed), checksums_stored)
+        for row, fault in _faults(dataset.fields, columns):
+            faults.setdefault(int(block[row]), []).append(fault)
+    bad = [Problem(name, "; ".join(faults[index]), dataset.locate(index)) for index in sorted(faults)[:most]]
+    return Findings(shard, (), bad, len(faults) - len(bad), np.concatenate(stored))
 
 
 def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """What is wrong with samples that can be read: rows and reasons."""
+    """Yield the row and the reason of each fault in samples that can be read."""
     names = sorted(fields)
     actual, expected = checksums.of_samples({n: columns[n] for n in names}, names), columns[CHECKSUM]
     for row in np.flatnonzero(actual != expected).tolist():
         yield row, f"checksum {int(actual[row]):016x} is not {int(expected[row]):016x}"
-    for name, kind in fields.items():
-        if kind.fixed or kind.kind == "bytes":  # any bytes of the right size are a value
+    for name, field in fields.items():
+        if field.fixed or field.kind == "bytes":  # any bytes of the right size are a value
             continue
-        sizes = columns[shape_column(name)].tolist() if kind.kind == "image" else [None] * len(actual)
-        for row, (one, size) in enumerate(zip(columns[name], sizes, strict=True)):
-            if told := _fault(kind, bytes(one), size):
-                yield row, f"field {name!r}: {told}"
+        sizes = columns[shape_column(name)].tolist() if field.kind == "image" else [None] * len(actual)
+        for row, (stored, size) in enumerate(zip(columns[name], sizes, strict=True)):
+            if fault := _fault(field, bytes(stored), size):
+                yield row, f"field {name!r}: {fault}"
 
 
-def _fault(kind: Field, stored: bytes, size: Sequence[int] | None) -> str | None:
-    """What is wrong with a stored value of a kind; of an image with that height and width."""
+def _fault(field: Field, stored: bytes, size: Sequence[int] | None) -> str | None:
+    """Return what is wrong with a stored value, if anything; an image must have the height and width of `size`."""
     try:
         if size is None:
-            value(kind, stored)
+            decode(field, stored)
         else:
-            whole.check(stored, kind.channels or 3, (size[0], size[1]))
+            whole.check(stored, field.channels or 3, (size[0], size[1]))
     except BadSample as error:
         return f"{error}"
-    if size is not None and kind.shape not in (None, tuple(size)):
-        return f"the image is {tuple(size)} (height, width), the manifest says {kind.shape}"
+    if size is not None and field.shape not in (None, tuple(size)):
+        return f"the image is {tuple(size)} (height, width), the manifest says {field.shape}"
     return None

@@ -1,4 +1,4 @@
-"""The command line: `shardio` and `python -m shardio`. One module per command."""
+"""The command line, `shardio` or `python -m shardio`, with one module per command."""
 
 import io
 import os
@@ -24,7 +24,7 @@ from . import (
     verify,
 )
 
-INTERRUPTED = 130  # the exit code that shells give a process which SIGINT ended
+INTERRUPTED = 130  # the exit code that shells report for a process that SIGINT ended
 
 app = typer.Typer(
     name="shardio",
@@ -68,28 +68,28 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Runs the command line. Errors are one line on stderr; the exit code is 2 for a bad argument, else 1."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that no encoding has letters for
+    """Run the command line. An error is one line on stderr; the exit code is 2 for a bad argument, else 1."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="shardio", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        where = context.command_path if context is not None else "shardio"
-        _fail(f"{error.format_message()} (see {where} --help)", getattr(error, "exit_code", 1))
+        command = context.command_path if context is not None else "shardio"
+        _fail(f"{error.format_message()} (see {command} --help)", getattr(error, "exit_code", 1))
     except ConfigError as error:
         _fail(str(error), 2)
     except ShardioError as error:
         _fail(str(error), 1)
     except BrokenPipeError:
-        # The reader went away (as `head` does). Python would complain once more when it flushes on exit.
+        # The reader closed the pipe, as `head` does. Without a new stdout, flushing it at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
-    if code == INTERRUPTED:  # what typer makes of a Ctrl-C in a command
+    if code == INTERRUPTED:  # typer turns a Ctrl-C within a command into this code
         _fail("interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 

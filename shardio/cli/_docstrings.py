@@ -1,23 +1,21 @@
-"""What a converter's docstring says, for `--help`: its summary, its text, its arguments, its examples."""
+"""A converter's docstring, in Google's style, as the texts of its `--help`."""
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_HEADING = re.compile(r"([A-Z][a-z]+):")
-_ARGUMENT = re.compile(r"(\w+)(?: \([^)]*\))?: *(.*)")
+from docstring_parser import ParseError, google
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The parts of a docstring of Google's style.
+class Documentation:
+    """The parts of a docstring that `--help` shows; those that the docstring lacks are empty.
 
     Attributes:
-        summary: its first line.
-        text: the paragraphs before the first section.
-        arguments: what is said of each.
+        summary: the first line.
+        text: the paragraphs between the summary and the first section.
+        arguments: by name, the description of each argument on one line.
         examples: command lines.
     """
 
@@ -27,32 +25,18 @@ class Told:
     examples: tuple[str, ...] = ()
 
 
-def read(function: Callable[..., Any]) -> Told:
-    """The parts of a function's docstring; those that it lacks are empty."""
-    lines = (inspect.getdoc(function) or "").splitlines()
-    sections: dict[str, list[str]] = {"": []}
-    section = ""
-    for line in lines[1:]:
-        if heading := _HEADING.fullmatch(line):
-            section = heading[1]
-        sections.setdefault(section, []).append("" if heading else line)
-    examples = [line.strip() for name in ("Example", "Examples") for line in sections.get(name, ())]
-    return Told(
-        lines[0] if lines else "",
-        "\n".join(sections[""]).strip(),
-        _arguments(sections.get("Args", [])),
-        tuple(line for line in examples if line),
+def read(function: Callable[..., Any]) -> Documentation:
+    """Parse the docstring of a function; of a malformed one only the first line is used."""
+    docstring = inspect.getdoc(function) or ""
+    try:
+        parsed = google.parse(docstring)
+    except ParseError:
+        return Documentation(docstring.partition("\n")[0])
+    descriptions = {param.arg_name: " ".join((param.description or "").split()) for param in parsed.params}
+    examples = "\n".join(example.description or "" for example in parsed.examples).splitlines()
+    return Documentation(
+        summary=parsed.short_description or "",
+        text=parsed.long_description or "",
+        arguments={name: f"{text[:1].upper()}{text[1:]}" for name, text in descriptions.items()},
+        examples=tuple(line.strip() for line in examples if line.strip()),
     )
-
-
-def _arguments(lines: list[str]) -> dict[str, str]:
-    text = inspect.cleandoc("\n" + "\n".join(lines))
-    found: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        if not line.startswith(" ") and (entry := _ARGUMENT.fullmatch(line)):
-            name = entry[1]
-            found[name] = entry[2]
-        elif name and line.strip():
-            found[name] += f" {line.strip()}"
-    return {name: f"{text[:1].upper()}{text[1:]}" for name, text in found.items()}

@@ -6,7 +6,7 @@ from ..errors import ConfigError
 
 
 def threads_option(text: str) -> int | Literal["auto"]:
-    """The value of `--threads`; the loader checks the number."""
+    """Parse the value of `--threads`; the loader checks the number."""
     if text == "auto":
         return "auto"
     if not text.isdigit():

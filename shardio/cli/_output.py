@@ -1,4 +1,4 @@
-"""Results written as JSON."""
+"""Writing results as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write_json(file: str | None, result: Mapping[str, Any]) -> bool:
-    """Writes a result to the file named, to standard output for `-`; whether that leaves no room there for text."""
+    """Write a result to a file, or to standard output for `-`; return whether it went to standard output."""
     if file is None:
         return False
     text = json.dumps(result, indent=1, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -18,10 +18,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-LINE_SECONDS = 5.0
+LINE_SECONDS = 5.0  # between two lines about the same work
 
-Report = Callable[[str, int, int], None]
-"""What is being done, how much of it, of how much."""
+ProgressFunction = Callable[[str, int, int], None]
+"""Takes the name of the work, the amount done and the total."""
 
 
 class _Rate(ProgressColumn):
@@ -35,14 +35,14 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress(unit: str, *, quiet: bool = False) -> Iterator[Report]:
-    """A function that shows how far each piece of work is, unless `quiet`; all output goes to stderr."""
+def progress(unit: str, *, quiet: bool = False) -> Iterator[ProgressFunction]:
+    """Yield a function that shows the progress of each piece of work on stderr, or does nothing if `quiet`."""
     if quiet:
-        yield lambda what, done, total: None
+        yield lambda name, done, total: None
         return
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _plain(unit)
+        yield _line_reporter(unit)
         return
     columns = (
         TextColumn("{task.description:10}"),
@@ -54,30 +54,30 @@ def progress(unit: str, *, quiet: bool = False) -> Iterator[Report]:
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=console) as bars:
 
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+        def report(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
 
         yield report
 
 
-def _plain(unit: str) -> Report:
-    begun: dict[str, float] = {}
-    shown: dict[str, float] = {}
-    ended: set[str] = set()
+def _line_reporter(unit: str) -> ProgressFunction:
+    started: dict[str, float] = {}
+    last_line: dict[str, float] = {}
+    finished: set[str] = set()
 
-    def report(what: str, done: int, total: int) -> None:
+    def report(name: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start = begun.setdefault(what, now)
-        if what in ended or (done < total and now - shown.setdefault(what, now) < LINE_SECONDS):
+        start = started.setdefault(name, now)
+        if name in finished or (done < total and now - last_line.setdefault(name, now) < LINE_SECONDS):
             return
         if done >= total:
-            ended.add(what)
-        shown[what] = now
+            finished.add(name)
+        last_line[name] = now
         rate = done / (now - start) if now - start > 0.1 else 0
-        left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
-        speed = f" ({rate:,.0f}/s{left})" if rate else ""  # of an instant there is no rate
-        print(f"{what} {done}/{total} {unit}{speed}", file=sys.stderr, flush=True)
+        remaining = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
+        speed = f" ({rate:,.0f}/s{remaining})" if rate else ""  # an instant has no rate
+        print(f"{name} {done}/{total} {unit}{speed}", file=sys.stderr, flush=True)
 
     return report

@@ -1,4 +1,4 @@
-"""`shardio bench`: input throughput per rank."""
+"""`shardio bench`: measure input throughput per rank."""
 
 import json
 from dataclasses import replace
@@ -20,27 +20,30 @@ if TYPE_CHECKING:
 def bench(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
-    epochs: Annotated[int, typer.Option(help="Epochs to measure; the figure is their median.")] = 3,
-    ranks: Annotated[int, typer.Option(help="Processes, each with a loader of its own.")] = 1,
+    epochs: Annotated[int, typer.Option(help="Epochs to measure; the result is their median.")] = 3,
+    ranks: Annotated[int, typer.Option(help="Number of processes, each with its own loader.")] = 1,
     image_size: Annotated[
-        int | None, typer.Option(help="Crop images at random to this many pixels square, and flip.")
+        int | None, typer.Option(help="Crop images at random to squares of this many pixels, and flip them at random.")
     ] = None,
     floats: Annotated[bool, typer.Option("--floats", help="Deliver float32 NCHW instead of uint8 NHWC.")] = False,
-    threads: Annotated[str, typer.Option(help="Per rank; auto shares the processors.")] = "auto",
-    step_time: Annotated[float, typer.Option(help="Seconds that a rank computes per step.")] = 0.0,
+    threads: Annotated[
+        str, typer.Option(help="Worker threads per rank; auto divides the cores among the ranks.")
+    ] = "auto",
+    step_time: Annotated[float, typer.Option(help="Seconds of computation to simulate per step.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the order and the crops.")] = 0,
-    engine: Annotated[str, typer.Option(help="What makes images: auto, cpu, dali or nvimgcodec.")] = "auto",
-    device: Annotated[str | None, typer.Option(help="Where batches are to be, such as cuda.")] = None,
+    engine: Annotated[str, typer.Option(help="Image engine: auto, cpu, dali or nvimgcodec.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="Device to deliver batches on, such as cuda.")] = None,
     hw_decoder_load: Annotated[
-        float | None, typer.Option(help="Share of the images for the GPU's JPEG decoder, 0 to 1.")
+        float | None, typer.Option(help="Share of the images that the GPU's JPEG decoder gets, 0 to 1.")
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Try several --hw-decoder-load, an epoch each, and keep the best.")
+        bool,
+        typer.Option("--tune", help="Try several values of --hw-decoder-load for one epoch each, and keep the best."),
     ] = False,
     on_bad_sample: Annotated[
-        str, typer.Option(help="raise: end at a bad sample; replace or mask: go on, and tell how many there were.")
+        str, typer.Option(help="raise ends the run at a bad sample; replace and mask continue and count them.")
     ] = "raise",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures as JSON to this file.")] = None,
 ) -> None:
     """Measure input throughput per rank, and name what limits it.
 
@@ -54,11 +57,16 @@ def bench(
 
       shardio bench data/photos --image-size 224 --on-bad-sample replace
     """
-    from ..bench import BenchConfig, measure, tune_decoder  # here and not above, as it loads torch
+    from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
     config = BenchConfig(
         *(str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed),
-        *(cast("Engine", engine), device, hw_decoder_load, cast("OnBadSample", on_bad_sample)),  # checked there
+        *(
+            cast("Engine", engine),
+            device,
+            hw_decoder_load,
+            cast("OnBadSample", on_bad_sample),
+        ),  # the loader checks them
     )
     if tune:
         best = tune_decoder(
@@ -74,19 +82,15 @@ def bench(
         json_file.write_text(json.dumps(result.to_json(), indent=1) + "\n")
 
 
-def _tried(load: float, result: "BenchResult") -> None:
-    print(f"{load:4.2f} of the images  {result.samples_per_second:,.0f} samples/s")
-
-
 def summary(result: "BenchResult") -> str:
-    """The figures for people."""
+    """Return the figures as text."""
     stages = ", ".join(f"{name} {share:.0%}" for name, share in result.stages.items())
     machine = result.machine
     lines = (
         f"samples/s per rank  {result.samples_per_second:,.0f} (median of {result.config.epochs} epochs, slowest rank)",
         f"read per rank       {format_size(result.bytes_per_second)}/s",
         f"starved             {result.starved:.0%} of the time",
-        f"workers' time       {stages}; {result.threads} threads at work",
+        f"workers' time       {stages}; {result.threads} active threads",
         f"limited by          {result.limit}",
         *([f"bad samples         {result.bad}"] if result.bad else []),
         f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "

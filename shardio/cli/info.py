@@ -1,4 +1,4 @@
-"""`shardio info`: what a dataset is made of."""
+"""`shardio info`: a dataset's manifest in short."""
 
 import json
 from pathlib import Path
@@ -23,28 +23,28 @@ def info(
 
       shardio info data/photos --json
     """
-    described = manifest.load(dataset)
-    size = int(described.shards.bytes.sum())
+    loaded = manifest.load(dataset)
+    size = int(loaded.shards.bytes.sum())
     if as_json:
-        print(json.dumps(_summary(dataset, described, size), indent=1))
+        print(json.dumps(_summary(dataset, loaded, size), indent=1))
         return
-    shards = described.shards
+    shards = loaded.shards
     rows = {
         "dataset": str(dataset),
-        "container": described.container,
-        "samples": f"{described.samples:,}",
+        "container": loaded.container,
+        "samples": f"{loaded.samples:,}",
         "shards": f"{len(shards):,}" + (f" ({shards.names[0]} to {shards.names[-1]})" if len(shards) else ""),
-        "size": f"{format_size(size)} ({format_size(size / max(1, described.samples))} per sample)",
-        "digest": described.digest,
-        **{f"field {name}": describe(field) for name, field in described.fields.items()},
-        **{f"metadata {key}": str(value) for key, value in described.metadata.items()},
+        "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
+        "digest": loaded.digest,
+        **{f"field {name}": describe(field) for name, field in loaded.fields.items()},
+        **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
 
 
-def _summary(path: Path, described: manifest.Manifest, size: int) -> dict[str, Any]:
-    whole: dict[str, Any] = json.loads(described.to_json())
-    del whole["shards"]
-    return {"path": str(path), **whole, "shards": len(described.shards), "bytes": size}
+def _summary(path: Path, loaded: manifest.Manifest, size: int) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(loaded.to_json())
+    del content["shards"]
+    return {"path": str(path), **content, "shards": len(loaded.shards), "bytes": size}

@@ -1,4 +1,4 @@
-"""`shardio repair`: save what can be saved of a dataset."""
+"""`shardio repair`: make a damaged dataset whole again."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +13,11 @@ from ._progress import progress
 def repair(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     like: Annotated[
-        Path | None, typer.Option(help="A dataset whose fields and classes it has, for what nothing else says.")
+        Path | None,
+        typer.Option(help="Take fields and class names that the damaged dataset no longer states from this one."),
     ] = None,
 ) -> None:
-    """Rebuild a lost index or manifest from the shards, and drop what was cut off.
+    """Rebuild a lost index or manifest from the shards, and drop incomplete samples.
 
     A tar that was cut short loses its last, incomplete sample. A shard that cannot be opened is renamed NAME.damaged.
 
@@ -26,15 +27,15 @@ def repair(
 
       shardio repair data/photos/val --like data/photos/train
     """
-    other = None if like is None else manifest.load(like)
-    told = {} if other is None else {"like": other.fields, "metadata": other.metadata}
+    similar = None if like is None else manifest.load(like)
+    known = {} if similar is None else {"like": similar.fields, "metadata": similar.metadata}
     with progress("shards") as show:
-        result = run(dataset, **told, progress=lambda done, total: show("repairing", done, total))
+        result = run(dataset, **known, progress=lambda done, total: show("repairing", done, total))
     for line in result.done:
         print(line)
-    made = result.manifest
-    now = f"{dataset}: {made.samples} samples in {len(made.shards)} shards, digest {made.digest}"
+    repaired = result.manifest
+    summary = f"{dataset}: {repaired.samples} samples in {len(repaired.shards)} shards, digest {repaired.digest}"
     if not result.done:
-        print(f"{now}: nothing to repair; verify --deep also looks at every sample")
+        print(f"{summary}: nothing to repair; verify --deep also checks every sample")
     else:
-        print(now + {True: ", as before", False: ", not as before", None: ""}[result.same])
+        print(summary + {True: ", as before", False: ", not as before", None: ""}[result.same])

@@ -1,4 +1,4 @@
-"""`shardio verify`: is a dataset still what its manifest says?"""
+"""`shardio verify`: compare a dataset with its manifest."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from ..care.verify import verify as run
-from ..dataset.dataset import open as open_dataset
 from ..errors import ShardCorrupt
 from ._output import write_json
 from ._progress import progress
@@ -15,15 +14,16 @@ from ._progress import progress
 def verify(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read and decode every sample, too, and compute the digest anew.")
+        bool, typer.Option("--deep", help="Also read and decode every sample, and compute the digest anew.")
     ] = False,
-    workers: Annotated[int | None, typer.Option(help="Threads; without it one per core.")] = None,
-    most: Annotated[int, typer.Option(help="Bad samples to list of each shard; the others are counted.")] = 20,
+    workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
+    most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
     json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the result to this file; - is standard output.", metavar="FILE")
+        str | None,
+        typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Compare a dataset's files with its manifest; exit code 1 if anything differs.
+    """Compare the files of a dataset with its manifest; the exit code is 1 if anything differs.
 
     Examples:
 
@@ -31,20 +31,19 @@ def verify(
 
       shardio verify data/photos --deep --json result.json
     """
-    opened = open_dataset(dataset)
     with progress("shards") as show:
         result = run(
-            opened,
+            dataset,
             deep=deep,
             progress=lambda done, total: show("verifying", done, total),
             workers=workers,
             most=most,
         )
-    alone = write_json(json_file, {"dataset": str(dataset), "deep": deep, **result.to_dict()})
-    for problem in () if alone else result.problems:
+    only_json = write_json(json_file, {"dataset": str(dataset), "deep": deep, **result.to_dict()})
+    for problem in () if only_json else result.problems:
         print(problem)
     if result.found:
         raise ShardCorrupt(f"{dataset}: {result.count} problems in {result.shards} shards")
-    if not alone:
-        seen = f", {result.samples} samples, digest right" if deep else ""
-        print(f"{dataset}: {result.shards} shards are whole{seen}")
+    if not only_json:
+        samples = f", {result.samples} samples, digest right" if deep else ""
+        print(f"{dataset}: {result.shards} shards are whole{samples}")

@@ -1,4 +1,4 @@
-"""The reference trainer: an image classifier, data-parallel on torch.distributed."""
+"""The reference trainer: trains an image classifier, data-parallel on torch.distributed."""
 
 from .config import TrainConfig as TrainConfig
 from .config import TrainResult as TrainResult

@@ -1,4 +1,4 @@
-"""Checkpoints: what is in one, and how it is written whole or not at all."""
+"""Checkpoints: their content, and how they are written atomically and read safely."""
 
 import os
 import pickle
@@ -20,13 +20,13 @@ BEST = "best.pt"
 
 @dataclass(frozen=True, slots=True)
 class TrainingPosition:
-    """How far training has come. Positions are global, so they mean the same on any number of ranks.
+    """The progress of training. It is global, so it means the same on any number of ranks.
 
     Attributes:
-        epoch: the epoch under way, or about to begin.
-        samples: samples of that epoch that all ranks together have trained on.
-        step: optimiser steps since the beginning of training.
-        best_accuracy: of the best epoch so far; None before the first validation.
+        epoch: the current epoch, from 0.
+        samples: number of samples of that epoch that all ranks together have trained on.
+        step: number of optimizer steps since the beginning of training.
+        best_accuracy: accuracy of the best epoch so far; None before the first validation.
     """
 
     epoch: int = 0
@@ -37,15 +37,15 @@ class TrainingPosition:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that training needs to go on.
+    """The state that training resumes from.
 
     Attributes:
-        place: how far training has come.
-        model: the model's state.
-        optimizer: the optimiser's state.
-        loader: the training loader's state.
-        shape: what the model was made from; it must be the same to go on.
-        config: the run's configuration, for people to look at.
+        place: the progress of training.
+        model: state of the model.
+        optimizer: state of the optimizer.
+        loader: state of the training loader.
+        shape: the arguments that the model was created from; they must be the same on resuming.
+        config: the configuration of the run, for information only.
     """
 
     place: TrainingPosition
@@ -56,14 +56,14 @@ class Checkpoint:
     config: Mapping[str, Any]
 
     def check_shape(self, shape: Mapping[str, Any], path: Path) -> None:
-        """StateMismatch, with both values, if the checkpoint is of another model than `shape` describes."""
-        for name, mine in shape.items():
-            if self.shape.get(name) != mine:
-                raise StateMismatch(f"{path}: {name} is {self.shape.get(name)!r} there, {mine!r} here")
+        """Raise StateMismatch, with both values, if the checkpoint is of another model than `shape` describes."""
+        for name, value in shape.items():
+            if self.shape.get(name) != value:
+                raise StateMismatch(f"{path}: {name} is {self.shape.get(name)!r} there, {value!r} here")
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Replaces `path` at once: written beside it, fsynced, renamed. A reader sees the old checkpoint or the new one."""
+    """Replace `path` atomically by a file that is written beside it, fsynced and renamed."""
     content = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint) if f.name != "place"}
     place = {f.name: getattr(checkpoint.place, f.name) for f in fields(TrainingPosition)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -78,13 +78,13 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path, device: torch.device) -> Checkpoint:
-    """The checkpoint at `path`, its tensors on `device`; nothing in the file is run.
+    """Read the checkpoint at `path` with its tensors on `device`; no code in the file is run.
 
-    Raises ConfigError if there is no such file, StateMismatch if it is no checkpoint of this version.
+    Raises ConfigError if there is no such file, StateMismatch if it is not a checkpoint of this version.
     """
     if not path.is_file():
         raise ConfigError(f"resume must be 'auto' or the path of a checkpoint; there is no file {path}")
-    if not zipfile.is_zipfile(path):  # torch would read anything else by an older format's rules
+    if not zipfile.is_zipfile(path):  # torch would read any other file in a legacy format
         raise StateMismatch(f"{path}: not a checkpoint: it is cut short, or was never written by torch.save")
     try:
         content = torch.load(path, map_location=device, weights_only=True)

@@ -1,4 +1,4 @@
-"""What a training run is asked for, and what it gives back."""
+"""The configuration and the result of a training run."""
 
 import math
 import os
@@ -12,35 +12,35 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A training run, the same on every rank. ConfigError if a value breaks a rule.
+    """The configuration of a training run, the same on every rank; a wrong value raises ConfigError.
 
     Attributes:
-        train: the training set: a dataset with an `image` and a whole-number `label` field.
-        val: the validation set; None trains without one.
-        output: directory for checkpoints, `log.jsonl` and `result.json`; all ranks must see the same one.
-        epochs: passes over the training set.
-        batch_size: samples per rank and step.
+        train: path of the training set, a dataset with an `image` field and an integer `label` field.
+        val: path of the validation set; None trains without one.
+        output: directory for checkpoints, `log.jsonl` and `result.json`, shared by all ranks.
+        epochs: number of passes over the training set.
+        batch_size: number of samples per rank and step.
         lr: learning rate for a global batch of `lr_reference_batch`; the peak is proportional to the global batch
             (linear scaling rule, Goyal et al. 2017, arXiv:1706.02677).
-        lr_reference_batch: see `lr`.
-        momentum: of SGD, Nesterov's where it is above 0.
-        weight_decay: on weights, not on biases and normalisation.
-        warmup_epochs: epochs over which the learning rate rises to its peak; may be a fraction, at most `epochs`.
+        lr_reference_batch: the global batch that `lr` is meant for.
+        momentum: momentum of SGD; above 0 it is Nesterov momentum.
+        weight_decay: weight decay of weights; biases and normalization parameters have none.
+        warmup_epochs: epochs over which the learning rate rises to its peak, possibly a fraction, at most `epochs`.
         label_smoothing: share of the target that is spread over all classes.
-        seed: of the initial weights, the samples' order and the augmentation.
+        seed: seed of the initial weights, the order of the samples and the augmentation.
         model: `"resnet"`, or `"module:function"`, called with `num_classes=` and `channels=`.
-        num_classes: None takes the metadata's `classes`, else the largest label + 1.
-        image_size: pixels a side that images are cropped to. None keeps equal images of up to 64 pixels at their size,
-            and is 224 for all others.
-        threads: the loader's, per rank.
-        on_bad_sample: `"raise"` ends the run at a sample that can't be read or decoded. `"replace"` trains on another
-            one in its place and leaves it out of validation, and lists both in `bad.jsonl` in `output`.
-        max_bad: such samples that a rank passes over in an epoch: a count, or below 1 a share of its samples.
-        resume: None begins anew, in an `output` that holds no checkpoint yet; `"auto"` goes on from `output`'s last one
-            if there is any; else the path of a checkpoint.
-        checkpoint_every_steps: write a checkpoint every so many steps too, not only at each epoch's end.
-        log_every: seconds between lines of progress where the output is no terminal.
-        device: `"cpu"` or `"cuda"`; None takes CUDA where there is any.
+        num_classes: number of classes; None takes it from the `classes` of the metadata, or else the largest label + 1.
+        image_size: side in pixels of the square crops. None keeps images of one size of up to 64 pixels at that size,
+            and crops all others to 224 pixels.
+        threads: worker threads of the loader, per rank.
+        on_bad_sample: `"raise"` ends the run at a sample that cannot be read or decoded. `"replace"` trains on another
+            sample in its place, leaves it out of validation, and lists it in `bad.jsonl` in `output`.
+        max_bad: bad samples allowed per rank and epoch: a count, or below 1 a share of the rank's samples.
+        resume: None starts a new run, in an `output` without a checkpoint; `"auto"` resumes from the last checkpoint in
+            `output` if there is one; otherwise the path of a checkpoint to resume from.
+        checkpoint_every_steps: number of steps between checkpoints; one is also written at the end of each epoch.
+        log_every: seconds between lines of progress if the output is not a terminal.
+        device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.
     """
 
     train: str
@@ -68,35 +68,35 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("train", "output", "val", "resume"):
-            self._path(name, optional=name in ("val", "resume"))
+            self._check_path(name, optional=name in ("val", "resume"))
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be 'resnet' or 'module:function', got {self.model!r}")
         for name in ("epochs", "batch_size", "lr_reference_batch"):
-            self._whole(name, 1)
-        for name, least in (("num_classes", 2), ("image_size", 1), ("checkpoint_every_steps", 1)):
+            self._check_integer(name, 1)
+        for name, minimum in (("num_classes", 2), ("image_size", 1), ("checkpoint_every_steps", 1)):
             if getattr(self, name) is not None:
-                self._whole(name, least)
+                self._check_integer(name, minimum)
         if self.threads != "auto":
-            self._whole("threads", 1)
+            self._check_integer("threads", 1)
         if self.on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}")
-        self._number("max_bad", 0, math.inf)
-        self._whole("seed", 0)
-        self._number("lr", 0, math.inf, open_low=True)
-        self._number("momentum", 0, 1)
-        self._number("weight_decay", 0, math.inf)
-        self._number("label_smoothing", 0, 1)
-        self._number("log_every", 0, math.inf, open_low=True)
-        self._number("warmup_epochs", 0, math.inf)
+        self._check_number("max_bad", 0, math.inf)
+        self._check_integer("seed", 0)
+        self._check_number("lr", 0, math.inf, open_low=True)
+        self._check_number("momentum", 0, 1)
+        self._check_number("weight_decay", 0, math.inf)
+        self._check_number("label_smoothing", 0, 1)
+        self._check_number("log_every", 0, math.inf, open_low=True)
+        self._check_number("warmup_epochs", 0, math.inf)
         if self.warmup_epochs > self.epochs:
             raise ConfigError(f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs!r}")
         self._check_device()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a checkpoint keeps them."""
+        """Return plain values, as a checkpoint stores them."""
         return asdict(self)
 
-    def _path(self, name: str, *, optional: bool) -> None:
+    def _check_path(self, name: str, *, optional: bool) -> None:
         value = getattr(self, name)
         if value is None and optional:
             return
@@ -104,15 +104,15 @@ class TrainConfig:
             raise ConfigError(f"{name} must be a path, got {value!r}")
         object.__setattr__(self, name, os.fspath(value))
 
-    def _whole(self, name: str, least: int) -> None:
+    def _check_integer(self, name: str, minimum: int) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
 
-    def _number(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
+    def _check_number(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
         value = getattr(self, name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not (low < value if open_low else low <= value) or not value < high:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not (low < value if open_low else low <= value) or not value < high:
             interval = f"{'(' if open_low else '['}{low}, {high})"
             raise ConfigError(f"{name} must be a number in {interval}, got {value!r}")
 
@@ -129,14 +129,14 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a run came to.
+    """The result of a training run.
 
     Attributes:
-        accuracy: share of the validation set that the last epoch's model gets right, 0 to 1; None without one.
-        best_accuracy: of the best epoch, those before a resume included.
-        samples_per_second_per_rank: of training alone, without validation; 0 if nothing was left to train.
-        starved: share of that time that training waited for input, on the rank that waited longest, 0 to 1.
-        epochs: epochs that the model has been trained.
+        accuracy: share of the validation set that the final model classifies correctly, 0 to 1; None without one.
+        best_accuracy: accuracy of the best epoch, including epochs before a resume.
+        samples_per_second_per_rank: training throughput, without validation; 0 if nothing was left to train.
+        starved: share of the training time spent waiting for input, on the rank that waited longest, 0 to 1.
+        epochs: number of epochs that the model has been trained for.
         checkpoint: path of the last checkpoint.
     """
 

@@ -1,4 +1,4 @@
-"""The two loaders of a run, and what the model must know of the data."""
+"""The two loaders of a run, and the properties of the data that the model depends on."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,27 +22,27 @@ from .config import TrainConfig
 from .distributed import Job
 
 SMALL = 64
-"""Pixels a side up to which images of one size are trained on as they are."""
+"""The longer side in pixels up to which images of one size keep that size."""
 
-BAD = "bad.jsonl"
+BAD_SAMPLES_FILE = "bad.jsonl"
 
-_CHUNK = 1 << 20  # labels read at once
+_LABELS_PER_READ = 1 << 20
 _NORMALIZE = {
     1: Normalize(0.5, 0.25),
-    3: Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet's, as most published weights expect
+    3: Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # of ImageNet, as most published weights expect
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What a run trains on.
+    """The data of a run.
 
     Attributes:
         train: loader of the training set.
-        val: loader of the validation set, every sample of which counts once; None without one.
-        num_classes: classes to tell apart.
+        val: loader of the validation set, which marks each sample as valid once; None without one.
+        num_classes: number of classes.
         channels: 1 for grey images, 3 for RGB.
-        image_size: the longer side in pixels of what the model gets.
+        image_size: the longer side in pixels of the model's input.
     """
 
     train: Loader
@@ -53,34 +53,34 @@ class Data:
 
 
 def open_data(config: TrainConfig, job: Job) -> Data:
-    """Opens the datasets and makes their loaders. All ranks must call it.
+    """Open the datasets and create their loaders. All ranks must call it.
 
-    Raises ConfigError if a dataset lacks a field or disagrees with the other, and what `shardio.open` raises.
+    Raises ConfigError if a dataset lacks a field or the two disagree, and what `shardio.open` raises.
     """
     train = _open(config.train)
     val = None if config.val is None else _open(config.val)
     channels, shape = train.fields["image"].channels or 3, train.fields["image"].shape
     if val is not None and (val.fields["image"].channels or 3) != channels:
         raise ConfigError(
-            f"train and val must have images of one kind: {config.train} has {channels} channels, "
+            f"train and val must have the same number of channels: {config.train} has {channels} channels, "
             f"{config.val} has {val.fields['image'].channels}"
         )
     size = (shape[0], shape[1]) if shape is not None else None
-    for_train, for_val = transforms(size, channels, config.image_size)
-    bad = None if config.on_bad_sample == "raise" else Path(config.output, BAD)
-    if bad is not None:
-        bad.parent.mkdir(parents=True, exist_ok=True)
+    train_transforms, val_transforms = transforms(size, channels, config.image_size)
+    quarantine_file = None if config.on_bad_sample == "raise" else Path(config.output, BAD_SAMPLES_FILE)
+    if quarantine_file is not None:
+        quarantine_file.parent.mkdir(parents=True, exist_ok=True)
     loader = Loader(
         train,
         config.batch_size,
-        transforms=for_train,
+        transforms=train_transforms,
         seed=config.seed,
         world=job.world,
         tail="drop",
         threads=config.threads,
         on_bad_sample=config.on_bad_sample,
         max_bad=config.max_bad,
-        quarantine_file=bad,
+        quarantine_file=quarantine_file,
         device=job.device,
         fields=("image", "label"),
     )
@@ -90,14 +90,14 @@ def open_data(config: TrainConfig, job: Job) -> Data:
         else Loader(
             val,
             config.batch_size,
-            transforms=for_val,
+            transforms=val_transforms,
             shuffle=None,
             world=job.world,
             tail="pad",
             threads=config.threads,
-            on_bad_sample="raise" if bad is None else "mask",  # accuracy is that of the samples that can be read
+            on_bad_sample="raise" if quarantine_file is None else "mask",  # accuracy counts readable samples
             max_bad=config.max_bad,
-            quarantine_file=bad,
+            quarantine_file=quarantine_file,
             device=job.device,
             fields=("image", "label"),
         )
@@ -110,21 +110,21 @@ def open_data(config: TrainConfig, job: Job) -> Data:
 def transforms(
     size: tuple[int, int] | None, channels: int, image_size: int | None
 ) -> tuple[list[Transform], list[Transform]]:
-    """What is done to training images, and to validation images.
+    """Return the transforms of training images and those of validation images.
 
-    Small images of one size keep most of their area; larger ones are cropped as Szegedy et al. 2014 do, and validated
-    on the middle 7/8 of the shorter side.
+    Crops of small images of one size keep most of their area. Larger images are cropped as in Szegedy et al. 2014, and
+    validated on the middle 7/8 of their shorter side.
 
     Args:
-        size: the (height, width) in pixels that all images have; None where they differ.
+        size: the (height, width) in pixels of all images; None if they differ.
         channels: 1 or 3.
-        image_size: pixels a side that are asked for; None chooses.
+        image_size: the side in pixels of the crops; None chooses it.
     """
     normalize = _NORMALIZE[channels]
     if image_size is None and size is not None and _small(size):
-        # Nearly their own shape: stretched further, what little a small image shows of shape is lost.
+        # The crops nearly keep the aspect ratio: stretched further, a small image would lose the few shapes it shows.
         crop = RandomResizedCrop(size, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
-        # A resize to their own size costs nothing there, and admits a validation set whose images differ in size.
+        # A resize to the same size costs nothing, and allows a validation set whose images differ in size.
         return [crop, RandomHorizontalFlip(), normalize], [Resize(size), normalize]
     side = image_size or 224
     larger = round(side * 256 / 224)
@@ -135,14 +135,14 @@ def transforms(
 
 
 def count_classes(dataset: Dataset, job: Job) -> int:
-    """The classes that the metadata names, else the largest label + 1, each rank reading its share of the labels."""
+    """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
     classes = dataset.manifest.metadata.get("classes")
     if isinstance(classes, (list, tuple)) and len(classes) >= 2:
         return len(classes)
     start, stop = (len(dataset) * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
     highest, lowest = 0, 0
-    for first in range(start, stop, _CHUNK):
-        labels = dataset.read(np.arange(first, min(stop, first + _CHUNK)), ["label"])["label"]
+    for first in range(start, stop, _LABELS_PER_READ):
+        labels = dataset.read(np.arange(first, min(stop, first + _LABELS_PER_READ)), ["label"])["label"]
         highest, lowest = max(highest, int(labels.max())), min(lowest, int(labels.min()))
     top, bottom = job.largest(highest, -lowest)
     if bottom > 0:
@@ -161,6 +161,6 @@ def _open(path: str) -> Dataset:
         raise ConfigError(f"{path}: training needs an image field called 'image'; there are {listed(dataset.fields)}")
     if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
         raise ConfigError(
-            f"{path}: training needs one whole number each called 'label'; there are {listed(dataset.fields)}"
+            f"{path}: training needs an integer scalar field called 'label'; there are {listed(dataset.fields)}"
         )
     return dataset

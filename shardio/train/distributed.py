@@ -1,4 +1,4 @@
-"""The processes of a job: joining and leaving torch.distributed, and the few sums they share."""
+"""The processes of a job: joining and leaving torch.distributed, and reductions over all ranks."""
 
 import gc
 import os
@@ -10,13 +10,13 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # see `join`
+import torch.distributed.nn.functional  # before there is a process group: see `join`
 
 from ..errors import ConfigError
 from ..order.world import World
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for the others before it fails, so that no job hangs for ever."""
+"""How long a rank waits for the others before it fails, so that no job hangs forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Job:
     """This process's place in the job.
 
     Attributes:
-        world: which of how many ranks.
-        device: where it computes.
+        world: the ranks and which of them this process is.
+        device: the device that this process computes on.
     """
 
     world: World
@@ -33,19 +33,19 @@ class Job:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which writes and prints."""
+        """Whether this is rank 0, the one that writes and prints."""
         return self.world.rank == 0
 
     def total(self, *values: float) -> tuple[float, ...]:
-        """Each value's sum over all ranks, in float64. All ranks must call it."""
+        """Return the sum of each value over all ranks, in float64. All ranks must call it."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def largest(self, *values: float) -> tuple[float, ...]:
-        """Each value's maximum over all ranks. All ranks must call it."""
+        """Return the maximum of each value over all ranks. All ranks must call it."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def share_buffers(self, model: torch.nn.Module) -> None:
-        """Gives every rank rank 0's buffers (running means and variances, which each rank keeps of its own samples)."""
+        """Copy the buffers of rank 0 to every rank: each rank keeps running means and variances of its own samples."""
         if self.world.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
@@ -60,14 +60,15 @@ class Job:
 
 @contextmanager
 def join(device: str | None) -> Iterator[Job]:
-    """Joins the job that the launcher describes (torchrun's variables), and leaves it again whatever happens.
+    """Join the job that the launcher describes in torchrun's variables, and leave it at the end of the `with` block.
 
-    A process group that the caller has made is used and left alone. CPU threads become this rank's share of the cores.
+    A process group that the caller created is used and kept. The number of torch's CPU threads becomes this rank's
+    share of the cores.
 
     Args:
-        device: `"cpu"` or `"cuda"`; None takes CUDA where there is any.
+        device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.
 
-    Raises ConfigError if the device is not there, or the launcher did not say where rank 0 listens.
+    Raises ConfigError if the device does not exist, or the launcher did not say where rank 0 listens.
     """
     world = World.detect()
     job = Job(world, choose_device(device, world))
@@ -76,29 +77,29 @@ def join(device: str | None) -> Iterator[Job]:
     if job.device.type == "cuda":
         torch.cuda.set_device(job.device)
     if owner:
-        _init(job)
+        _init_process_group(job)
     try:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
         yield job
     except BaseException as error:
         if owner:
-            _forget(error)
+            _clear_frames(error)
         raise
     finally:
         torch.set_num_threads(threads)
         if owner:
-            # The process group's threads must end here, while the interpreter is whole: at its exit they can bring the
-            # process down. So nothing may hold the group, neither DistributedDataParallel, which also would end it with
-            # the interpreter's lock held, that the group's threads may wait for; nor torch.distributed.nn.functional,
-            # which keeps as a default the group that is there when it is imported: DistributedDataParallel imports it
-            # by and by, this module before there is one.
+            # The process group's threads must end here: at the interpreter's exit they can crash the process. So
+            # nothing may hold a reference to the group. DistributedDataParallel does, and would also end the group
+            # while it holds the interpreter's lock, which the group's threads may wait for.
+            # torch.distributed.nn.functional holds one, as a default argument, if a group exists when it is first
+            # imported; DistributedDataParallel imports it at some point, so this module imports it earlier.
             gc.collect()
             dist.destroy_process_group()
 
 
-def _forget(error: BaseException | None) -> None:
-    """Lets go of the variables of the functions that failed: a model among them would outlive the process group."""
-    seen: set[int] = set()  # errors may be one another's causes
+def _clear_frames(error: BaseException | None) -> None:
+    """Drop the local variables of the functions that failed: a model among them would outlive the process group."""
+    seen: set[int] = set()  # errors may be each other's causes
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
@@ -106,22 +107,22 @@ def _forget(error: BaseException | None) -> None:
 
 
 def choose_device(device: str | None, world: World) -> torch.device:
-    """The device of one rank: its own GPU by its local rank, or the CPU; ConfigError if it is not there."""
+    """Return the device of a rank: the GPU of its local rank, or the CPU; raise ConfigError if it does not exist."""
     count = torch.cuda.device_count()
-    asked = torch.device(("cuda" if count else "cpu") if device is None else device)
-    if asked.type == "cpu":
-        return asked
-    if asked.index is not None and world.size > 1:
-        raise ConfigError(f"device must not name one GPU for {world.size} ranks, got {device!r}: take 'cuda'")
-    index = world.local_rank if asked.index is None else asked.index
+    requested = torch.device(("cuda" if count else "cpu") if device is None else device)
+    if requested.type == "cpu":
+        return requested
+    if requested.index is not None and world.size > 1:
+        raise ConfigError(f"device must not name one GPU for {world.size} ranks, got {device!r}: use 'cuda'")
+    index = world.local_rank if requested.index is None else requested.index
     if index >= count:
         raise ConfigError(
-            f"device {asked.type}:{index} must be one of this node's {count} GPUs; one rank takes one GPU"
+            f"device {requested.type}:{index} must be one of this node's {count} GPUs; one rank takes one GPU"
         )
     return torch.device("cuda", index)
 
 
-def _init(job: Job) -> None:
+def _init_process_group(job: Job) -> None:
     cuda = job.device.type == "cuda"
     try:
         dist.init_process_group(

@@ -1,4 +1,4 @@
-"""One optimiser step, and one exact evaluation: a model, its optimiser and the ranks that share the work."""
+"""A model and its optimizer: one training step, and an exact evaluation over all ranks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from .schedule import learning_rate, scaled_rate
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model's mistakes on a validation set, over all ranks.
+    """The performance of a model on a validation set, over all ranks.
 
     Attributes:
-        correct: samples whose highest score is that of their label.
-        count: samples.
+        correct: number of samples whose highest score is that of their label.
+        count: number of samples.
         loss: mean cross-entropy, without label smoothing.
     """
 
@@ -30,7 +30,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The share that is correct, 0 to 1."""
+        """The share of correct samples, 0 to 1."""
         return self.correct / self.count
 
 
@@ -39,10 +39,10 @@ class Learner:
     """A model that all ranks train together: each on its own samples, with the mean of all gradients.
 
     Args:
-        config: the run's.
-        job: this process's place.
-        model: on the job's device, the same on all ranks.
-        samples: samples in the training set.
+        config: the configuration of the run.
+        job: this process's place in the job.
+        model: the model on the job's device, the same on all ranks.
+        samples: number of samples in the training set.
     """
 
     def __init__(self, config: TrainConfig, job: Job, model: nn.Module, samples: int) -> None:
@@ -52,13 +52,16 @@ class Learner:
         self._global_batch = job.world.size * config.batch_size
         self._device = job.device
         self.optimizer = torch.optim.SGD(
-            _groups(model, config.weight_decay), lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0
+            _parameter_groups(model, config.weight_decay),
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.momentum > 0,
         )
         devices = [job.device] if job.device.type == "cuda" else None
         self._parallel = DistributedDataParallel(model, device_ids=devices) if job.world.size > 1 else model
 
     def rate(self, epoch: int, samples: int) -> float:
-        """The learning rate of the step that begins `samples` into `epoch`, taken at the step's middle."""
+        """Return the learning rate at the middle of the step that begins `samples` into `epoch`."""
         config = self._config
         return learning_rate(
             epoch * self._samples + samples + self._global_batch / 2,
@@ -68,7 +71,7 @@ class Learner:
         )
 
     def step(self, batch: Mapping[str, Any], lr: float) -> Tensor:
-        """Trains on this rank's batch; gives its mean loss, float64 (), without waiting for the device."""
+        """Train on this rank's batch; return its mean loss, float64 (), without waiting for the device."""
         self._parallel.train()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -80,9 +83,9 @@ class Learner:
         return loss.detach().double()
 
     def restore(self, model: Mapping[str, Any], optimizer: Mapping[str, Any]) -> None:
-        """Takes over a checkpoint's weights and momentum; all settings stay this run's own.
+        """Load the weights and the momentum of a checkpoint; all hyperparameters stay those of this run.
 
-        Raises RuntimeError or ValueError, as torch does, if they are of another model.
+        Raises RuntimeError or ValueError, as torch does, if they belong to another model.
         """
         self.model.load_state_dict(model)
         groups = self.optimizer.state_dict()["param_groups"]
@@ -91,9 +94,9 @@ class Learner:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Mapping[str, Any]], job: Job) -> Evaluation:
-    """Evaluates on all samples that `valid` marks, each of them once. All ranks must call it.
+    """Evaluate the model on all samples that `valid` marks. All ranks must call it.
 
-    Sums are added over the ranks, not means, so the counts are those that one process alone would find.
+    Sums, not means, are added over the ranks, so the counts equal those of a single process.
     """
     job.share_buffers(model)
     model.eval()
@@ -106,18 +109,18 @@ def evaluate(model: nn.Module, batches: Iterable[Mapping[str, Any]], job: Job) -
         correct += ((scores.argmax(dim=1) == labels) & valid).sum()
         loss += (functional.cross_entropy(scores, labels, reduction="none") * valid).double().sum()
         count += valid.sum()
-    right, all_samples, all_loss = job.total(float(correct), float(count), float(loss))
-    return Evaluation(int(right), int(all_samples), all_loss / all_samples)
+    total_correct, total_count, total_loss = job.total(float(correct), float(count), float(loss))
+    return Evaluation(int(total_correct), int(total_count), total_loss / total_count)
 
 
 def _inputs(batch: Mapping[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
     return batch["image"].to(device), batch["label"].to(device).long()
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    # Biases and normalisation's parameters are vectors; decaying them only hurts (Goyal et al. 2017, section 5.3).
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    # Biases and normalization parameters are vectors; weight decay only hurts them (Goyal et al. 2017, section 5.3).
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
-        {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
     ]

@@ -1,4 +1,4 @@
-"""The models: a small residual network, and how a person's own model is found."""
+"""The models: a residual network, and loading a model of your own."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from ..errors import ConfigError
 
 
 @final
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al. 2015, arXiv:1512.03385, figure 2).
 
     Args:
-        inputs: channels that come in.
-        outputs: channels that go out.
-        stride: of the first convolution; 2 halves height and width.
-        closed: begin as the shortcut alone.
+        inputs: number of input channels.
+        outputs: number of output channels.
+        stride: stride of the first convolution; 2 halves height and width.
+        zero_init: initialize the last scale to 0, so that the block begins as its shortcut alone.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, *, closed: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, *, zero_init: bool) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
@@ -32,24 +32,24 @@ class Block(nn.Module):
             nn.BatchNorm2d(outputs),
         )
         self.shortcut = nn.Identity() if (inputs, stride) == (outputs, 1) else _projection(inputs, outputs, stride)
-        if closed:
+        if zero_init:
             nn.init.zeros_(cast(nn.BatchNorm2d, self.body[-1]).weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
+        """Map features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
         return torch.relu(self.shortcut(x) + self.body(x))
 
 
 @final
 class ResNet(nn.Module):
-    """A residual network that ends in a global average, so that it takes images of any size.
+    """A residual network that ends in a global average pool, so that it takes images of any size.
 
     Args:
-        num_classes: classes to tell apart.
+        num_classes: number of classes.
         channels: 1 for grey images, 3 for RGB.
-        widths: channels of each stage; every stage after the first halves height and width.
-        blocks: blocks in each stage.
-        stem_stride: what the stem divides height and width by: 1, 2 or 4.
+        widths: number of channels of each stage; every stage after the first halves height and width.
+        blocks: number of blocks of each stage.
+        stem_stride: factor by which the stem reduces height and width: 1, 2 or 4.
     """
 
     def __init__(
@@ -57,15 +57,17 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.stem = _stem(channels, widths[0], stem_stride)
-        # A deep network begins with closed blocks and He's weights, which keeps large batches stable (Goyal et al.
-        # 2017, section 5.1). A network of few blocks loses its first epochs that way: it does better open, with torch's
-        # smaller weights, which the same learning rate moves further (van Laarhoven 2017, arXiv:1706.05350).
+        # Zero-initialized blocks and He initialization keep a deep network stable with large batches (Goyal et al.
+        # 2017, section 5.1). They cost a network of few blocks its first epochs: it learns faster from torch's smaller
+        # weights, which the same learning rate moves further (van Laarhoven 2017, arXiv:1706.05350).
         deep = sum(blocks) > 6
         stages: list[nn.Module] = []
         for stage, (inputs, outputs) in enumerate(pairwise((widths[0], *widths))):
-            for place in range(blocks[stage]):
-                first = place == 0
-                stages.append(Block(inputs if first else outputs, outputs, 2 if first and stage else 1, closed=deep))
+            for number in range(blocks[stage]):
+                first = number == 0
+                stages.append(
+                    ResidualBlock(inputs if first else outputs, outputs, 2 if first and stage else 1, zero_init=deep)
+                )
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(widths[-1], num_classes)
         for module in self.modules():
@@ -74,8 +76,8 @@ class ResNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images, float [B, channels, H, W], to scores, float [B, num_classes]."""
-        # Channels last is a fifth faster on a CPU, and what tensor cores want.
+        """Map images, float [B, channels, H, W], to scores, float [B, num_classes]."""
+        # Channels last is a fifth faster on a CPU, and the layout that tensor cores need.
         images = images.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.head(self.stages(self.stem(images)).mean(dim=(2, 3))))
 
@@ -83,17 +85,17 @@ class ResNet(nn.Module):
 def resnet(
     num_classes: int, channels: int, image_size: int, *, width: int | None = None, blocks: Sequence[int] | None = None
 ) -> ResNet:
-    """A network for images of about `image_size` pixels a side.
+    """Create a network for images whose longer side has about `image_size` pixels.
 
-    Up to 64 pixels it has three stages of one block and 32 channels at first, so that a CPU can train it; above, it is
-    ResNet-18: four stages of two blocks, 64 channels at first.
+    Up to 64 pixels it has three stages of one block, beginning with 32 channels, so that a CPU can train it. Above, it
+    is ResNet-18: four stages of two blocks, beginning with 64 channels.
 
     Args:
-        num_classes: classes to tell apart.
+        num_classes: number of classes.
         channels: 1 for grey images, 3 for RGB.
         image_size: the longer side in pixels.
-        width: channels of the first stage; each stage doubles them.
-        blocks: blocks in each stage.
+        width: number of channels of the first stage; each further stage doubles it.
+        blocks: number of blocks of each stage.
 
     Raises ConfigError for a width or a number of blocks below 1.
     """
@@ -101,18 +103,18 @@ def resnet(
     width = (32 if small else 64) if width is None else width
     counts = tuple(blocks) if blocks is not None else ((1, 1, 1) if small else (2, 2, 2, 2))
     if width < 1 or not counts or min(counts) < 1:
-        raise ConfigError(f"width and each of blocks must be at least 1, got {width} and {counts}")
+        raise ConfigError(f"width and each number of blocks must be at least 1, got {width} and {counts}")
     widths = [width << stage for stage in range(len(counts))]
     return ResNet(num_classes, channels, widths=widths, blocks=counts, stem_stride=2 if small else 4)
 
 
 def load_model(name: str, num_classes: int, channels: int, image_size: int) -> nn.Module:
-    """The model called `name`: `"resnet"`, or `"module:function"` for one's own.
+    """Create the model called `name`: `"resnet"`, or `"module:function"` for a model of your own.
 
-    One's own function is imported and called with `num_classes=` and `channels=`, and returns a module that takes
-    float images [B, channels, H, W] to scores [B, num_classes].
+    Your function is imported and called with `num_classes=` and `channels=`, and returns a module that maps float
+    images [B, channels, H, W] to scores [B, num_classes].
 
-    Raises ConfigError, naming what is missing, if there is no such model.
+    Raises ConfigError if there is no such model; the message names what is missing.
     """
     if name == "resnet":
         return resnet(num_classes, channels, image_size)
@@ -137,7 +139,7 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
-    # Striding in the stem is where a small budget goes furthest: all later layers cost a quarter.
+    # A stride in the stem saves the most: all later layers cost a quarter.
     size = 7 if stride == 4 else 3
     layers: list[nn.Module] = [
         nn.Conv2d(channels, width, size, min(stride, 2), size // 2, bias=False),

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere, nothing but on rank 0."""
+"""The display of training progress: bars on a terminal, plain lines elsewhere, on rank 0 only."""
 
 import time
 from collections.abc import Iterator
@@ -9,22 +9,22 @@ from typing import Protocol, final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-BAR_SECONDS = 0.5  # every look at the loss waits for the device, so not at each step
+BAR_SECONDS = 0.5  # not at every step, because reading the loss waits for the device
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where an epoch stands.
+    """The state of an epoch.
 
     Attributes:
-        epoch: 1 to epochs.
-        epochs: of the run.
-        step: steps of this epoch that are done.
-        steps: steps of a whole epoch.
-        loss: mean over the epoch so far, on this rank.
+        epoch: number of the epoch, 1 to `epochs`.
+        epochs: number of epochs of the run.
+        step: number of steps of this epoch that are done.
+        steps: number of steps of a whole epoch.
+        loss: mean loss over the epoch so far, on this rank.
         lr: learning rate of the last step.
-        samples_per_second: of all ranks together.
-        starved: share of the epoch's time that this rank waited for input.
+        samples_per_second: throughput of all ranks together.
+        starved: share of the epoch's time that this rank spent waiting for input.
     """
 
     epoch: int
@@ -41,27 +41,27 @@ class Status:
 
     @property
     def figures(self) -> str:
-        """All but the place."""
+        """Loss, learning rate, throughput and starvation as text."""
         rate = f"{self.samples_per_second:.0f} samples/s"
         return f"loss {self.loss:.3f}  lr {self.lr:.3g}  {rate}  starved {100 * self.starved:.0f} %"
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """Shows the progress of training."""
 
     def due(self) -> bool:
-        """Whether it is time for another status."""
+        """Return whether it is time to show another status."""
 
     def show(self, status: Status) -> None:
-        """Shows where the epoch stands."""
+        """Show the state of the epoch."""
 
     def line(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Print a permanent line."""
 
 
 @final
 class _Lines:
-    """At most one line every `seconds`; without a console, looks at the loss as often and prints nothing."""
+    """At most one line every `seconds`. Without a console it prints nothing, but is due as often, as on other ranks."""
 
     def __init__(self, seconds: float, console: Console | None) -> None:
         self._seconds = seconds
@@ -82,7 +82,7 @@ class _Lines:
 
 @final
 class _Bars:
-    """A bar for each epoch."""
+    """One bar per epoch."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
@@ -101,19 +101,19 @@ class _Bars:
         self._bars.update(self._tasks[status.epoch], completed=status.step, figures=status.figures, refresh=True)
 
     def line(self, text: str) -> None:
-        for task in self._tasks.values():  # the line says all that an epoch's bar had to say
+        for task in self._tasks.values():  # the line repeats what the bar of an epoch showed
             self._bars.update(task, visible=False, refresh=True)
         self._bars.console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
 def display(leads: bool, log_every: float, console: Console | None = None) -> Iterator[Display]:
-    """What shows progress on this rank.
+    """Yield the display of this rank.
 
     Args:
-        leads: whether this is rank 0; the others show nothing.
-        log_every: seconds between lines where `console` is no terminal.
-        console: standard output without it.
+        leads: whether this is rank 0; other ranks show nothing.
+        log_every: seconds between lines if `console` is not a terminal.
+        console: the console to write to; None for standard output.
     """
     console = Console() if console is None else console
     if not leads:

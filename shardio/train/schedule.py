@@ -1,20 +1,20 @@
-"""The learning rate: linear warm-up, then half a cosine down to 0."""
+"""The learning rate schedule: linear warm-up, then half a cosine down to 0."""
 
 import math
 
 
 def learning_rate(step: float, *, peak: float, warmup_steps: float, total_steps: float) -> float:
-    """The learning rate at `step`.
+    """Return the learning rate at `step`.
 
-    It rises in a line from 0 to `peak` over `warmup_steps` (Goyal et al. 2017, arXiv:1706.02677, section 2.2), then
+    It rises linearly from 0 to `peak` over `warmup_steps` (Goyal et al. 2017, arXiv:1706.02677, section 2.2), then
     falls as half a cosine to 0 at `total_steps` (Loshchilov and Hutter 2016, arXiv:1608.03983), and stays there.
 
     Args:
-        step: how far training has come. Any unit will do, if all three have the same; the trainer counts samples, so
+        step: the progress of training, in the unit of `warmup_steps` and `total_steps`. The trainer counts samples, so
             that the curve is the same for any number of ranks.
         peak: the highest learning rate.
-        warmup_steps: where the peak is reached; 0 begins there.
-        total_steps: where 0 is reached.
+        warmup_steps: the step at which the rate reaches its peak; 0 begins there.
+        total_steps: the step at which the rate reaches 0.
     """
     if step < warmup_steps:
         return peak * step / warmup_steps
@@ -24,5 +24,5 @@ def learning_rate(step: float, *, peak: float, warmup_steps: float, total_steps:
 
 
 def scaled_rate(lr: float, *, global_batch: int, reference_batch: int) -> float:
-    """The peak for a global batch: linear in its size (Goyal et al. 2017, section 2.1)."""
+    """Return the peak rate for a global batch, linear in its size (Goyal et al. 2017, section 2.1)."""
     return lr * global_batch / reference_batch

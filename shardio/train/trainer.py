@@ -1,4 +1,4 @@
-"""A run from its configuration to its result: epochs, validation, checkpoints and records."""
+"""The course of a training run: epochs, validation, checkpoints and records."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from ..system import durable
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, TrainingPosition
 from .config import TrainConfig, TrainResult
-from .data import BAD, Data, open_data
+from .data import BAD_SAMPLES_FILE, Data, open_data
 from .distributed import Job
 from .learner import Evaluation, Learner, evaluate
 from .model import load_model
@@ -27,28 +27,28 @@ RESULT = "result.json"
 
 
 def run(config: TrainConfig) -> TrainResult:
-    """Trains an image classifier on all ranks of the job; every rank calls it and gets the same result.
+    """Train an image classifier on all ranks of the job; every rank calls it and gets the same result.
 
-    Rank 0 writes into `config.output`: `last.pt` and `best.pt`, a line of `log.jsonl` per epoch, and `result.json`.
+    Rank 0 writes `last.pt`, `best.pt`, one line of `log.jsonl` per epoch, and `result.json` into `config.output`.
 
-    Raises ConfigError for a configuration that the data, the model or the machine contradicts, StateMismatch for a
-    checkpoint of something else, ShardioError if the loss is no longer a number. Whatever is raised ends this rank
-    alone; its launcher has to end the others, as torchrun does.
+    Raises ConfigError for a configuration that contradicts the data, the model or the machine, StateMismatch for a
+    checkpoint of another model or dataset, ShardioError if the loss is no longer finite. An error ends this rank only;
+    the launcher has to end the others, as torchrun does.
     """
-    with distributed.join(config.device) as job, display(job.leads, config.log_every) as shown:
-        return _Run(config, job, shown).all_epochs()
+    with distributed.join(config.device) as job, display(job.leads, config.log_every) as screen:
+        return _Run(config, job, screen).train()
 
 
 @dataclass(frozen=True, slots=True)
-class _Epoch:
-    """What training for one epoch came to, over all ranks. Zeros where nothing of it was left."""
+class _EpochSummary:
+    """The figures of training for one epoch, over all ranks; zeros if nothing of it was left to train."""
 
     samples: int = 0  # on this rank
     seconds: float = 0.0
-    waited: float = 0.0  # on the rank that waited longest: the others wait for it in turn
+    waited: float = 0.0  # on the rank that waited longest, for which the others wait in turn
     loss: float | None = None
     lr: float = 0.0
-    bad: int = 0  # samples that others came in place of
+    bad: int = 0  # samples that were replaced
 
     @property
     def rate(self) -> float:
@@ -57,16 +57,16 @@ class _Epoch:
 
     @property
     def starved(self) -> float:
-        """Share of the time that was spent waiting for input."""
+        """Share of the time spent waiting for input."""
         return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
 
 
 @final
 class _Run:
-    def __init__(self, config: TrainConfig, job: Job, shown: Display) -> None:
+    def __init__(self, config: TrainConfig, job: Job, screen: Display) -> None:
         self._config = config
         self._job = job
-        self._shown = shown
+        self._display = screen
         self._output = Path(config.output)
         self._data = data = open_data(config, job)
         resume = self._resume_path()
@@ -80,33 +80,35 @@ class _Run:
         if job.leads:
             self._output.mkdir(parents=True, exist_ok=True)
 
-    def all_epochs(self) -> TrainResult:
-        """Trains what is left of the run."""
+    def train(self) -> TrainResult:
+        """Train the remaining epochs."""
         accuracy, samples, seconds, waited = None, 0, 0.0, 0.0
-        if self._place.epoch >= self._config.epochs and self._data.val is not None:  # nothing left: only look again
+        if (
+            self._place.epoch >= self._config.epochs and self._data.val is not None
+        ):  # nothing left to train: only validate
             accuracy = self._validate(self._data).accuracy
         while self._place.epoch < self._config.epochs:
             trained = self._train_epoch()
             samples, seconds, waited = samples + trained.samples, seconds + trained.seconds, waited + trained.waited
-            found = None if self._data.val is None else self._validate(self._data)
-            accuracy = None if found is None else found.accuracy
-            self._end_epoch(trained, found)
-        total = _Epoch(samples, seconds, waited)
+            evaluation = None if self._data.val is None else self._validate(self._data)
+            accuracy = None if evaluation is None else evaluation.accuracy
+            self._end_epoch(trained, evaluation)
+        total = _EpochSummary(samples, seconds, waited)
         last = str(self._output / checkpoint.LAST)
         result = TrainResult(accuracy, self._place.best_accuracy, total.rate, total.starved, self._place.epoch, last)
         if self._job.leads:
             durable.write(self._output / RESULT, json.dumps(asdict(result), indent=1).encode() + b"\n")
         return result
 
-    def _train_epoch(self) -> _Epoch:
+    def _train_epoch(self) -> _EpochSummary:
         loader, place = self._data.train, self._place
         global_batch = loader.batch_size * self._job.world.size
         if place.samples == 0:
             loader.set_epoch(place.epoch)
         elif len(loader.dataset) - place.samples < global_batch:
-            return _Epoch()  # resumed with larger global batches, where a smaller tail is left than one of them
+            return _EpochSummary()  # resumed with a larger global batch than the samples that are left
         total = torch.zeros((), dtype=torch.float64, device=self._job.device)
-        begun, steps, lr, met = time.perf_counter(), 0, 0.0, len(loader.quarantine())
+        start, steps, lr, known_bad = time.perf_counter(), 0, 0.0, len(loader.quarantine())
         with closing(iter(loader)) as batches:
             for batch in batches:
                 lr = self._learner.rate(place.epoch, place.samples)
@@ -114,19 +116,19 @@ class _Run:
                 steps += 1
                 place = replace(place, samples=place.samples + global_batch, step=place.step + 1)
                 self._place = place
-                if self._shown.due():
+                if self._display.due():
                     loss = self._finite(float(total) / steps)
-                    self._shown.show(self._status(loss, lr, steps, time.perf_counter() - begun))
+                    self._display.show(self._status(loss, lr, steps, time.perf_counter() - start))
                 every = self._config.checkpoint_every_steps
-                # The epoch's last step is followed by validation, and by a checkpoint that knows of it.
+                # The last step of an epoch is followed by validation, and by a checkpoint that includes its result.
                 if every and place.step % every == 0 and len(loader.dataset) - place.samples >= global_batch:
                     self._checkpoint_midway(float(total))
         loss = float(total)
-        seconds = time.perf_counter() - begun
-        summed, bad = self._job.total(loss / steps, len(loader.quarantine()) - met)
+        seconds = time.perf_counter() - start
+        summed, bad = self._job.total(loss / steps, len(loader.quarantine()) - known_bad)
         seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)
         mean = self._finite(summed / self._job.world.size)
-        return _Epoch(steps * loader.batch_size, seconds, waited, mean, lr, round(bad))
+        return _EpochSummary(steps * loader.batch_size, seconds, waited, mean, lr, round(bad))
 
     def _validate(self, data: Data) -> Evaluation:
         if data.val is None:
@@ -134,13 +136,13 @@ class _Run:
         with closing(iter(data.val)) as batches:
             return evaluate(self._learner.model, batches, self._job)
 
-    def _end_epoch(self, trained: _Epoch, found: Evaluation | None) -> None:
+    def _end_epoch(self, trained: _EpochSummary, evaluation: Evaluation | None) -> None:
         best = self._place.best_accuracy
-        better = found is not None and (best is None or found.accuracy > best)
+        better = evaluation is not None and (best is None or evaluation.accuracy > best)
         self._place = TrainingPosition(
             epoch=self._place.epoch + 1,
             step=self._place.step,
-            best_accuracy=found.accuracy if found is not None and better else best,
+            best_accuracy=evaluation.accuracy if evaluation is not None and better else best,
         )
         self._data.train.set_epoch(self._place.epoch)
         if not self._job.leads:
@@ -155,19 +157,19 @@ class _Run:
             "train_loss": trained.loss,
             "lr": trained.lr,
             "bad_samples": trained.bad,
-            "val_loss": found and found.loss,
-            "val_accuracy": found and found.accuracy,
-            "val_correct": found and found.correct,
-            "val_count": found and found.count,
+            "val_loss": evaluation and evaluation.loss,
+            "val_accuracy": evaluation and evaluation.accuracy,
+            "val_correct": evaluation and evaluation.correct,
+            "val_count": evaluation and evaluation.count,
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
         with open(self._output / LOG, "a") as log:
             log.write(json.dumps(record) + "\n")
-        self._shown.line(_summary(record, self._config.epochs))
+        self._display.line(_summary(record, self._config.epochs))
 
     def _checkpoint_midway(self, loss: float) -> None:
-        # A rank whose loss is no number has already spoiled the weights of all: ask before they are kept.
+        # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
         self._finite(self._job.total(loss)[0])
         if self._job.leads:
             self._save(checkpoint.LAST)
@@ -190,28 +192,32 @@ class _Run:
         return {"model": self._config.model, "num_classes": data.num_classes, "channels": data.channels}
 
     def _resume_path(self) -> Path | None:
-        """The checkpoint to go on from; the same on all ranks, or ConfigError on all."""
+        """Return the checkpoint to resume from, the same on all ranks, or raise ConfigError on all."""
         last = self._output / checkpoint.LAST
         if self._config.resume not in (None, "auto"):
             return Path(str(self._config.resume))
-        here = float(last.is_file())
-        some, none = self._job.largest(here, 1 - here)
-        if some and none:
+        exists = float(last.is_file())
+        some_see_it, some_do_not = self._job.largest(exists, 1 - exists)
+        if some_see_it and some_do_not:
             raise ConfigError(f"output must be a directory that all ranks share; only some of them see {last}")
-        if some and self._config.resume is None:
-            raise ConfigError(f"output already holds a run ({last}): give resume='auto' to go on, or another output")
-        return last if some else None
+        if some_see_it and self._config.resume is None:
+            raise ConfigError(
+                f"output already holds a run ({last}): give resume='auto' to resume it, or another output"
+            )
+        return last if some_see_it else None
 
     def _restore(self, path: Path) -> None:
-        found = checkpoint.load(path, self._job.device)
-        found.check_shape(self._shape(), path)
+        loaded = checkpoint.load(path, self._job.device)
+        loaded.check_shape(self._shape(), path)
         try:
-            self._learner.restore(found.model, found.optimizer)
+            self._learner.restore(loaded.model, loaded.optimizer)
         except (RuntimeError, ValueError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
-        self._data.train.load_state_dict(found.loader)
-        self._place = found.place
-        self._shown.line(f"going on from {path}: epoch {found.place.epoch + 1}, {found.place.samples} samples into it")
+        self._data.train.load_state_dict(loaded.loader)
+        self._place = loaded.place
+        self._display.line(
+            f"resuming from {path}: epoch {loaded.place.epoch + 1}, {loaded.place.samples} samples into it"
+        )
 
     def _status(self, loss: float, lr: float, steps: int, seconds: float) -> Status:
         loader, place, size = self._data.train, self._place, self._job.world.size
@@ -242,5 +248,5 @@ def _summary(record: Mapping[str, Any], epochs: int) -> str:
     rate = record["samples_per_second_per_rank"]
     parts.append(f"{rate * record['world_size']:.0f} samples/s  starved {100 * record['starved']:.0f} %")
     if record["bad_samples"]:
-        parts.append(f"{record['bad_samples']} bad samples replaced: see {BAD}")
+        parts.append(f"{record['bad_samples']} bad samples replaced: see {BAD_SAMPLES_FILE}")
     return "  ".join(parts)

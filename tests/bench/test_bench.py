@@ -1,4 +1,4 @@
-"""The bench: real ranks, honest sums, and a failing rank that ends it by name."""
+"""The bench: real ranks, correct sums, and a failing rank that ends the run with its error."""
 
 from pathlib import Path
 

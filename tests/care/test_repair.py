@@ -1,4 +1,4 @@
-"""What is lost is written anew, what was cut off is dropped, and each is told."""
+"""Repair: lost indexes and manifests are rebuilt, incomplete samples are dropped, and each repair is reported."""
 
 import os
 import shutil
@@ -98,7 +98,7 @@ def test_index_and_manifest_lost(dataset: Path) -> None:
     for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
         path.unlink()
     result = repair(dataset)
-    assert "told by the names of files in the tars" in " ".join(result.done)
+    assert "inferred from the names of the tars' members" in " ".join(result.done)
     assert [(v["label"], v["caption"]) for v in values(dataset)] == [(v["label"], v["caption"]) for v in samples]
     for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
         path.unlink()
@@ -164,7 +164,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
             path.unlink()
         else:
             path.write_bytes(b"")
-    with pytest.raises(ConfigError, match="nothing tells that these shards were written by shardio"):
+    with pytest.raises(ConfigError, match="nothing proves that shardio wrote these shards"):
         repair(dataset)
     (dataset / "shard-000000.h5").write_bytes(b"")
     with pytest.raises(NotADataset, match="shards of tar and hdf5 are there"):
@@ -186,7 +186,7 @@ def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
     (raw / "shard-000001.tar").write_bytes(data)
     before = {path: path.read_bytes() for path in raw.iterdir()}
     for folder in (raw, tmp_path / "out"):
-        with pytest.raises(ConfigError, match="it was not written by shardio, or cannot be told to be"):
+        with pytest.raises(ConfigError, match="shardio did not write this file, or nothing proves that it did"):
             repair(folder)
     assert {path: path.read_bytes() for path in raw.iterdir()} == before
 
@@ -200,6 +200,6 @@ def test_what_is_cut_off_is_kept(dataset: Path) -> None:
     data[position + 5] ^= 1
     path.write_bytes(data)
     result = repair(dataset)
-    assert "what was behind stands in shard-000000.tar.end.damaged" in result.done[0]
+    assert "the rest of it is in shard-000000.tar.end.damaged" in result.done[0]
     rest = (dataset / "shard-000000.tar.end.damaged").read_bytes()
     assert path.read_bytes()[:-1024] + rest == bytes(data)

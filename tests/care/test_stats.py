@@ -1,4 +1,4 @@
-"""What is said of a dataset's contents is what is in it: figures known beforehand, in every container."""
+"""The statistics of a dataset: every figure equals one that is known beforehand, in every container."""
 
 import json
 import math
@@ -13,8 +13,9 @@ from _builders import encode, jpeg, png, spoiled
 
 import shardio
 from shardio import native
-from shardio.care.stats import Channel, Contents, Spread, picture, report, stats
-from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
+from shardio.care.stats import DatasetStats, picture, report, stats
+from shardio.care.stats.figures import Channel, Spread
+from shardio.errors import ConfigError, MissingDependency, NotADataset, ShardCorrupt
 from shardio.format.fields import Field
 
 CONTAINERS = ["tar", "hdf5", "lmdb", "memory"]
@@ -82,7 +83,7 @@ def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, m
     """Sizes, scalars, images, texts and arrays of 60 samples, read in blocks that end within shards."""
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
-    monkeypatch.setattr("shardio.care.stats._COUNTED", 11)
+    monkeypatch.setattr("shardio.care.stats._COUNTED_SAMPLES", 11)
     samples = [sample(number) for number in range(60)]
     ds = write(tmp_path / "d", container, samples)
     found = stats(ds)
@@ -350,6 +351,24 @@ def test_places_that_cannot_be_are_an_error(
         stats(ds)
 
 
+def test_a_path_will_do(tmp_path: Path) -> None:
+    """As for the loader: a path gives the same figures as the dataset that it names."""
+    ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
+    assert stats(tmp_path / "d") == stats(str(tmp_path / "d")) == stats(ds)
+    with pytest.raises(NotADataset, match="nowhere"):
+        stats(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("values", [[2**63 - 1, 2**63 - 6], [-(2**63), 5 - 2**63], [2**63 - 1, -(2**63)]])
+def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
+    """The bins of the largest and the smallest integers hold them all."""
+    spread = stats(shardio.from_samples([{"x": value} for value in values], {"x": "int64"})).fields["x"].spread
+    assert spread is not None
+    assert (spread.min, spread.max) == (min(values), max(values))
+    assert spread.histogram.counts[0] == spread.histogram.counts[-1] == 1
+    assert sum(spread.histogram.counts) == 2
+
+
 def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
     """Nothing is told of no samples, in any form."""
     with shardio.create(tmp_path / "d", fields=FIELDS):
@@ -445,13 +464,13 @@ def test_many_classes_are_listed_in_part() -> None:
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Contents:
-    """Contents with all that can be drawn."""
+def everything(tmp_path_factory: pytest.TempPathFactory) -> DatasetStats:
+    """Statistics with everything that can be drawn."""
     path = tmp_path_factory.mktemp("d") / "d"
     return stats(write(path, "hdf5", [sample(number) for number in range(60)]))
 
 
-def test_the_picture_is_drawn(everything: Contents, tmp_path: Path) -> None:
+def test_the_picture_is_drawn(everything: DatasetStats, tmp_path: Path) -> None:
     """A PNG with a panel for each thing to show, three in a row, none of them empty."""
     picture.draw(everything, tmp_path / "all.png")
     drawn = cv2.imread(str(tmp_path / "all.png"))
@@ -482,7 +501,7 @@ def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "message"), [("x.jpg", r"must end in .png"), ("no/x.png", "no such folder")])
-def test_a_picture_needs_a_place(everything: Contents, tmp_path: Path, name: str, message: str) -> None:
+def test_a_picture_needs_a_place(everything: DatasetStats, tmp_path: Path, name: str, message: str) -> None:
     """What is wrong with the path is told before anything is drawn."""
     with pytest.raises(ConfigError, match=message):
         picture.check(tmp_path / name)

@@ -1,17 +1,21 @@
-"""Numbers counted in bounded memory: exact while few are different, near beyond that, and never an overflow."""
+"""Counting numbers in bounded memory: exact up to a number of different values, close beyond it, without overflow."""
 
 import math
+import struct
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
+from _builders import png
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardio.care.stats._images import ImageSizes, PixelMoments
-from shardio.care.stats._moments import Moments
-from shardio.care.stats._tally import BINS, Spread, Tally, spread_of
+import shardio
+from shardio.care.stats import counting
+from shardio.care.stats.counting import BINS, Tally, combine, spread_of, values_of
+from shardio.care.stats.figures import Spread, Values
 
 
 @settings(max_examples=60, deadline=None)
@@ -20,7 +24,7 @@ from shardio.care.stats._tally import BINS, Spread, Tally, spread_of
     growing=st.booleans(),
 )
 def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool) -> None:
-    """Whatever the numbers, and in however many parts they come, it says what NumPy says of all."""
+    """Its figures equal NumPy's, whatever the numbers are and in however many parts they come."""
     tally = Tally(np.int64)
     for part in parts:
         tally.add(np.array(part, np.int64))
@@ -71,7 +75,7 @@ DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many different values they are rounded: no more memory, and figures off by little."""
-    monkeypatch.setattr(Tally, "MOST", 1000)
+    monkeypatch.setattr(counting, "MOST_DIFFERENT", 1000)
     values = DRAWS[name](np.random.default_rng(0))
     tally = Tally(values.dtype.type)
     for part in np.array_split(values, 10):
@@ -90,12 +94,13 @@ def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch
 
 def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heights and widths are rounded, each for itself."""
-    monkeypatch.setattr(Tally, "MOST", 500)
-    sides = np.random.default_rng(0).integers(100, 1000, (5000, 2)).astype(np.int32)
-    sizes = ImageSizes()
-    for part in np.array_split(sides, 5):
-        sizes.add(part)
-    images = sizes.images(PixelMoments())
+    monkeypatch.setattr(counting, "MOST_DIFFERENT", 500)
+    monkeypatch.setattr("shardio.care.stats._COUNTED_SAMPLES", 1000)
+    sides = np.random.default_rng(0).integers(100, 1000, (5000, 2))
+    blank = png(1, 1)
+    # The index takes the size from a PNG's header; no image is decoded.
+    samples = [{"image": blank[:16] + struct.pack(">II", w, h) + blank[24:]} for h, w in sides.tolist()]
+    images = shardio.stats(shardio.from_samples(samples, {"image": "image"}), sample=0).fields["image"].images
     assert images is not None
     assert images.sizes <= 500
     assert images.heights.median == pytest.approx(np.median(sides[:, 0]), rel=0.1)
@@ -108,21 +113,19 @@ def test_bins_grow_where_numbers_lie_far_apart() -> None:
     near, far = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 1000.0])
     for values, growing, ratio in ((near, True, False), (far, False, False), (far, True, True)):
         spread = spread_of(values, ones, growing=growing)
-        assert spread is not None
         edges = np.array(spread.histogram.edges)
         steps = edges[1:] / edges[:-1] if ratio else np.diff(edges)
         assert np.allclose(steps, steps[0])
     spread = spread_of(np.array([5, 7]), ones[:2])
-    assert spread is not None
     assert (spread.histogram.edges, spread.histogram.counts) == ((5, 6, 7, 8), (1, 0, 1))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(-math.inf), max_size=20), max_size=5))
-def test_moments_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
+def test_values_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
     """Added up, they give what NumPy gives of all numbers together."""
     arrays = [np.array(part, np.float64) for part in parts]
-    found = sum(map(Moments.of, arrays), Moments()).values()
+    found = reduce(combine, map(values_of, arrays), Values())
     values = np.concatenate([np.empty(0), *arrays])
     finite = values[np.isfinite(values)]
     assert (found.count, found.nan, found.inf) == (len(finite), np.isnan(values).sum(), np.isinf(values).sum())
@@ -132,3 +135,12 @@ def test_moments_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
     assert (found.min, found.max) == (finite.min(), finite.max())
     assert found.mean == pytest.approx(finite.mean(), abs=1e-6)
     assert found.std == pytest.approx(finite.std(), abs=1e-3)
+
+
+def test_values_that_overflow_have_no_mean_or_deviation() -> None:
+    """A sum or a square that no float64 holds is left out; the other figures stay."""
+    far = combine(values_of(np.array([1e200, 1e200])), values_of(np.array([-1e200])))
+    assert (far.count, far.min, far.max, far.std) == (3, -1e200, 1e200, None)
+    assert far.mean == pytest.approx(1e200 / 3)
+    further = combine(values_of(np.array([1.7e308])), values_of(np.array([-1.7e308])))
+    assert (further.count, further.mean, further.std) == (2, None, None)

@@ -41,7 +41,7 @@ class Raw(bytes):
 
 @pytest.fixture
 def raw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets `Raw` values past the writer's own checks: what a program without them would have stored."""
+    """Let `Raw` values pass the writer's checks, to store what a program without checks would store."""
     encode = Field.encode
     monkeypatch.setattr(
         Field, "encode", lambda self, value: bytes(value) if isinstance(value, Raw) else encode(self, value)
@@ -77,8 +77,8 @@ def write(path: Path, container: str, count: int = 40, changes: dict[int, Any] |
 
 
 def deep(path: Path, **options: Any) -> Verification:
-    """A dataset verified with new readers."""
-    return verify(shardio.open(path), deep=True, **options)
+    """A dataset verified with new readers, by its path."""
+    return verify(path, deep=True, **options)
 
 
 def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and nothing lost by going on from one."""
+"""Checkpoints: written whole or not at all, and nothing is lost by resuming from one."""
 
 from dataclasses import replace
 from pathlib import Path

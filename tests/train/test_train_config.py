@@ -1,4 +1,4 @@
-"""What a training run refuses before it begins."""
+"""Configurations that a training run refuses before it begins."""
 
 from pathlib import Path
 from typing import Any

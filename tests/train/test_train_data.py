@@ -1,4 +1,4 @@
-"""What a run makes of its datasets."""
+"""The loaders, transforms and class counts of a training run."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
     with shardio.create(tmp_path / "set", container="hdf5", fields={"image": "image"}) as w:
         w.append({"image": png()})
     with pytest.raises(
-        ConfigError, match=r"needs one whole number each called 'label'; there are image \(image, RGB, 12 x 16\)"
+        ConfigError, match=r"needs an integer scalar field called 'label'; there are image \(image, RGB, 12 x 16\)"
     ):
         open_data(config(tmp_path, train=tmp_path / "set"), JOB)
 

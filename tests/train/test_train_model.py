@@ -1,4 +1,4 @@
-"""The built-in model, and how one's own is found."""
+"""The built-in model, and loading a model of your own."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The learning rate, as a table."""
+"""The learning rate schedule, as a table."""
 
 import pytest
 

@@ -1,118 +1,136 @@
-"""What is in a dataset: sizes, labels and image sizes of all samples, pixels and values of some.
+"""What a dataset holds: sizes, labels and image sizes of all samples, pixels and values of some.
 
-What the shards' indexes know is counted for every sample, in blocks and in bounded memory. Images, texts and arrays are
-read of a random sample only.
+The shards' indexes are counted for every sample, block by block and in bounded memory. Images, texts and arrays are
+read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` and `picture`
+show them as text and as a PNG. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ...dataset.dataset import Dataset
-from ...errors import ConfigError
+from ...errors import BadSample, ConfigError
 from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
 from ...system.types import Indices
-from ..examine import blocks, threads
-from ._counting import Counted, Seen, look
-from .figures import BadValue as BadValue
-from .figures import Channel as Channel
-from .figures import Classes as Classes
-from .figures import Contents as Contents
-from .figures import FieldContents as FieldContents
-from .figures import Grid as Grid
-from .figures import Histogram as Histogram
-from .figures import ImageStats as ImageStats
-from .figures import Spread as Spread
-from .figures import Values as Values
+from ..examine import blocks, opened, read_blocks, reason, threads
+from .counting import FieldCounter, inspect
+from .figures import BadValue
+from .figures import DatasetStats as DatasetStats
+from .figures import FieldStats as FieldStats
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, how many samples, of how many."""
+"""Takes the name of the pass, the samples done and the samples in all."""
 
-_COUNTED = 1 << 16  # samples at a time: a few columns of numbers of each
-_LOOKED_AT = 32  # at a time: enough to read them together, few enough for every thread to have some
-_KEY = 0x636F6E74656E7473  # so that the sample is not the loader's first batch of that seed
+_COUNTED_SAMPLES = 1 << 16  # at a time: a few columns of numbers of each
+_DECODED_SAMPLES = 32  # at a time: enough to read them together, few enough for every thread to have some
+_SAMPLE_KEY = 0x636F6E74656E7473  # keeps the sample apart from the first batch of a loader with the same seed
 
 
 def stats(
-    dataset: Dataset,
+    dataset: str | os.PathLike[str] | Dataset,
     *,
     sample: int = 1000,
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Contents:
-    """Tells what is in a dataset.
+) -> DatasetStats:
+    """Return figures of what a dataset holds.
 
     Args:
-        dataset: any.
-        sample: samples, chosen at random, whose images, texts, JSON and arrays are read and decoded; 0 for none.
-        seed: chooses them.
-        workers: threads; one for each processor without it. They change nothing in the result.
-        progress: called with `counting` or `decoding`, samples done and samples in all.
+        dataset: a path or a Dataset.
+        sample: how many samples, chosen at random, to read and decode images, texts, JSON and arrays of; 0 for none.
+        seed: the seed of that choice.
+        workers: the number of threads; None for one per core. It does not change the result.
+        progress: called with `counting` or `decoding`, the samples done and the samples in all.
 
     Returns:
-        All figures. Samples that can't be read or decoded are named in `bad`, if they were among those chosen.
+        All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.
 
-    Raises ConfigError for a wrong argument, ShardCorrupt where a shard's index can't be read.
+    Raises ConfigError for a wrong argument, ShardCorrupt if the index of a shard cannot be read, and for a path what
+    `shardio.open` raises.
     """
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
         raise ConfigError(f"sample must be a whole number of at least 0, got {sample!r}")
-    told = progress or (lambda what, done, total: None)
-    used = threads(workers)
-    counted = _count(dataset, told)
-    seen, sampled = _sample(dataset, _chosen(len(dataset), sample, seed), used, told)
-    described = dataset.manifest
-    return Contents(
-        path=str(dataset.path),
-        container=described.container,
-        digest=described.digest,
-        samples=described.samples,
-        shards=len(described.shards),
-        bytes=int(described.shards.bytes.sum()),
-        sampled=sampled,
-        seed=seed,
-        bad=tuple(seen.bad),
-        fields={name: column.contents(seen, described.metadata) for name, column in counted.items()},
-    )
+    thread_count, report_progress = threads(workers), progress or (lambda *_: None)
+    with opened(dataset) as source:
+        counters = {name: FieldCounter(name, field, len(source)) for name, field in source.fields.items()}
+        _count(source, counters, report_progress)
+        sampled, bad = _inspect(source, counters, sample, seed, thread_count, report_progress)
+        manifest = source.manifest
+        return DatasetStats(
+            path=str(source.path),
+            container=manifest.container,
+            digest=manifest.digest,
+            samples=manifest.samples,
+            shards=len(manifest.shards),
+            bytes=int(manifest.shards.bytes.sum()),
+            sampled=sampled,
+            seed=seed,
+            bad=bad,
+            fields={name: counter.stats(manifest.metadata) for name, counter in counters.items()},
+        )
 
 
-def _count(dataset: Dataset, progress: Progress) -> dict[str, Counted]:
-    counted = {name: Counted(name, field, len(dataset)) for name, field in dataset.fields.items()}
-    for first in range(0, len(dataset), _COUNTED):
-        last = min(first + _COUNTED, len(dataset))
+def _count(dataset: Dataset, counters: Mapping[str, FieldCounter], progress: Progress) -> None:
+    for first in range(0, len(dataset), _COUNTED_SAMPLES):
+        last = min(first + _COUNTED_SAMPLES, len(dataset))
         selection = dataset.select(np.arange(first, last))
-        for column in counted.values():
-            column.add(selection)
+        for counter in counters.values():
+            counter.count(selection)
         progress("counting", last, len(dataset))
-    return counted
 
 
-def _sample(dataset: Dataset, chosen: Indices, used: int, progress: Progress) -> tuple[Seen, int]:
-    names = [n for n, field in dataset.fields.items() if field.kind not in ("scalar", "bytes")]
-    seen = Seen(dataset.fields)
+def _inspect(
+    dataset: Dataset,
+    counters: Mapping[str, FieldCounter],
+    sample: int,
+    seed: int,
+    thread_count: int,
+    progress: Progress,
+) -> tuple[int, tuple[BadValue, ...]]:
+    """Count the values of a random sample; return the number of samples read, and their bad values."""
+    names = [name for name, field in dataset.fields.items() if field.kind not in ("scalar", "bytes")]
+    chosen = np.arange(len(dataset))
+    if sample < len(dataset):
+        chosen = np.sort(Permutation(len(dataset), derive(seed, _SAMPLE_KEY))(np.arange(sample)))
     if not names:
-        return seen, 0
+        return 0, ()
     done = 0
-    for part in in_order(partial(look, dataset, names), _parts(dataset, chosen), used):
-        seen.merge(part)
-        done += part.samples
+    all_bad: list[BadValue] = []
+    work = partial(_inspect_block, dataset, names)
+    for size, inspected, bad in in_order(work, blocks(dataset, chosen, _DECODED_SAMPLES), thread_count):
+        for name, values in inspected.items():
+            counters[name].add(values)
+        all_bad += bad
+        done += size
         progress("decoding", done, len(chosen))
-    return seen, done
+    return done, tuple(all_bad)
 
 
-def _chosen(count: int, sample: int, seed: int) -> Indices:
-    """The numbers of the samples to look at, ascending."""
-    if sample >= count:
-        return np.arange(count)
-    return np.sort(Permutation(count, derive(seed, _KEY))(np.arange(sample)))
-
-
-def _parts(dataset: Dataset, chosen: Indices) -> Iterator[Indices]:
-    shards = dataset.manifest.shards.locate(chosen)[0]
-    breaks = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(chosen)]
-    for first, last in pairwise(breaks):
-        if last > first:
-            yield from blocks(dataset, int(shards[first]), chosen[first:last], _LOOKED_AT)
+def _inspect_block(
+    dataset: Dataset, names: Sequence[str], indices: Indices
+) -> tuple[int, dict[str, list[Any]], list[BadValue]]:
+    """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
+    inspected: dict[str, list[Any]] = {name: [] for name in names}
+    bad: list[BadValue] = []
+    for part, columns in read_blocks(dataset, indices, names):
+        if isinstance(columns, Exception):
+            location = dataset.locate(int(part[0]))
+            bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
+            continue
+        for name in names:
+            field = dataset.fields[name]
+            if field.fixed:
+                inspected[name].append(inspect(field, columns[name]))
+                continue
+            for index, stored in zip(part.tolist(), columns[name], strict=True):
+                try:
+                    inspected[name].append(inspect(field, bytes(stored)))
+                except BadSample as error:
+                    bad.append(BadValue(dataset.locate(index), name, f"{error}"))
+    return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

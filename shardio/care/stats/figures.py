@@ -1,4 +1,7 @@
-"""What is in a dataset, as values."""
+"""The figures of a dataset, as frozen values: what `shardio.stats` returns.
+
+`DatasetStats` describes stored data; the statistics of a running loader are `shardio.LoaderStats`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,19 +9,91 @@ from typing import Any
 
 from ...dataset.location import Location
 from ...format.fields import Field
-from ._tally import Histogram as Histogram
-from ._tally import Spread as Spread
 
-LEVELS = 256
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """The number of values in each bin.
+
+    Attributes:
+        edges: one more than there are bins, ascending. A bin includes its lower edge and excludes its upper one; only
+            the last bin of floats includes both.
+        counts: the number of values in each bin.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The distribution of a set of finite numbers.
+
+    Attributes:
+        count: how many numbers there are.
+        std: the standard deviation, `sqrt(mean((x - mean)^2))`.
+        median, p95: the 50th and the 95th percentile, interpolated linearly between two values.
+        histogram: of all numbers.
+    """
+
+    count: int
+    min: float
+    median: float
+    mean: float
+    p95: float
+    max: float
+    std: float
+    histogram: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The range and moments of numbers; complex ones count by their absolute value.
+
+    Attributes:
+        count: the number of finite values.
+        min, max, mean, std: of the finite values; None if there are none, or if the figure itself overflows.
+        nan, inf: the number of NaNs and of infinities.
+    """
+
+    count: int = 0
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    nan: int = 0
+    inf: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The number of samples of each class, where a class is one value of an integer field.
+
+    Attributes:
+        values: ascending. With `names`, or in a field called `label`, values without any sample are included.
+        counts: the number of samples of each value.
+        names: the name of each value; None if the metadata holds none.
+        empty: the number of values without any sample.
+        largest, smallest: the number of samples of the most and of the least common value that occurs.
+        ratio: `largest / smallest`.
+    """
+
+    values: tuple[int, ...]
+    counts: tuple[int, ...]
+    names: tuple[str, ...] | None
+    empty: int
+    largest: int
+    smallest: int
+    ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One channel of the sampled images, each image counted alike whatever its size.
+    """One colour channel of the sampled images, in which every image weighs the same whatever its size.
 
     Attributes:
         mean, std: on the scale 0 to 1.
-        levels: the share of pixels of each value 0 to 255, float [256].
+        levels: the share of pixels with each value 0 to 255, float [256].
     """
 
     mean: float
@@ -28,11 +103,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A histogram of widths and heights.
+    """A two-dimensional histogram of image sizes.
 
     Attributes:
         widths, heights: edges of the bins in pixels, as in `Histogram`.
-        counts: [heights, widths].
+        counts: the number of images in each bin, [heights, widths].
     """
 
     widths: tuple[float, ...]
@@ -42,18 +117,18 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class ImageStats:
-    """The images of one field.
+    """Sizes of all images of one field, and pixels of the sampled ones.
 
     Attributes:
         heights, widths, shorter_sides: in pixels.
         aspect_ratios: width / height.
-        megapixels: 10^6 pixels.
-        sizes: different sizes.
-        common: the most common sizes: height, width, images.
-        grid: widths and heights.
-        encodings: how many of the sampled images are `jpeg`, `png`, `webp`, `bmp`.
-        jpeg_codings: how many of those JPEGs are `baseline` (as hardware decodes it), `progressive`, or `other`.
-        channels: R, G, B, or grey alone, of those; empty if none was sampled.
+        megapixels: in 10^6 pixels.
+        sizes: the number of different sizes.
+        common: the most common sizes: height, width, number of images.
+        grid: the histogram of widths and heights.
+        encodings: sampled images by encoding: `jpeg`, `png`, `webp`, `bmp`.
+        jpeg_codings: sampled JPEGs by coding: `baseline` (the one that hardware decodes), `progressive`, `other`.
+        channels: R, G and B, or grey alone, of the sampled images; empty if none was sampled.
     """
 
     heights: Spread
@@ -70,76 +145,18 @@ class ImageStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
-    """How many samples each value of a whole number has.
+class FieldStats:
+    """The figures of one field; None or empty where a figure does not apply to the field's kind.
 
     Attributes:
-        values: ascending; with `names`, and of a field called `label`, those that occur in no sample, too.
-        counts: samples of each.
-        names: of each value; None where the metadata has none.
-    """
-
-    values: tuple[int, ...]
-    counts: tuple[int, ...]
-    names: tuple[str, ...] | None
-
-    @property
-    def empty(self) -> int:
-        """Values that occur in no sample."""
-        return self.counts.count(0)
-
-    @property
-    def largest(self) -> int:
-        """Samples of the most common value."""
-        return max(self.counts)
-
-    @property
-    def smallest(self) -> int:
-        """Samples of the least common value that occurs at all."""
-        return min(filter(None, self.counts))
-
-    @property
-    def ratio(self) -> float:
-        """The largest to the smallest."""
-        return self.largest / self.smallest
-
-    def name(self, place: int) -> str:
-        """What to call the value at a place in `values`."""
-        return str(self.values[place]) if self.names is None else self.names[place]
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Numbers; of complex ones their absolute values.
-
-    Attributes:
-        count: finite ones.
-        min, max, mean, std: of those; None if there are none.
-        nan, inf: how many are no number, or infinite.
-    """
-
-    count: int
-    min: float | None
-    max: float | None
-    mean: float | None
-    std: float | None
-    nan: int
-    inf: int
-
-
-@dataclass(frozen=True, slots=True)
-class FieldContents:
-    """What one field holds.
-
-    Attributes:
-        field: what it is.
-        sizes: stored bytes per sample; None of no samples.
-        images: of an image field.
-        classes: of whole numbers of at most `MOST_CLASSES` different values.
-        values: of a scalar, and of the sampled arrays: their elements.
-        spread: of a scalar, of those that are finite.
+        field: the field's declaration.
+        sizes: stored bytes per sample; None if there are no samples.
+        images: sizes and pixels of an image field.
+        classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
+        values: of a scalar, or of the elements of the sampled arrays.
+        spread: of the finite values of a scalar.
         lengths: of the sampled texts, in characters.
-        shapes: the most common shapes of sampled arrays of several shapes: shape, arrays.
+        shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
     """
 
     field: Field
@@ -154,7 +171,7 @@ class FieldContents:
 
 @dataclass(frozen=True, slots=True)
 class BadValue:
-    """A value of a sampled field that can't be read or decoded: where, the field (None for all), and why."""
+    """A sampled value that cannot be read or decoded: its place, its field (None for the whole sample), the reason."""
 
     location: Location
     field: str | None
@@ -165,17 +182,17 @@ class BadValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What is in a dataset.
+class DatasetStats:
+    """The figures of a dataset.
 
     Attributes:
         path: the dataset's directory.
-        container, digest: as the manifest has them.
-        samples, shards, bytes: of all.
-        sampled: samples whose images, texts and arrays were read and decoded.
-        seed: chose them.
-        bad: what was wrong with those.
-        fields: by name.
+        container, digest: from the manifest.
+        samples, shards, bytes: totals.
+        sampled: the number of samples whose images, texts and arrays were read and decoded.
+        seed: the seed that chose those samples.
+        bad: the values of those samples that cannot be read or decoded.
+        fields: the figures of each field, by name.
     """
 
     path: str
@@ -187,13 +204,8 @@ class Contents:
     sampled: int
     seed: int
     bad: tuple[BadValue, ...]
-    fields: Mapping[str, FieldContents]
+    fields: Mapping[str, FieldStats]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure, for JSON."""
-        told: dict[str, Any] = asdict(self)
-        for name, field in self.fields.items():
-            if (classes := field.classes) is not None:
-                more = {key: getattr(classes, key) for key in ("empty", "largest", "smallest", "ratio")}
-                told["fields"][name]["classes"] |= more
-        return told
+        """Return every figure, ready for JSON."""
+        return asdict(self)

@@ -1,108 +1,100 @@
-"""What is in a dataset, as text: aligned, and in ASCII but for names that are not."""
+"""The figures of a dataset as text: aligned, and in ASCII except for names that are not."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ...format.fields import Field
 from ...system.units import format_size
-from .figures import BadValue, Channel, Classes, Contents, FieldContents, Histogram, ImageStats, Spread
+from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread
 
-BAR = 40  # characters
+BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
-_ENDS = 10  # of more classes, the largest and the smallest
-_COMMON = 5  # sizes and shapes
-_LINES = 12  # of a histogram; of more bins every two are one
+_LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
+_MOST_COMMON = 5  # image sizes and array shapes
+_HISTOGRAM_LINES = 12  # a histogram of more bins shows every two as one
 
 Row = tuple[str, str]
-"""What it is, and a figure; without a name it goes on below the one before."""
+"""A label and its figure; a row without a label continues the one above."""
 
 
-def text(contents: Contents) -> str:
-    """The report, without a line end. Sizes are in decimal units."""
-    sections = [_section("", _head(contents))]
-    sections += [_section(f"{name}: {_kind(f.field)}", _rows(name, f)) for name, f in contents.fields.items()]
-    return "\n\n".join(sections)
+def text(stats: DatasetStats) -> str:
+    """Return the report, without a final line end. Sizes are in decimal units."""
+    lines = _aligned(_head(stats))
+    for name, field in stats.fields.items():
+        lines += ["", f"{name}: {_kind(field)}", *_aligned(_rows(name, field), "  ")]
+    return "\n".join(lines)
 
 
 def normalize(channels: Sequence[Channel]) -> str:
-    """The transform that gives such images mean 0 and deviation 1, as Python."""
-    return f"shardio.Normalize({_tuple([c.mean for c in channels])}, {_tuple([c.std for c in channels])})"
+    """Return Python code of the transform that gives such images mean 0 and standard deviation 1."""
+    mean, std = ([f"{value:.4f}" for value in part] for part in zip(*((c.mean, c.std) for c in channels), strict=True))
+    arguments = (mean[0], std[0]) if len(channels) == 1 else (f"({', '.join(mean)})", f"({', '.join(std)})")
+    return f"shardio.Normalize({', '.join(arguments)})"
 
 
-def name_of(classes: Classes, place: int) -> str:
-    """A class's name for people: what can't be printed is escaped."""
-    name = classes.name(place)
+def class_name(classes: Classes, position: int) -> str:
+    """Return the name of the class at a position of `classes.values`; characters that cannot be printed are escaped."""
+    name = str(classes.values[position]) if classes.names is None else classes.names[position]
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
-def shown_by_class(name: str, field: FieldContents) -> bool:
-    """Whether its classes are of interest each: many whole numbers without names are rather shown as values."""
+def lists_classes(name: str, field: FieldStats) -> bool:
+    """Whether to show a field class by class: many integers without names are better shown as a distribution."""
     return field.classes is not None and (name == "label" or len(field.classes.values) <= MOST_LISTED)
 
 
-def _tuple(values: Sequence[float]) -> str:
-    told = ", ".join(f"{value:.4f}" for value in values)
-    return told if len(values) == 1 else f"({told})"
-
-
-def _section(title: str, rows: Iterable[Row]) -> str:
+def _aligned(rows: Iterable[Row], indent: str = "") -> list[str]:
     rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0)
-    indent = "  " if title else ""
-    lines = [f"{indent}{name:{width}}  {value}".rstrip() for name, value in rows]
-    return "\n".join([title, *lines] if title else lines)
+    width = max((len(label) for label, _ in rows), default=0)
+    return [f"{indent}{label:{width}}  {figure}".rstrip() for label, figure in rows]
 
 
-def _kind(field: Field) -> str:
-    parts = [field.kind, field.dtype or "", {3: "RGB", 1: "grey"}.get(field.channels or 0, "")]
+def _kind(stats: FieldStats) -> str:
+    field = stats.field
     shape = "x".join(map(str, field.row_shape)) if field.kind == "array" else ""
-    return " ".join(filter(None, [*parts, shape]))
+    return " ".join(filter(None, [field.kind, field.dtype, {3: "RGB", 1: "grey"}.get(field.channels or 0), shape]))
 
 
-def _head(contents: Contents) -> Iterator[Row]:
-    yield "dataset", contents.path
-    yield "digest", contents.digest
-    yield "samples", f"{contents.samples:,} in {contents.shards:,} {contents.container} shards"
-    each = f", {format_size(contents.bytes / contents.samples)} per sample" if contents.samples else ""
-    yield "bytes", f"{format_size(contents.bytes)}{each}"
-    if contents.sampled:
-        yield "looked at", f"{contents.sampled:,} samples (seed {contents.seed}); figures of these are marked *"
-        yield "bad *", f"{len({bad.location.index for bad in contents.bad}):,} samples"
-    yield from _bad(contents.bad)
+def _head(stats: DatasetStats) -> Iterator[Row]:
+    yield "dataset", stats.path
+    yield "digest", stats.digest
+    yield "samples", f"{stats.samples:,} in {stats.shards:,} {stats.container} shards"
+    mean = f", {format_size(stats.bytes / stats.samples)} per sample" if stats.samples else ""
+    yield "bytes", f"{format_size(stats.bytes)}{mean}"
+    if stats.sampled:
+        yield "looked at", f"{stats.sampled:,} samples (seed {stats.seed}); figures of these are marked *"
+        yield "bad *", f"{len({bad.location.index for bad in stats.bad}):,} samples"
+    yield from (("", f"{bad}") for bad in stats.bad[:MOST_LISTED])
+    if len(stats.bad) > MOST_LISTED:
+        yield "", f"and {len(stats.bad) - MOST_LISTED:,} more"
 
 
-def _bad(bad: Sequence[BadValue]) -> Iterator[Row]:
-    yield from (("", f"{one}") for one in bad[:MOST_LISTED])
-    if len(bad) > MOST_LISTED:
-        yield "", f"and {len(bad) - MOST_LISTED:,} more"
-
-
-def _rows(name: str, field: FieldContents) -> Iterator[Row]:
+def _rows(name: str, field: FieldStats) -> Iterator[Row]:
     if field.sizes is not None:
         yield from _spread("stored size", field.sizes, "bytes", bars=field.lengths is None)
     if field.images is not None:
         yield from _images(field.images)
-    if field.classes is not None:
-        yield from _balance(field.classes)
-    if shown_by_class(name, field) and field.classes is not None:
-        yield from _listed(field.classes)
+    if (classes := field.classes) is not None:
+        balance = f"of {classes.smallest:,} to {classes.largest:,} samples (1 : {classes.ratio:.3g})"
+        yield "classes", f"{len(classes.values):,}, {balance}"
+        if classes.empty:
+            yield "empty classes", f"{classes.empty:,}"
+    if classes is not None and lists_classes(name, field):
+        yield from _listed(classes)
     elif field.spread is not None:
         yield from _spread("values", field.spread)
     if field.lengths is not None:
         yield from _spread("characters *", field.lengths)
-    yield from _values(field)
-    for number, (shape, count) in enumerate(field.shapes[:_COMMON]):
+    if (values := field.values) is not None:
+        sampled = "" if field.spread is not None else " *"
+        if sampled and values.count:
+            figures = {"min": values.min, "max": values.max, "mean": values.mean, "std": values.std}
+            yield (
+                "values *",
+                "  ".join(f"{key} {_number(value)}" for key, value in figures.items() if value is not None),
+            )
+        if values.nan or values.inf:
+            yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite"
+    for number, (shape, count) in enumerate(field.shapes[:_MOST_COMMON]):
         yield "" if number else "shapes *", f"{list(shape)}: {count:,}"
-
-
-def _values(field: FieldContents) -> Iterator[Row]:
-    values = field.values
-    if values is None:
-        return
-    if field.spread is None and values.count:
-        ends = [("min", values.min), ("max", values.max), ("mean", values.mean), ("std", values.std)]
-        yield "values *", "  ".join(f"{name} {_number(value)}" for name, value in ends if value is not None)
-    if values.nan or values.inf:
-        yield "not finite" + (" *" if field.spread is None else ""), f"{values.nan:,} NaN, {values.inf:,} infinite"
 
 
 def _images(images: ImageStats) -> Iterator[Row]:
@@ -111,80 +103,65 @@ def _images(images: ImageStats) -> Iterator[Row]:
     yield from _spread("shorter side", images.shorter_sides)
     yield from _spread("width / height", images.aspect_ratios, bars=False)
     yield from _spread("megapixels", images.megapixels, bars=False)
-    total = images.heights.count
     if images.sizes > 1:
         yield "sizes", f"{images.sizes:,} different; width x height of the most common:"
-        for height, width, count in images.common[:_COMMON]:
-            yield "", f"{width} x {height}: {count:,} ({count / total:.1%})"
+        for height, width, count in images.common[:_MOST_COMMON]:
+            yield "", f"{width} x {height}: {count:,} ({count / images.heights.count:.1%})"
+    for label, counts in (("encodings *", images.encodings), ("JPEGs *", images.jpeg_codings)):
+        if counts:
+            yield label, ", ".join(f"{name} {count:,}" for name, count in counts.items())
     if images.channels:
-        yield "encodings *", _counts(images.encodings)
-        if images.jpeg_codings:
-            yield "JPEGs *", _counts(images.jpeg_codings)
         yield "mean, std *", normalize(images.channels)
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
-
-
-def _balance(classes: Classes) -> Iterator[Row]:
-    count, empty = len(classes.values), classes.empty
-    yield "classes", f"{count:,}, of {classes.smallest:,} to {classes.largest:,} samples (1 : {classes.ratio:.3g})"
-    if empty:
-        yield "empty classes", f"{empty:,}"
-
-
 def _listed(classes: Classes) -> Iterator[Row]:
-    count = len(classes.values)
-    if count <= MOST_LISTED:
-        yield from _class_bars(classes, range(count))
+    def bars(positions: Sequence[int]) -> Iterator[Row]:
+        counts = [classes.counts[position] for position in positions]
+        return _bars([class_name(classes, position) for position in positions], counts, classes.largest)
+
+    positions = range(len(classes.values))
+    if len(positions) <= MOST_LISTED:
+        yield from bars(positions)
         return
-    order = sorted(range(count), key=lambda place: (-classes.counts[place], place))
+    descending = sorted(positions, key=lambda position: -classes.counts[position])
     yield "the largest", ""
-    yield from _class_bars(classes, order[:_ENDS])
+    yield from bars(descending[:_LISTED_ENDS])
     yield "the smallest", ""
-    yield from _class_bars(classes, order[-_ENDS:])
+    yield from bars(descending[-_LISTED_ENDS:])
 
 
-def _class_bars(classes: Classes, places: Sequence[int]) -> Iterator[Row]:
-    names = [name_of(classes, place) for place in places]
-    return _bars(names, [classes.counts[place] for place in places], classes.largest)
-
-
-def _spread(name: str, spread: Spread, unit: str = "", *, bars: bool = True) -> Iterator[Row]:
-    def shown(value: float) -> str:
-        return format_size(value) if unit == "bytes" else _number(value)
-
+def _spread(label: str, spread: Spread, unit: str = "", *, bars: bool = True) -> Iterator[Row]:
+    show = format_size if unit == "bytes" else _number
     if spread.min == spread.max:
-        yield name, f"{shown(spread.min)} each"
+        yield label, f"{show(spread.min)} each"
         return
-    parts = ("min", "median", "mean", "p95", "max", "std")
-    yield name, "  ".join(f"{part} {shown(getattr(spread, part))}" for part in parts)
+    figures = ("min", "median", "mean", "p95", "max", "std")
+    yield label, "  ".join(f"{name} {show(getattr(spread, name))}" for name in figures)
     if bars:
         yield from _histogram(spread.histogram, spread.max, unit)
 
 
 def _histogram(histogram: Histogram, high: float, unit: str) -> Iterator[Row]:
     edges, counts = histogram.edges, histogram.counts
-    if len(counts) > _LINES:
+    if len(counts) > _HISTOGRAM_LINES:
         edges = (*edges[:-1:2], edges[-1])
-        counts = tuple(sum(counts[at : at + 2]) for at in range(0, len(counts), 2))
-    whole = all(isinstance(edge, int) for edge in edges) and (not unit or edges[-1] < 1000)
-    ends = [min(edge - whole, high) for edge in edges[1:]]  # of whole numbers the last one that is in the bin
-    apart = len(set(map(format_size, edges))) == len(edges)  # as sizes for people are
+        counts = tuple(sum(counts[first : first + 2]) for first in range(0, len(counts), 2))
+    integers = all(isinstance(edge, int) for edge in edges) and (not unit or edges[-1] < 1000)
+    last = [min(edge - integers, high) for edge in edges[1:]]  # of integers, the last one that the bin includes
+    distinct = len(set(map(format_size, edges))) == len(edges)  # as rounded sizes
 
-    def shown(edge: float) -> str:
-        return (format_size(edge) if apart else f"{edge:,} B") if unit else _number(edge)
+    def show(edge: float) -> str:
+        return (format_size(edge) if distinct else f"{edge:,} B") if unit else _number(edge)
 
-    names = [shown(a) if whole and a == b else f"{shown(a)} to {shown(b)}" for a, b in zip(edges, ends, strict=False)]
-    return _bars(names, counts, max(counts))
+    ends = zip(edges, last, strict=False)
+    return _bars([show(a) if integers and a == b else f"{show(a)} to {show(b)}" for a, b in ends], counts, max(counts))
 
 
-def _bars(names: Sequence[str], counts: Sequence[int], most: int) -> Iterator[Row]:
-    wide, digits = (max(map(len, column), default=0) for column in (names, [f"{count:,}" for count in counts]))
+def _bars(names: Sequence[str], counts: Sequence[int], longest: int) -> Iterator[Row]:
+    name_width, digits = (max(map(len, column), default=0) for column in (names, [f"{count:,}" for count in counts]))
     for name, count in zip(names, counts, strict=True):
-        length = -(-BAR * count // most) if most else 0
-        yield "", f"{name:>{wide}}  {count:>{digits},}  {'#' * length}"
+        bar = "#" * -(-BAR_WIDTH * count // longest) if longest else ""
+        yield "", f"{name:>{name_width}}  {count:>{digits},}  {bar}"
 
 
 def _number(value: float) -> str:

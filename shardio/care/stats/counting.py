@@ -1,0 +1,352 @@
+"""How the figures of one field are computed, in bounded memory: numbers are counted by value, blocks are combined."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dataset.selection import Selection
+from ...format import images
+from ...format.fields import Field, shape_column
+from ..examine import decode
+from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
+
+MOST_DIFFERENT = 1 << 18  # values that a Tally tells apart
+MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
+MOST_COMMON = 10  # sizes of images and shapes of arrays to list
+BINS = 20
+_GRID_CELLS = 40
+_GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, bins may grow with the value
+_MANTISSA = 52  # bits of a float64
+_LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
+_LEVELS = 256
+_PROGRESSIVE = 2  # among the JPEG coding processes
+
+NumberArray: TypeAlias = NDArray[Any]
+"""int64, or float64 where they are not integers."""
+
+
+@final
+class Tally:
+    """Counts finite numbers by value: exactly up to `MOST_DIFFERENT` different ones, beyond that rounded to fewer bits.
+
+    It keeps as many bits as `MOST_DIFFERENT` allows, so the rank of a rounded quantile is off by about one part in
+    `MOST_DIFFERENT`.
+
+    Args:
+        dtype: the dtype of the values.
+        rounding: rounds values to a number of bits; `round_to_bits` by default.
+
+    Attributes:
+        values: the different values, ascending.
+        counts: how often each was added, int64.
+        exact: whether no value has been rounded.
+    """
+
+    def __init__(
+        self,
+        dtype: type[np.int64] | type[np.float64],
+        rounding: Callable[[NumberArray, int], NumberArray] | None = None,
+    ) -> None:
+        self.values: NumberArray = np.empty(0, dtype)
+        self.counts = np.empty(0, np.int64)
+        self.exact = True
+        self._rounding, self._bits = rounding or round_to_bits, _MANTISSA
+        self._ends = math.inf, -math.inf
+
+    def add(self, values: NDArray[Any], counts: NDArray[np.int64] | int = 1) -> None:
+        """Count values of any shape, each once or as often as `counts` says."""
+        values = values.reshape(-1).astype(self.values.dtype)
+        if not len(values):
+            return
+        self._ends = min(self._ends[0], values.min().item()), max(self._ends[1], values.max().item())
+        rounded = values if self.exact else self._rounding(values, self._bits)
+        self._merge(np.append(self.values, rounded), np.append(self.counts, np.broadcast_to(counts, values.shape)))
+        while len(self.values) > MOST_DIFFERENT:
+            self.exact, self._bits = False, self._bits - 1
+            self._merge(self._rounding(self.values, self._bits), self.counts)
+
+    def spread(self, *, growing: bool = False) -> Spread | None:
+        """Return the distribution of all numbers, as `spread_of` does; None if none was added."""
+        return spread_of(self.values, self.counts, growing=growing, ends=self._ends) if len(self.values) else None
+
+    def _merge(self, values: NumberArray, counts: NDArray[np.int64]) -> None:
+        self.values, inverse = np.unique(values, return_inverse=True)
+        self.counts = np.zeros(len(self.values), np.int64)
+        np.add.at(self.counts, inverse, counts)
+
+
+def round_to_bits(values: NumberArray, bits: int) -> NumberArray:
+    """Round the mantissa of each value to a number of bits; integers stay integers."""
+    mantissas, exponents = np.frexp(values.astype(np.float64))
+    rounded = np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits)
+    limit = np.finfo(np.float64).max if values.dtype.kind == "f" else _LARGEST_INTEGER
+    result: NumberArray = np.clip(rounded, -limit, limit).astype(values.dtype)
+    return result
+
+
+def spread_of(
+    values: NumberArray, counts: NDArray[np.int64], *, growing: bool = False, ends: tuple[float, float] | None = None
+) -> Spread:
+    """Return the distribution of numbers that are given by value.
+
+    Args:
+        values: at least one, all finite; int64 if they are integers.
+        counts: how often each value occurs.
+        growing: whether the histogram's bins grow with the value if the largest is at least 50 times the smallest.
+        ends: the exact minimum and maximum, if `values` are rounded.
+    """
+    order = np.argsort(values, kind="stable")
+    values, counts = values[order], counts[order]
+    low, high = ends or (values[0].item(), values[-1].item())
+    floats = values.astype(np.float64)
+    # A power of two scales without rounding; unscaled, sums and squares of large numbers would overflow.
+    scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
+    mean = float(np.average(floats / scale, weights=counts))
+    std = math.sqrt(float(np.average((floats / scale - mean) ** 2, weights=counts)))
+    median, p95 = (min(max(_quantile(floats, counts, share), low), high) for share in (0.5, 0.95))
+    histogram = _histogram(np.clip(values, low, high), counts, growing)
+    return Spread(int(counts.sum()), low, median, scale * mean, p95, high, scale * std, histogram)
+
+
+def _quantile(values: NDArray[np.float64], counts: NDArray[np.int64], share: float) -> float:
+    """Interpolate linearly between neighbours, NumPy's default method."""
+    ranks = np.cumsum(counts)
+    rank = share * (int(ranks[-1]) - 1)
+    low, high = (float(values[np.searchsorted(ranks, at, "right")]) for at in (math.floor(rank), math.ceil(rank)))
+    return low + (high / 2 - low / 2) * (2 * (rank - math.floor(rank)))  # halves: the difference may overflow
+
+
+def _histogram(values: NumberArray, counts: NDArray[np.int64], growing: bool) -> Histogram:
+    low, high = values[0].item(), values[-1].item()
+    integers = values.dtype.kind == "i"
+    if low == high:
+        return Histogram((low, low + 1 if integers else high), (int(counts.sum()),))
+    growing = growing and low > 0 and high / low >= _GROWING_RATIO
+    if integers and high - low < 1 << _MANTISSA:
+        bins = range(low, high + 1, -(-(high - low + 1) // BINS))
+        edges = np.array([*bins, min(bins[-1] + bins.step, 2**63 - 1)])
+        if growing:
+            edges = np.rint(np.geomspace(low, high + 1, BINS + 1)).astype(np.int64)
+    else:
+        with np.errstate(over="ignore"):  # `high - low` may overflow, and by rounding the last edge
+            edges = low + (high / BINS - low / BINS) * np.arange(BINS + 1)
+            if growing:
+                edges = np.exp(np.linspace(math.log(low), math.log(high), BINS + 1))
+        edges = np.clip(edges, low, high).astype(np.float64)
+        edges[0], edges[-1] = low, high
+    edges = np.unique(edges)
+    binned, _ = np.histogram(values, edges, weights=counts)
+    return Histogram(tuple(edges.tolist()), tuple(binned.tolist()))
+
+
+def values_of(array: NDArray[Any]) -> Values:
+    """Return the range and moments of an array of any shape and dtype."""
+    numbers = np.abs(array.reshape(-1)) if array.dtype.kind == "c" else array.reshape(-1)
+    finite = numbers[np.isfinite(numbers)]
+    nan = int(np.isnan(numbers).sum())
+    inf = len(numbers) - len(finite) - nan
+    if not len(finite):
+        return Values(nan=nan, inf=inf)
+    floats = finite.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = _finite(floats.mean()), _finite(floats.std())
+    return Values(len(finite), finite.min().item(), finite.max().item(), mean, std, nan, inf)
+
+
+def combine(first: Values, second: Values) -> Values:
+    """Return the range and moments of two sets of numbers together.
+
+    Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+    """
+    both = [values for values in (first, second) if values.count]
+    total = replace(both[0] if both else first, nan=first.nan + second.nan, inf=first.inf + second.inf)
+    if len(both) < 2:
+        return total
+    count = first.count + second.count
+    shares = np.array([first.count, second.count]) / count
+    means, stds = (np.array([getattr(values, name) for values in both], np.float64) for name in ("mean", "std"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        distance = means[1] - means[0]
+        mean = means[0] + distance * shares[1]
+        std = np.sqrt(shares @ stds**2 + shares.prod() * distance**2)
+    low, high = min(v.min for v in both if v.min is not None), max(v.max for v in both if v.max is not None)
+    return replace(total, count=count, min=low, max=high, mean=_finite(mean), std=_finite(std))
+
+
+def _finite(figure: Any) -> float | None:
+    return float(figure) if np.isfinite(figure) else None
+
+
+@final
+class FieldCounter:
+    """Gathers the figures of one field.
+
+    Two passes feed it: `count` takes what the shards' indexes hold of every sample, `add` what `inspect` finds in some.
+
+    Args:
+        name: the name of the field.
+        field: the declaration of the field.
+        samples: the number of samples in the dataset.
+    """
+
+    def __init__(self, name: str, field: Field, samples: int) -> None:
+        self._name, self._field = name, field
+        integers = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
+        self._numbers = Tally(np.int64 if integers else np.float64)
+        self._stored_sizes, self._lengths = Tally(np.int64), Tally(np.int64)
+        self._image_sizes = Tally(np.int64, _round_sizes)
+        self._values = Values()
+        self._shapes: Counter[tuple[int, ...]] = Counter()
+        self._encodings: Counter[str] = Counter()
+        self._jpeg_codings: Counter[str] = Counter()
+        self._levels = np.zeros((field.channels or 3, _LEVELS))
+        if field.fixed and samples:
+            self._stored_sizes.add(np.array([field.row_bytes]), samples)
+
+    def count(self, selection: Selection) -> None:
+        """Count stored sizes, image sizes and scalars, for which no sample is read."""
+        if not self._field.fixed:
+            self._stored_sizes.add(selection.sizes(self._name))
+        if self._field.kind == "image":
+            heights, widths = selection.column(shape_column(self._name)).astype(np.int64).T
+            self._image_sizes.add(_pack(heights, widths))
+        if self._field.kind == "scalar":
+            numbers = selection.column(self._name)
+            magnitudes = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
+            self._numbers.add(magnitudes[np.isfinite(magnitudes)])
+            self._values = combine(self._values, values_of(numbers))
+
+    def add(self, inspected: Sequence[Any]) -> None:
+        """Count what `inspect` returned for several values."""
+        match self._field.kind:
+            case "image":
+                for encoding, jpeg_coding, levels in inspected:
+                    self._encodings[encoding] += 1
+                    if jpeg_coding is not None:
+                        self._jpeg_codings[jpeg_coding] += 1
+                    self._levels += levels
+            case "text":
+                self._lengths.add(np.array(inspected, np.int64))
+            case "array":
+                for shape, values in inspected:
+                    self._shapes[shape] += 1
+                    self._values = combine(self._values, values)
+
+    def stats(self, metadata: Mapping[str, Any]) -> FieldStats:
+        """Return the figures of all that was counted; the dataset's metadata may name the classes."""
+        kind = self._field.kind
+        return FieldStats(
+            field=self._field,
+            sizes=self._stored_sizes.spread(growing=True),
+            images=self._images() if kind == "image" else None,
+            classes=self._classes(metadata) if kind == "scalar" else None,
+            values=self._values if kind in ("scalar", "array") else None,
+            spread=self._numbers.spread(),
+            lengths=self._lengths.spread(),
+            shapes=() if self._field.fixed else tuple(self._shapes.most_common(MOST_COMMON)),
+        )
+
+    def _images(self) -> ImageStats | None:
+        counts = self._image_sizes.counts
+        if not len(counts):
+            return None
+        heights, widths = _unpack(self._image_sizes.values)
+        spreads = {
+            "heights": heights,
+            "widths": widths,
+            "shorter_sides": np.minimum(heights, widths),
+            "aspect_ratios": widths / np.maximum(heights, 1),
+            "megapixels": heights * widths / 1e6,
+        }
+        most = np.lexsort((self._image_sizes.values, -counts))[:MOST_COMMON]
+        decoded = self._encodings.total()
+        return ImageStats(
+            **{name: spread_of(values, counts, growing=True) for name, values in spreads.items()},
+            sizes=len(counts),
+            common=tuple((int(heights[i]), int(widths[i]), int(counts[i])) for i in most),
+            grid=_grid(heights, widths, counts),
+            encodings=dict(self._encodings.most_common()),
+            jpeg_codings=dict(self._jpeg_codings.most_common()),
+            channels=tuple(_channel(levels / decoded) for levels in self._levels) if decoded else (),
+        )
+
+    def _classes(self, metadata: Mapping[str, Any]) -> Classes | None:
+        """Return the samples of each class if the numbers are classes. A `label` counts from 0, so that gaps show."""
+        labels = self._name == "label"
+        listed = metadata.get("classes") if labels else None
+        names = list(map(str, listed)) if isinstance(listed, list) else []
+        limit = max(MOST_CLASSES, len(names))
+        tally = self._numbers
+        if self._field.row_dtype.kind not in "iub" or not tally.exact or not 0 < len(tally.values) <= limit:
+            return None
+        counts = {int(value): count for value, count in zip(tally.values.tolist(), tally.counts.tolist(), strict=True)}
+        if max(map(abs, counts)) >= 1 << 53:  # float64, which counts uint64, holds no larger integers exactly
+            return None
+        numbered = range(max(len(names), max(counts) + 1)) if labels and max(counts) < limit else range(len(names))
+        values = tuple(sorted({*counts, *numbered}))
+        value_names = tuple(names[v] if 0 <= v < len(names) else str(v) for v in values) if names else None
+        samples = tuple(counts.get(v, 0) for v in values)
+        most, least = max(counts.values()), min(counts.values())
+        return Classes(values, samples, value_names, samples.count(0), most, least, most / least)
+
+
+def inspect(field: Field, stored: Any) -> Any:
+    """Return what `FieldCounter.add` counts of one stored value; raise BadSample if the value does not decode.
+
+    For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
+    """
+    if field.fixed:
+        return field.shape, values_of(stored)
+    value = decode(field, stored)
+    match field.kind:
+        case "image":
+            encoding = images.sniff(stored) or "other"
+            levels = [
+                cv2.calcHist([value], [c], None, [_LEVELS], [0, _LEVELS]).reshape(-1) for c in range(value.shape[2])
+            ]
+            shares = np.array(levels, np.float64) / (value.shape[0] * value.shape[1])
+            return encoding, _jpeg_coding(stored) if encoding == "jpeg" else None, shares
+        case "text":
+            return len(value)
+        case "array":
+            return value.shape, values_of(value)
+
+
+def _jpeg_coding(stored: bytes) -> str:
+    coding = images.jpeg_coding(stored)
+    return "baseline" if coding.baseline else "progressive" if coding.process == _PROGRESSIVE else "other"
+
+
+def _channel(shares: NDArray[np.float64]) -> Channel:
+    scale = np.linspace(0, 1, _LEVELS)
+    mean = float(scale @ shares)
+    return Channel(mean, float(np.sqrt((scale - mean) ** 2 @ shares)), tuple(shares.tolist()))
+
+
+def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray[np.int64]) -> Grid:
+    edges = []
+    for sides in (heights, widths):
+        low, high = int(sides.min()), int(sides.max())
+        step = -(-(high - low + 1) // _GRID_CELLS)
+        edges.append(np.arange(low, high + step + 1, step))
+    cells = np.rint(np.histogram2d(heights, widths, bins=edges, weights=counts)[0]).astype(np.int64)
+    return Grid(tuple(edges[1].tolist()), tuple(edges[0].tolist()), tuple(map(tuple, cells.tolist())))
+
+
+# An image size is packed into one number, so that a Tally counts sizes; all figures of sizes follow from these counts.
+def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NumberArray:
+    return heights << 32 | widths
+
+
+def _unpack(sizes: NumberArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return sizes >> 32, sizes & 0xFFFFFFFF
+
+
+def _round_sizes(sizes: NumberArray, bits: int) -> NumberArray:
+    return _pack(*(round_to_bits(sides, bits) for sides in _unpack(sizes)))
