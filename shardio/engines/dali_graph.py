@@ -15,8 +15,8 @@ from nvidia.dali.pipeline import do_not_convert
 
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
-    LUMA,
-    SMOOTH,
+    LUMA_WEIGHTS,
+    SMOOTHING_KERNEL,
     AutoContrast,
     Blend,
     Blur,
@@ -90,14 +90,14 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
         case Blend():
             yield from (("mask", step.mask), ("mean", step.mean))
             if channels == 1:
-                yield "own", step.own + step.grey
+                yield "own", step.pixel + step.grey
             else:
-                own, grey = step.own[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA)
+                own, grey = step.pixel[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA_WEIGHTS)
                 yield "matrices", (own + grey).astype(np.float32)
         case Hue() if channels == 1:
             pass  # grey has none
         case Sharpen():
-            kernels = (1 - step.factors)[:, None, None] * SMOOTH
+            kernels = (1 - step.factors)[:, None, None] * SMOOTHING_KERNEL
             kernels[:, 1, 1] += step.factors
             yield from (("mask", step.mask), ("kernels", kernels))
         case Erase():
@@ -272,7 +272,7 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
 
 
 def _blend(images: Node, arrays: dict[str, Node], channels: int, here: Callable[[str], Node]) -> Node:
-    weights = np.array(LUMA if channels == 3 else (1.0,), np.float32)
+    weights = np.array(LUMA_WEIGHTS if channels == 3 else (1.0,), np.float32)
     means = fn.reductions.mean(images, axes=(0, 1), keep_dims=True)
     grey = fn.reductions.sum(means * types.Constant(weights), axes=(2,), keep_dims=True)
     if channels == 1:

@@ -111,7 +111,7 @@ class NvImageCodecEngine:
         fused = fuse(steps[:cut], sizes)
         first = steps[0].boxes if steps and isinstance(steps[0], Crop) else np.concatenate((sizes * 0, sizes), axis=1)
         # What of the image is decoded; a fused region is inside of it, others may not be.
-        boxes = inside(first if fused is None else fused.boxes, sizes)
+        boxes = inside(first if fused is None else fused.regions, sizes)
         decoded, failed = self._decode(encoded, sizes, boxes)
         if fused is not None:
             starts = np.cumsum([0, *(image.numel() for image in decoded[:-1])])

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from .. import native
 from ..native import hue
 from ..transforms.steps import (
-    LUMA,
-    SMOOTH,
+    LUMA_WEIGHTS,
+    SMOOTHING_KERNEL,
     AutoContrast,
     Blend,
     Blur,
@@ -23,10 +23,10 @@ from ..transforms.steps import (
     Erase,
     Flip,
     Hue,
-    InPlace,
     Posterize,
     Scale,
     Sharpen,
+    SizePreservingStep,
     Solarize,
     Step,
     Warp,
@@ -136,9 +136,9 @@ def _look_up(pixels: Pixels, table: Pixels) -> Pixels:
     return _keep_channels(cv2.LUT(pixels, table), pixels)
 
 
-def _blend(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _blend(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     own, grey, of_mean = values
-    weights = np.array(LUMA if pixels.shape[2] == 3 else (1.0,))
+    weights = np.array(LUMA_WEIGHTS if pixels.shape[2] == 3 else (1.0,))
     offset = of_mean * float(np.dot(cv2.mean(pixels)[: len(weights)], weights)) if of_mean else 0.0
     if not grey or len(weights) == 1:
         return _look_up(pixels, _round((own + grey) * _BYTES + offset))
@@ -148,7 +148,7 @@ def _blend(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
     return np.asarray(cv2.transform(pixels, matrix), np.uint8)
 
 
-def _hue(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _hue(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     if pixels.shape[2] == 1:
         return pixels
     if native.library() is not None:
@@ -163,28 +163,28 @@ def _hue(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
     return _round(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
 
 
-def _posterize(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _posterize(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     return pixels & np.uint8(values[0])
 
 
-def _solarize(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _solarize(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     return _look_up(pixels, np.where(np.float32(values[0]) <= _BYTES, 255 - _BYTES, _BYTES).astype(np.uint8))
 
 
-def _stretch(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _stretch(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     low, high = (f(pixels, axis=(0, 1)).astype(np.float32) for f in (np.min, np.max))
     flat = high == low
     scale, base = np.where(flat, 1, np.float32(255) / np.where(flat, 1, high - low)), np.where(flat, 0, low)
     return _look_up(pixels, _round((_BYTES[:, None] - base) * scale).reshape(256, 1, -1))
 
 
-def _equalize(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
+def _equalize(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
     planes = [cv2.equalizeHist(np.ascontiguousarray(pixels[:, :, c])) for c in range(pixels.shape[2])]
     return np.stack(planes, axis=2).astype(np.uint8, copy=False)
 
 
-def _sharpen(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
-    kernel = (1 - values[0]) * SMOOTH
+def _sharpen(pixels: Pixels, values: list[Any], step: SizePreservingStep) -> Pixels:
+    kernel = (1 - values[0]) * SMOOTHING_KERNEL
     kernel[1, 1] += values[0]
     return _keep_channels(cv2.filter2D(pixels, -1, kernel, borderType=cv2.BORDER_REFLECT_101), pixels)
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ..transforms.fuse import Fused
+from ..transforms.fuse import FusedSteps
 from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
-    LUMA,
-    SMOOTH,
+    LUMA_WEIGHTS,
+    SMOOTHING_KERNEL,
     AutoContrast,
     Blend,
     Blur,
@@ -26,16 +26,16 @@ from ..transforms.steps import (
     Erase,
     Flip,
     Hue,
-    InPlace,
     Posterize,
     Sharpen,
+    SizePreservingStep,
     Solarize,
     Step,
     Warp,
 )
 
 
-def change(images: Tensor, step: InPlace) -> Tensor:
+def change(images: Tensor, step: SizePreservingStep) -> Tensor:
     """The images after a step."""
     rows = np.flatnonzero(step.mask)
     if not len(rows):
@@ -54,7 +54,9 @@ def on(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[int, int], channels: int) -> Tensor:
+def resample(
+    flat: Tensor, starts: NDArray[np.int64], fused: FusedSteps, size: tuple[int, int], channels: int
+) -> Tensor:
     """Regions of different sizes, resized (bilinear, without a filter) and mirrored into a batch, in one go.
 
     Args:
@@ -65,13 +67,13 @@ def resample(flat: Tensor, starts: NDArray[np.int64], fused: Fused, size: tuple[
         channels: of the images.
     """
     device = flat.device
-    regions, windows = fused.boxes[:, 2:], fused.windows
+    regions, windows = fused.regions[:, 2:], fused.windows
     places, weights = [], []
     for axis, count in enumerate(size):
         at = np.arange(count)[None, :] + windows[:, axis, None]
         if axis == 1:
             at = np.where(fused.flips[:, None], at[:, ::-1], at)
-        step = regions[:, axis, None] / fused.scaled[:, axis, None]
+        step = regions[:, axis, None] / fused.resized[:, axis, None]
         exact = np.clip((at + 0.5) * step - 0.5, 0, regions[:, axis, None] - 1)
         low = np.floor(exact).astype(np.int64)
         places.append(np.stack((low, np.minimum(low + 1, regions[:, axis, None] - 1))))
@@ -144,7 +146,7 @@ def _planes(images: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    return on(np.array(LUMA if images.shape[3] == 3 else (1.0,), np.float32), images.device)
+    return on(np.array(LUMA_WEIGHTS if images.shape[3] == 3 else (1.0,), np.float32), images.device)
 
 
 def _flip(images: Tensor) -> Tensor:
@@ -232,7 +234,7 @@ def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _sharpen(images: Tensor, factors: Tensor) -> Tensor:
-    smooth = on(SMOOTH, images.device)
+    smooth = on(SMOOTHING_KERNEL, images.device)
     kernels = (1 - factors)[:, None, None] * smooth
     kernels[:, 1, 1] += factors
     return _bytes(_filter(_planes(images), kernels).permute(0, 2, 3, 1))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..system.types import Buffer
-from ..transforms.fuse import Fused
+from ..transforms.fuse import FusedSteps
 from .addresses import addresses_of
 
 
@@ -58,7 +58,7 @@ class Turbo:
         self._affine = None if affine is None else np.ascontiguousarray(affine, np.float32)
         self._free: deque[_Owner] = deque()
 
-    def __call__(self, encoded: Sequence[Buffer], fused: Fused, out: NDArray[Any]) -> list[int]:
+    def __call__(self, encoded: Sequence[Buffer], fused: FusedSteps, out: NDArray[Any]) -> list[int]:
         """Fills `out` [n, height, width, channels], or [n, channels, height, width] with `affine`.
 
         Returns the places of the images that have to be made in another way: what they are, or what is wrong with them,
@@ -67,7 +67,9 @@ class Turbo:
         count = len(encoded)
         height, width = out.shape[1:3] if self._affine is None else out.shape[2:4]
         addresses, sizes, owner = addresses_of(encoded)
-        columns = [np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.boxes, fused.scaled, fused.windows)]
+        columns = [
+            np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.regions, fused.resized, fused.windows)
+        ]
         flips, failed = np.ascontiguousarray(fused.flips), np.empty(count, np.bool_)
         work = _Work(
             count,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..transforms.volumes import Cut, Mirror, Move, Turn
+from ..transforms.volumes import ArrayCrop, ArrayFlip, ArrayRotate90, Move
 
 
 def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None:
@@ -15,11 +15,11 @@ def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None
     for row, array in enumerate(arrays):
         for step in moves:
             match step:
-                case Cut():
+                case ArrayCrop():
                     array = array[_block(step, row)]
-                case Mirror():
+                case ArrayFlip():
                     array = np.flip(array, step.axis) if step.mask[row] else array
-                case Turn():
+                case ArrayRotate90():
                     array = np.rot90(array, int(step.quarters[row]), step.axes)
         out[row] = array
 
@@ -30,16 +30,16 @@ def move_tensors(arrays: torch.Tensor, moves: Sequence[Move], out_shape: tuple[i
     for row, array in enumerate(arrays):
         for step in moves:
             match step:
-                case Cut():
+                case ArrayCrop():
                     array = array[_block(step, row)]
-                case Mirror():
+                case ArrayFlip():
                     array = array.flip(step.axis) if step.mask[row] else array
-                case Turn():
+                case ArrayRotate90():
                     quarters = int(step.quarters[row])
                     array = torch.rot90(array, quarters, step.axes) if quarters else array
         out[row] = array
     return out
 
 
-def _block(step: Cut, row: int) -> Any:
+def _block(step: ArrayCrop, row: int) -> Any:
     return (..., *(slice(low, low + size) for low, size in zip(step.corners[row].tolist(), step.size, strict=True)))

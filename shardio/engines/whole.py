@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample
 from ..format import images
-from ..transforms.fuse import Fused
+from ..transforms.fuse import FusedSteps
 from .turbo import Turbo
 
 _LONGEST_SIDE = 65535  # pixels: what a JPEG's header has room for
@@ -57,7 +57,7 @@ def _decodes_silently(data: bytes, channels: int, size: tuple[int, int]) -> bool
     if not (1 <= height <= _LONGEST_SIDE and 1 <= width <= _LONGEST_SIDE):
         return False
     image, box, scaled, window = (np.array([row], np.int32) for row in (size, (0, 0, *size), (height, 1), (0, 0)))
-    fused = Fused(image, box, scaled, window, np.zeros(1, np.bool_))
+    fused = FusedSteps(image, box, scaled, window, np.zeros(1, np.bool_))
     return not _turbo(channels)([data], fused, np.empty((1, height, 1, channels), np.uint8))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardio import native
 from shardio.engines.turbo import Turbo
 from shardio.native import rows
-from shardio.transforms.fuse import Fused
+from shardio.transforms.fuse import FusedSteps
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
 GUARD = 32
@@ -33,14 +33,14 @@ def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
     return cv2.imencode(".jpg", pixels, options)[1].tobytes()
 
 
-def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> Fused:
+def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> FusedSteps:
     """One image's row of each column."""
     rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
-    return Fused(*rows, np.array([flip]))
+    return FusedSteps(*rows, np.array([flip]))
 
 
 def make(
-    turbo: Turbo, data: bytes, how: Fused, size: tuple[int, int], channels: int, floats: bool
+    turbo: Turbo, data: bytes, how: FusedSteps, size: tuple[int, int], channels: int, floats: bool
 ) -> NDArray[np.generic]:
     """What comes out, in the midst of memory that must stay as it is."""
     shape = (1, channels, *size) if floats else (1, *size, channels)
@@ -54,7 +54,7 @@ def make(
 
 
 @st.composite
-def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
+def views(draw: st.DrawFn) -> tuple[tuple[int, int], FusedSteps, tuple[int, int]]:
     """An image's size, a view of it, and the view's size."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
@@ -68,7 +68,7 @@ def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
 @settings(max_examples=150, deadline=None)
 @given(views(), st.sampled_from([1, 3]), st.booleans())
 def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
-    view: tuple[tuple[int, int], Fused, tuple[int, int]], channels: int, floats: bool
+    view: tuple[tuple[int, int], FusedSteps, tuple[int, int]], channels: int, floats: bool
 ) -> None:
     """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
     image, how, size = view
@@ -134,7 +134,7 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
         fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
     ],
 )
-def test_what_does_not_fit_is_left_to_the_caller(how: Fused) -> None:
+def test_what_does_not_fit_is_left_to_the_caller(how: FusedSteps) -> None:
     """A view that is not within the image is refused, not read from beyond it."""
     assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
 
