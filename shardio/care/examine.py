@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..dataset.dataset import Dataset
-from ..engines import whole
+from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format.fields import Field
 from ..loader.batch.bad_samples import is_bad_sample
@@ -53,7 +53,7 @@ def readable(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterat
 def value(field: Field, stored: bytes) -> Any:
     """What a stored value decodes to, an image to its pixels; BadSample says why it does not."""
     try:
-        return whole.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
+        return image_decoding.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # what UTF-8, JSON and .npy raise
         raise BadSample(f"not {field.kind}: {error}") from error
 

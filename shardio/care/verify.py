@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import containers
 from ..dataset.dataset import Dataset, Location
-from ..engines import whole
+from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums
 from ..format.fields import CHECKSUM, Field, shape_column
@@ -255,7 +255,7 @@ def _fault(kind: Field, stored: bytes, size: Sequence[int] | None) -> str | None
         if size is None:
             value(kind, stored)
         else:
-            whole.check(stored, kind.channels or 3, (size[0], size[1]))
+            image_decoding.check(stored, kind.channels or 3, (size[0], size[1]))
     except BadSample as error:
         return f"{error}"
     if size is not None and kind.shape not in (None, tuple(size)):

@@ -1,4 +1,4 @@
-"""Which engine makes the images of a loader: by what is installed, where batches go, and what is done to them."""
+"""The choice of a loader's engine, by what is installed, the batches' device and their transforms."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -16,29 +16,30 @@ _MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
 
 
 def choose(engine: Engine, device: torch.device, recipes: Sequence[Recipe], *, why_not: str | None) -> str:
-    """`"cpu"`, or the engine for whole batches.
+    """Return `"cpu"` or the name of a whole-batch engine.
 
-    `"auto"` takes one of those only for a GPU: DALI where it is installed, else nvImageCodec.
+    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is.
 
     Args:
-        engine: what is asked for.
-        device: where batches are to be.
-        recipes: of the image fields.
-        why_not: what the loader does that only the CPU engine can serve.
+        engine: the user's choice.
+        device: the device of the batches.
+        recipes: the recipes of the image fields.
+        why_not: what the loader does that only the CPU engine supports; None if there is no such thing.
 
-    Raises ConfigError where the engine that is asked for cannot do it.
+    Raises:
+        ConfigError: if the engine is unknown, or the user chose one that does not support what the loader does.
     """
     if engine not in get_args(Engine):
         raise ConfigError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
     if any(recipe.size is None for recipe in recipes):
-        why_not = why_not or "images of different sizes: end the transforms with one that gives all the same"
+        why_not = why_not or "images of different sizes: add a transform that gives all of them one size"
     if engine in _MODULES:
         if why_not is not None:
-            raise ConfigError(f"the engine {engine!r} makes whole batches, and cannot serve {why_not}")
+            raise ConfigError(f"the engine {engine!r} makes whole batches and does not support {why_not}")
         return engine if recipes else "cpu"
     if engine == "cpu" or device.type != "cuda" or why_not is not None or not recipes:
         return "cpu"
-    return next((name for name, module in _MODULES.items() if _there(module)), "cpu")
+    return next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
 
 
 def make(
@@ -52,7 +53,7 @@ def make(
     channels_last: bool,
     options: Mapping[str, Any],
 ) -> BatchEngine:
-    """The engine for whole batches of that name, for one image field."""
+    """Create the whole-batch engine `name` for one image field; for the arguments, see the engine."""
     if name == "dali":
         from .dali import DaliEngine
 
@@ -72,8 +73,8 @@ def make(
     )
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package above it
+    except ModuleNotFoundError:  # the package above it is missing
         return False

@@ -1,4 +1,4 @@
-"""Which image files any decoder takes, told by their headers: one odd file would stop a decoder of whole batches."""
+"""Inspection of JPEG headers: which files every decoder accepts, as one that is refused stops a whole-batch engine."""
 
 import ctypes
 from collections.abc import Sequence
@@ -11,28 +11,32 @@ from ..errors import BadSample
 from ..format import images
 from ..system.types import Buffer
 from ..transforms.steps import Sizes
-from .addresses import addresses_of
+from .buffer_addresses import buffer_addresses
 
 
 def plain(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
-    """Which files are whole JPEGs of these heights and widths (int32 [n, 2]), 8 bits, grey or YCbCr; bool [n].
+    """Return which files are complete 8-bit JPEGs, grey or YCbCr, of these heights and widths, bool [n].
 
-    Without the compiled part fewer odd ones are told: RGB and 12-bit ones then count as plain.
+    Without the compiled part, RGB and 12-bit JPEGs count as plain, too.
+
+    Args:
+        encoded: the image files.
+        sizes: the heights and widths that they should have, int32 [n, 2].
     """
     library = native.library()
     if library is None:
         return np.array(
-            [_plain(bytes(data), *size) for data, size in zip(encoded, sizes.tolist(), strict=True)], np.bool_
+            [_is_plain(bytes(data), *size) for data, size in zip(encoded, sizes.tolist(), strict=True)], np.bool_
         )
-    where, lengths, owner = addresses_of(encoded)
-    images_of, found = np.ascontiguousarray(sizes, np.int32), np.empty(len(encoded), np.bool_)
-    pointers = (where, lengths.ctypes.data, images_of.ctypes.data, found.ctypes.data)
+    addresses, lengths, owner = buffer_addresses(encoded)
+    wanted_sizes, are_plain = np.ascontiguousarray(sizes, np.int32), np.empty(len(encoded), np.bool_)
+    pointers = (addresses, lengths.ctypes.data, wanted_sizes.ctypes.data, are_plain.ctypes.data)
     library.shardio_plain_jpegs(ctypes.c_int64(len(encoded)), *map(ctypes.c_void_p, pointers))
     del owner
-    return found
+    return are_plain
 
 
-def _plain(data: bytes, height: int, width: int) -> bool:
+def _is_plain(data: bytes, height: int, width: int) -> bool:
     try:
         info = images.probe(data)
     except BadSample:

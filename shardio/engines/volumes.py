@@ -1,4 +1,4 @@
-"""Moves of arrays carried out: by NumPy on the host, where all but the last copy are views, or by torch on a device."""
+"""Moves of arrays carried out: by NumPy on the host, as views up to one final copy, or by torch on a device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ..transforms.volumes import ArrayCrop, ArrayFlip, ArrayRotate90, Move
 
 
 def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None:
-    """Fills `out` [B, *out shape] with arrays [B, *shape]; each value is copied once."""
+    """Carry out moves on arrays [B, *shape]; write the results to `out` [B, *out_shape], copying each value once."""
     for row, array in enumerate(arrays):
         for step in moves:
             match step:
@@ -25,7 +25,7 @@ def move(arrays: NDArray[Any], moves: Sequence[Move], out: NDArray[Any]) -> None
 
 
 def move_tensors(arrays: torch.Tensor, moves: Sequence[Move], out_shape: tuple[int, ...]) -> torch.Tensor:
-    """The same of a tensor, wherever that is."""
+    """Carry out moves on a tensor [B, *shape] on its device; return a new one, [B, *out_shape]."""
     out = arrays.new_empty((len(arrays), *out_shape))
     for row, array in enumerate(arrays):
         for step in moves:
@@ -41,5 +41,5 @@ def move_tensors(arrays: torch.Tensor, moves: Sequence[Move], out_shape: tuple[i
     return out
 
 
-def _block(step: ArrayCrop, row: int) -> Any:
-    return (..., *(slice(low, low + size) for low, size in zip(step.corners[row].tolist(), step.size, strict=True)))
+def _block(crop: ArrayCrop, row: int) -> Any:
+    return (..., *(slice(low, low + size) for low, size in zip(crop.corners[row].tolist(), crop.size, strict=True)))

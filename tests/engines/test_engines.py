@@ -299,8 +299,8 @@ def test_what_an_engine_cannot_do_is_said() -> None:
     """Before anything is started, with the reason; auto takes the CPU engine then."""
     data = dataset([photo(number) for number in range(8)])
     for options, message in (
-        ({"map": dict}, "cannot serve map"),
-        ({"isolate": True}, "cannot serve isolate"),
+        ({"map": dict}, "does not support map"),
+        ({"isolate": True}, "does not support isolate"),
         ({"transforms": [shardio.Resize(64)]}, "images of different sizes"),
         ({"engine_options": {"hw_decoder_load": 2}}, r"hw_decoder_load must be in \[0, 1\], got 2"),
         ({"engine_options": {"threads": 2}}, "has the option hw_decoder_load, not 'threads'"),

@@ -12,7 +12,7 @@ from _builders import pixels
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.engines import opencv, tensors
+from shardio.engines import opencv_steps, tensors
 from shardio.engines.dali import DaliEngine
 from shardio.transforms import (
     ColorJitter,
@@ -63,8 +63,8 @@ def by_opencv(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.
     """One by one, as the CPU engine does."""
     made = []
     for row, image in enumerate(images):
-        for action in opencv.actions(steps):
-            image = action(image, row)
+        for prepared in opencv_steps.prepare(steps):
+            image = prepared(image, row)
         made.append(image)
     return np.stack(made)
 
