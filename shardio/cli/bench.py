@@ -13,7 +13,7 @@ from ._progress import progress
 
 if TYPE_CHECKING:
     from ..bench import BenchResult
-    from ..engines.choice import Engine
+    from ..engines.factory import EngineName
     from ..loader.batch.bad_samples import OnBadSample
 
 
@@ -58,7 +58,7 @@ def bench(
 
     config = BenchConfig(
         *(str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed),
-        *(cast("Engine", engine), device, hw_decoder_load, cast("OnBadSample", on_bad_sample)),  # checked there
+        *(cast("EngineName", engine), device, hw_decoder_load, cast("OnBadSample", on_bad_sample)),  # checked there
     )
     if tune:
         best = tune_decoder(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from ..errors import ConfigError, PipelineClosed
 from ..system.types import Buffer
 from ..transforms.steps import Sizes, Step
 
-Pixels: TypeAlias = Buffer | torch.Tensor
-"""An image on its way to an engine: an encoded file, or a tensor of pixels that are made already."""
 S = TypeVar("S", bound=Step)
 
 
@@ -48,7 +46,7 @@ class BatchEngine(Protocol):
         """Release threads and memory. Further calls do nothing."""
 
 
-def hw_decoder_load(options: Mapping[str, Any], engine: str) -> float | None:
+def parse_hw_decoder_load(options: Mapping[str, Any], engine: str) -> float | None:
     """Return the option `hw_decoder_load`, or None. Raise ConfigError for another option or a value not in [0, 1]."""
     if unknown := set(options) - {"hw_decoder_load"}:
         raise ConfigError(f"the engine {engine!r} has the option hw_decoder_load, not {sorted(unknown)[0]!r}")

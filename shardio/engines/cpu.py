@@ -51,10 +51,10 @@ class CpuEngine:
     def __init__(
         self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto", channels_last: bool = False
     ) -> None:
-        self.numbers = OutputFormat(recipe, channels, channels_last)
+        self.output_format = OutputFormat(recipe, channels, channels_last)
         self.recipe = recipe
         self._channels = channels
-        self._write = OutputWriter(self.numbers)
+        self._write = OutputWriter(self.output_format)
         if decoder not in get_args(Decoder):
             raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
         if decoder == "turbo" and native.library() is None:
@@ -78,7 +78,7 @@ class CpuEngine:
             encoded: the image files.
             sizes: their heights and widths in pixels, int32 [n, 2].
             steps: the steps of `Recipe.steps`, with a row per image.
-            out: the array to fill, `[n, *numbers.shape(size)]`; None if results differ in size.
+            out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
 
         Returns:
             None with `out`, else a list of one array per image.
@@ -150,8 +150,10 @@ class CpuEngine:
         """Set a box of the converted image to the step's value."""
         if isinstance(step, Erase) and step.mask[row]:
             top, left, height, width = step.boxes[row].tolist()
-            by_pixel = result if self.numbers.channels_last else result.transpose(1, 2, 0)
-            by_pixel[top : top + height, left : left + width] = self.numbers.cast(np.array(step.value, np.float32))
+            by_pixel = result if self.output_format.channels_last else result.transpose(1, 2, 0)
+            by_pixel[top : top + height, left : left + width] = self.output_format.cast(
+                np.array(step.value, np.float32)
+            )
 
     def _decode(self, data: bytes, size: list[int], box: list[int] | None) -> PixelArray:
         """Return the pixels in `box`, or all pixels: a view that is valid until this thread decodes again."""

@@ -17,8 +17,8 @@ from ..system.optional import load
 from ..system.types import Buffer
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Sizes, Step
-from . import tensors
-from .base import ForkGuard, hw_decoder_load, rows_of
+from . import torch_steps
+from .base import ForkGuard, parse_hw_decoder_load, rows_of
 
 DEPTH = 3
 """How many batches DALI works on at once. With two, its threads wait for one another at the end of each batch."""
@@ -76,10 +76,10 @@ class DaliEngine:
         from . import dali_graph  # imports DALI, which takes a while
 
         self._graph = dali_graph
-        load_option = hw_decoder_load(options or {}, "dali")
+        load_option = parse_hw_decoder_load(options or {}, "dali")
         self._hw_decoder_load = HW_DECODER_LOAD if load_option is None else load_option
         # DALI has no bfloat16: for that, the graph produces uint8, and torch converts it.
-        self._graph_recipe = recipe.bytes() if recipe.dtype == "bfloat16" else recipe
+        self._graph_recipe = recipe.uint8_part() if recipe.dtype == "bfloat16" else recipe
         self._recipe, self._channels, self._batch_size = recipe, channels, batch_size
         self._device, self._threads, self._channels_last = device, threads, channels_last
         self._structure: Sequence[Step] = ()
@@ -131,7 +131,7 @@ class DaliEngine:
         if self._graph_recipe is self._recipe:
             by_pixel = self._channels_last and self._recipe.affine is not None
             return images.permute(0, 3, 1, 2) if by_pixel else images
-        return tensors.delivered(images, self._recipe, later_steps, channels_last=self._channels_last)
+        return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)
 
     def close(self) -> None:
         """Release threads and memory. Further calls do nothing."""

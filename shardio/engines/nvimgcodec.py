@@ -21,8 +21,8 @@ from ..system.types import Buffer
 from ..transforms.fuse import fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Scale, Sizes, Step
-from . import tensors
-from .base import ForkGuard, clip_boxes, hw_decoder_load, rows_of
+from . import torch_steps
+from .base import ForkGuard, clip_boxes, parse_hw_decoder_load, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class NvImageCodecEngine:
         self._device, self._gpu = device, device.type == "cuda"
         color = self._codec.ColorSpec.SRGB if channels == 3 else self._codec.ColorSpec.GRAY
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-        self._threads, self._hw_decoder_load = threads, hw_decoder_load(options or {}, "nvimgcodec")
+        self._threads, self._hw_decoder_load = threads, parse_hw_decoder_load(options or {}, "nvimgcodec")
         self._decoder: Any = None
         self.reason = "nvImageCodec could not decode them"
         self._guard = ForkGuard("nvimgcodec")
@@ -127,14 +127,15 @@ class NvImageCodecEngine:
         if fused is not None:
             starts = np.cumsum([0, *(image.numel() for image in decoded[:-1])])
             flat = torch.cat([image.reshape(-1) for image in decoded])
-            images = tensors.resample(flat, starts, fused, self._size, self._channels)
+            images = torch_steps.resample(flat, starts, fused, self._size, self._channels)
         else:
             resizing = steps[:cut]
             images = torch.stack([_resized(image, resizing, row, boxes[row]) for row, image in enumerate(decoded)])
         for step in steps[cut:end]:
             if not isinstance(step, Crop | Scale):  # there is none after `cut`
-                images = tensors.change(images, step)
-        return tensors.delivered(images, self._recipe, steps[end:], channels_last=self._channels_last), failed
+                images = torch_steps.apply_step(images, step)
+        images = torch_steps.convert_and_erase(images, self._recipe, steps[end:], channels_last=self._channels_last)
+        return images, failed
 
     def _decode(
         self, encoded: Sequence[Buffer], sizes: Sizes, boxes: NDArray[np.int32]
@@ -214,7 +215,7 @@ def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArr
                 planes = scaled[0].round().clamp(0, 255).to(torch.uint8)
             case _:
                 step_of_row = rows_of(step, slice(row, row + 1))
-                planes = tensors.change(planes.permute(1, 2, 0)[None], step_of_row)[0].permute(2, 0, 1)
+                planes = torch_steps.apply_step(planes.permute(1, 2, 0)[None], step_of_row)[0].permute(2, 0, 1)
     return planes.permute(1, 2, 0)
 
 

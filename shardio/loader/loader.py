@@ -13,8 +13,7 @@ import torch
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.mixture import Mixture, Readable
-from ..engines.choice import Engine
-from ..engines.choice import make as make_engine
+from ..engines.factory import EngineName, make_engine
 from ..errors import ConfigError
 from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
@@ -110,7 +109,7 @@ class Loader:
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
-        engine: Engine = "auto",
+        engine: EngineName = "auto",
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,
@@ -169,7 +168,7 @@ class Loader:
             name: make_engine(
                 how.whole,
                 how.recipe,
-                channels=how.engine.numbers.channels,
+                channels=how.engine.output_format.channels,
                 batch_size=batch_size,
                 device=self._device,
                 threads=self._workers.threads,

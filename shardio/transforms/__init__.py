@@ -7,6 +7,12 @@ transform's position in the list, so every engine and any number of threads make
 
 from typing import TypeAlias
 
+from .arrays import ArrayRecipe as ArrayRecipe
+from .arrays import ArrayTransform as ArrayTransform
+from .arrays import CenterSpatialCrop as CenterSpatialCrop
+from .arrays import RandomAxisFlip as RandomAxisFlip
+from .arrays import RandomRotate90 as RandomRotate90
+from .arrays import RandomSpatialCrop as RandomSpatialCrop
 from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
 from .blur import GaussianBlur as GaussianBlur
 from .color import ColorJitter as ColorJitter
@@ -28,16 +34,9 @@ from .normalization import Normalize as Normalize
 from .normalization import Precision as Precision
 from .normalization import ToFloat as ToFloat
 from .random_generator import RandomGenerator as RandomGenerator
-from .volumes import ArrayRecipe as ArrayRecipe
-from .volumes import ArrayTransform as ArrayTransform
-from .volumes import CenterSpatialCrop as CenterSpatialCrop
-from .volumes import RandomAxisFlip as RandomAxisFlip
-from .volumes import RandomRotate90 as RandomRotate90
-from .volumes import RandomSpatialCrop as RandomSpatialCrop
 
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform
 """What a loader's `transforms` accept: transforms of images or of arrays."""
-Draws: TypeAlias = RandomGenerator

@@ -96,7 +96,7 @@ class CutMix:
 Mixer: TypeAlias = MixUp | CutMix
 
 
-def mixers_of(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
+def as_mixers(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
     """Return the mixers that each batch chooses from. Raise ConfigError unless they agree on the number of classes."""
     if value is None:
         return ()
@@ -109,7 +109,7 @@ def mixers_of(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
     return mixers
 
 
-def no_class(labels: NDArray[Any], num_classes: int) -> int | None:
+def first_invalid_label(labels: NDArray[Any], num_classes: int) -> int | None:
     """Return the first row whose label is not in 0..num_classes - 1; None if all are. Labels are integers [B]."""
     invalid = np.flatnonzero((labels < 0) | (labels >= num_classes))
     return int(invalid[0]) if len(invalid) else None
@@ -117,7 +117,7 @@ def no_class(labels: NDArray[Any], num_classes: int) -> int | None:
 
 def mixed_labels(labels: NDArray[Any], params: MixParams, num_classes: int) -> NDArray[np.float32]:
     """Return class probabilities, float32 [B, num_classes], for integer labels [B]; BadSample for invalid ones."""
-    if (invalid := no_class(labels, num_classes)) is not None:
+    if (invalid := first_invalid_label(labels, num_classes)) is not None:
         raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[invalid]}")
     rows, probabilities = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
     classes = labels.astype(np.int64)

@@ -107,7 +107,7 @@ class Recipe:
             steps.extend(added)
         return tuple(steps)
 
-    def erased(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
+    def erase_steps(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
         """Return only the last `erasings` steps: those after the conversion to floats, on images of one size."""
         first = len(self.transforms) - self.erasings
         sizes = np.full((len(indices), 2), self.size or (1, 1), np.int32)
@@ -118,7 +118,7 @@ class Recipe:
             if isinstance(step, Erase)
         )
 
-    def bytes(self) -> "Recipe":
+    def uint8_part(self) -> "Recipe":
         """Return the part of the recipe that produces uint8: all but the conversion to floats and what follows it."""
         kept = self.transforms[: len(self.transforms) - self.erasings]
         return replace(self, transforms=kept, affine=None, dtype="uint8", erasings=0)

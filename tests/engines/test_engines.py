@@ -19,8 +19,8 @@ from PIL import Image
 
 import shardio
 from shardio import World, native
-from shardio.engines.choice import choose
-from shardio.engines.headers import plain
+from shardio.engines.factory import choose_engine
+from shardio.engines.jpeg_headers import are_plain_jpegs
 from shardio.errors import (
     BadSample,
     ConfigError,
@@ -318,15 +318,15 @@ def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe.of(CROP, channels=3, size=None)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     there = {"nvidia.dali", "nvidia.nvimgcodec"}
-    monkeypatch.setattr("shardio.engines.choice.find_spec", lambda name: name if name in there else None)
-    assert choose("auto", gpu, [recipe], why_not=None) == "dali"
-    assert choose("auto", gpu, [recipe], why_not="map") == "cpu"
-    assert choose("auto", gpu, [], why_not=None) == "cpu"
-    assert choose("auto", cpu, [recipe], why_not=None) == "cpu"
+    monkeypatch.setattr("shardio.engines.factory.find_spec", lambda name: name if name in there else None)
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "dali"
+    assert choose_engine("auto", gpu, [recipe], why_not="map") == "cpu"
+    assert choose_engine("auto", gpu, [], why_not=None) == "cpu"
+    assert choose_engine("auto", cpu, [recipe], why_not=None) == "cpu"
     there.remove("nvidia.dali")
-    assert choose("auto", gpu, [recipe], why_not=None) == "nvimgcodec"
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "nvimgcodec"
     there.clear()
-    assert choose("auto", gpu, [recipe], why_not=None) == "cpu"
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "cpu"
 
 
 def test_dali_is_imported_only_where_it_is_used() -> None:
@@ -375,9 +375,9 @@ def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPa
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
     sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (2, 3) for d, ok in PLAIN]
-    found = plain([data for data, _ in PLAIN], np.array(sizes, np.int32))
+    found = are_plain_jpegs([data for data, _ in PLAIN], np.array(sizes, np.int32))
     assert found.tolist() == [ok for _, ok in PLAIN]
-    assert not plain([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
+    assert not are_plain_jpegs([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
 
 
 @pytest.mark.skipif(native.library() is None, reason="only the compiled part tells it")
@@ -391,8 +391,8 @@ def test_rgb_and_odd_precision_are_not_plain() -> None:
     twelve = bytearray(whole)
     twelve[frame + 4] = 12
     adobe = whole[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + b"\x00" + whole[2:]
-    assert plain([whole], size).tolist() == [True]
-    assert plain([bytes(named), bytes(twelve), adobe], np.repeat(size, 3, axis=0)).tolist() == [False] * 3
+    assert are_plain_jpegs([whole], size).tolist() == [True]
+    assert are_plain_jpegs([bytes(named), bytes(twelve), adobe], np.repeat(size, 3, axis=0)).tolist() == [False] * 3
 
 
 def test_headers_of_anything_are_read_within_bounds() -> None:
@@ -406,7 +406,7 @@ def test_headers_of_anything_are_read_within_bounds() -> None:
         changed = bytearray(whole[: random.integers(0, 700)])
         for place in random.integers(0, max(1, len(changed)), 5).tolist() if changed else ():
             changed[place] = random.integers(0, 256)
-        plain([bytes(changed)], size)
+        are_plain_jpegs([bytes(changed)], size)
 
 
 LEFT = """

@@ -12,7 +12,7 @@ from _builders import pixels
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.engines import opencv_steps, tensors
+from shardio.engines import opencv_steps, torch_steps
 from shardio.engines.dali import DaliEngine
 from shardio.transforms import (
     ColorJitter,
@@ -73,7 +73,7 @@ def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -
     """All at once, as the nvImageCodec engine does."""
     tensor = torch.from_numpy(images)
     for step in steps:
-        tensor = tensors.change(tensor, step)
+        tensor = torch_steps.apply_step(tensor, step)
     return tensor.numpy()
 
 

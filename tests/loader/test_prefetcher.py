@@ -178,7 +178,7 @@ def test_numbers_are_made_on_the_device(dtype: Any, channels_last: bool) -> None
         layout = torch.channels_last if channels_last else torch.contiguous_format
         assert image.is_contiguous(memory_format=layout)
     (how,) = loader._workers.making.images.values()
-    assert how.engine.numbers.dtype == np.uint8
+    assert how.engine.output_format.dtype == np.uint8
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...dataset.mixture import Readable
-from ...engines.choice import Engine, choose
 from ...engines.cpu import CpuEngine
+from ...engines.factory import EngineName, choose_engine
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...order.interleave import AnyPlan
@@ -50,7 +50,7 @@ class Target:
     """
 
     device: torch.device = HOST
-    engine: Engine = "cpu"
+    engine: EngineName = "cpu"
     channels_last: bool = False
     leaves: bool = False
     straight: bool = False
@@ -125,7 +125,7 @@ class Collator:
                 how = images[name]
                 if how.recipe.size is None or how.whole:
                     continue
-                numbers = how.engine.numbers
+                numbers = how.engine.output_format
                 shape, dtype = numbers.shape(how.recipe.size), numbers.dtype
             elif not field.fixed or name in straight:
                 continue
@@ -172,13 +172,13 @@ def _images(
         for name, field in fields.items()
         if field.kind == "image"
     }
-    name = choose(target.engine, target.device, list(recipes.values()), why_not=why_not)
+    name = choose_engine(target.engine, target.device, list(recipes.values()), why_not=why_not)
     # A quarter of the bytes to copy, or half, and the GPU is quicker at it.
     bare = name == "cpu" and target.device.type != "cpu" and why_not is None
     made = {}
     for field, recipe in recipes.items():
         later = bare and recipe.size is not None and recipe.affine is not None
-        here, channels = recipe.bytes() if later else recipe, fields[field].channels or 3
+        here, channels = recipe.uint8_part() if later else recipe, fields[field].channels or 3
         cpu = CpuEngine(here, channels=channels, channels_last=target.channels_last)
         made[field] = ImageSpec(recipe, cpu, None if name == "cpu" else name)
     return made

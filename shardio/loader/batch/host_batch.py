@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...engines.base import Pixels
+from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
 from .bad_samples import BadSampleRecord
 
@@ -33,7 +33,7 @@ class EncodedImages:
         remake: makes the image in a row on the host, or another in its place.
     """
 
-    rows: Sequence[Pixels]
+    rows: Sequence[Buffer | torch.Tensor]
     sizes: Sizes
     steps: tuple[Step, ...]
     remake: Callable[[int], torch.Tensor]

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...dataset.mixture import MixedSelection
-from ...engines.tensors import delivered
-from ...engines.volumes import move_tensors
+from ...engines.array_moves import apply_moves_to_tensor
+from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
 from ...order.interleave import AnyPlan
 from ...order.plan import PlanSlice
@@ -187,7 +187,7 @@ class BatchJob:
         volumes, moved = canvas.making.volumes.get(name), None
         if volumes is not None and volumes.later:
             moves = volumes.recipe.moves(seed=seed, epoch=epoch, indices=rng_keys)
-            moved = partial(move_tensors, moves=moves, out_shape=volumes.recipe.out_shape)
+            moved = partial(apply_moves_to_tensor, moves=moves, out_shape=volumes.recipe.out_shape)
         if name in canvas.making.straight:
             return self._stored(name, rows, moved)
         array = canvas.arrays.get(name)
@@ -198,8 +198,9 @@ class BatchJob:
             return self._later(tensor, moved, rows)
         if images is None or images.engine.recipe is images.recipe:
             return tensor
-        last, by_pixel = images.recipe.erased(seed=seed, epoch=epoch, indices=rng_keys), canvas.making.channels_last
-        finish = partial(delivered, recipe=images.recipe, last=last, channels_last=by_pixel)
+        last = images.recipe.erase_steps(seed=seed, epoch=epoch, indices=rng_keys)
+        by_pixel = canvas.making.channels_last
+        finish = partial(convert_and_erase, recipe=images.recipe, erasings=last, channels_last=by_pixel)
         return self._later(tensor, finish, rows)
 
     def _masked(self, rows: slice) -> list[int]:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...engines.tensors import blend
+from ...engines.torch_steps import mix_images
 from ...errors import ConfigError
 from ...format.fields import Field, listed
-from ...transforms import Draws, MixUp
-from ...transforms.mixing import Mixer, MixParams, mixed_labels, mixers_of, no_class
+from ...transforms import MixUp, RandomGenerator
+from ...transforms.mixing import Mixer, MixParams, as_mixers, first_invalid_label, mixed_labels
 from ...transforms.recipe import Recipe
 
 _PLACE = 1 << 20  # behind the places of all transforms in their list
@@ -46,7 +46,7 @@ class MixingSpec:
         here: bool,
     ) -> "MixingSpec | None":
         """Checks it against the fields that are delivered; None for None."""
-        mixers = mixers_of(mixing)
+        mixers = as_mixers(mixing)
         if not mixers:
             return None
         label = fields.get(LABEL)
@@ -63,13 +63,13 @@ class MixingSpec:
 
     def decide(self, seed: int, epoch: int, rng_keys: NDArray[np.int64], counts: NDArray[np.bool_]) -> MixParams:
         """How a batch is mixed: keyed by its first sample."""
-        one = Draws(seed, epoch, _PLACE, rng_keys[:1])
+        one = RandomGenerator(seed, epoch, _PLACE, rng_keys[:1])
         mixer = self.mixers[int(one.uniform(1)[0, 0] * len(self.mixers))]
         return mixer.draw(self.size, counts, one)
 
     def check(self, labels: NDArray[Any]) -> int | None:
         """The first row whose label is no class."""
-        return no_class(labels, self.mixers[0].num_classes)
+        return first_invalid_label(labels, self.mixers[0].num_classes)
 
     def labels(self, labels: torch.Tensor, mix: MixParams) -> torch.Tensor:
         """Shares of classes, float32 [B, classes]."""
@@ -81,4 +81,4 @@ class MixingSpec:
 
 
 def _mixed(batch: dict[str, Any], name: str, mix: MixParams) -> dict[str, Any]:
-    return batch | {name: blend(batch[name], mix)}
+    return batch | {name: mix_images(batch[name], mix)}

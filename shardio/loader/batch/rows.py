@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ...containers import row_locator
 from ...dataset.mixture import MixedSelection
 from ...dataset.selection import Selection
+from ...engines.array_moves import apply_moves
 from ...engines.cpu import BadImage
-from ...engines.headers import plain
-from ...engines.volumes import move
+from ...engines.jpeg_headers import are_plain_jpegs
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
 from ...order.interleave import AnyPlan
@@ -151,7 +151,7 @@ class BatchRows:
         if not how.later:
             seed, epoch = self.plan.seed, self.plan.epoch
             moves = how.recipe.moves(seed=seed, epoch=epoch, indices=self.rng_keys[rows])
-            move(arrays, moves, self.arrays[name][rows])
+            apply_moves(arrays, moves, self.arrays[name][rows])
 
     def _check_labels(self, mixing: MixingSpec, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
         """BadSample for a label below 0, ConfigError for one above the classes."""
@@ -178,7 +178,7 @@ class BatchRows:
         if how.whole:
             self.sizes[name][rows] = sizes
             self.lists[name][rows] = list(encoded)
-            odd = np.arange(len(places)) if host else np.flatnonzero(~plain(encoded, sizes))
+            odd = np.arange(len(places)) if host else np.flatnonzero(~are_plain_jpegs(encoded, sizes))
             if not len(odd):
                 return
             places, sizes, encoded = places[odd], sizes[odd], [encoded[place] for place in odd.tolist()]
@@ -191,7 +191,7 @@ class BatchRows:
             where = self.making.dataset.where(int(self.indices[places[error.place]]))
             raise BadSample(f"{self.making.dataset.path / where}, field {name!r}: {error}") from error
         for place, image in zip(places.tolist(), made, strict=True) if made is not None else ():
-            self.lists[name][place] = how.engine.numbers.tensor(image)
+            self.lists[name][place] = how.engine.output_format.tensor(image)
 
     def _salvage(self, row: int) -> int:
         """Makes one row, of another sample or as a blank if its own is bad."""
@@ -234,7 +234,7 @@ class BatchRows:
 def _empty(kind: Field, images: ImageSpec | None) -> Any:
     """What stands for a masked sample in a list."""
     if images is not None:
-        numbers = images.engine.numbers
+        numbers = images.engine.output_format
         return numbers.tensor(np.zeros(numbers.shape(images.recipe.size or (0, 0)), numbers.dtype))
     if kind.kind == "array":
         return torch.from_numpy(np.zeros((0,), kind.row_dtype))

@@ -84,7 +84,7 @@ class BatchSpec:
     def tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         """Rows of a field as they are delivered."""
         how = self.images.get(name)
-        return torch.from_numpy(array) if how is None else how.engine.numbers.tensor(array)
+        return torch.from_numpy(array) if how is None else how.engine.output_format.tensor(array)
 
     @contextmanager
     def memory(self) -> Iterator[row_locator.Scratch]:

@@ -10,12 +10,12 @@ from ..errors import ConfigError
 from ..transforms.recipe import Recipe
 from .base import BatchEngine
 
-Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
+EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 
 _MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
 
 
-def choose(engine: Engine, device: torch.device, recipes: Sequence[Recipe], *, why_not: str | None) -> str:
+def choose_engine(engine: EngineName, device: torch.device, recipes: Sequence[Recipe], *, why_not: str | None) -> str:
     """Return `"cpu"` or the name of a whole-batch engine.
 
     `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is.
@@ -29,8 +29,8 @@ def choose(engine: Engine, device: torch.device, recipes: Sequence[Recipe], *, w
     Raises:
         ConfigError: if the engine is unknown, or the user chose one that does not support what the loader does.
     """
-    if engine not in get_args(Engine):
-        raise ConfigError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
+    if engine not in get_args(EngineName):
+        raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, got {engine!r}")
     if any(recipe.size is None for recipe in recipes):
         why_not = why_not or "images of different sizes: add a transform that gives all of them one size"
     if engine in _MODULES:
@@ -42,7 +42,7 @@ def choose(engine: Engine, device: torch.device, recipes: Sequence[Recipe], *, w
     return next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
 
 
-def make(
+def make_engine(
     name: str,
     recipe: Recipe,
     *,

@@ -14,7 +14,7 @@ from ..transforms.steps import Sizes
 from .buffer_addresses import buffer_addresses
 
 
-def plain(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
+def are_plain_jpegs(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
     """Return which files are complete 8-bit JPEGs, grey or YCbCr, of these heights and widths, bool [n].
 
     Without the compiled part, RGB and 12-bit JPEGs count as plain, too.
@@ -26,7 +26,7 @@ def plain(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
     library = native.library()
     if library is None:
         return np.array(
-            [_is_plain(bytes(data), *size) for data, size in zip(encoded, sizes.tolist(), strict=True)], np.bool_
+            [_is_plain_jpeg(bytes(data), *size) for data, size in zip(encoded, sizes.tolist(), strict=True)], np.bool_
         )
     addresses, lengths, owner = buffer_addresses(encoded)
     wanted_sizes, are_plain = np.ascontiguousarray(sizes, np.int32), np.empty(len(encoded), np.bool_)
@@ -36,7 +36,7 @@ def plain(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
     return are_plain
 
 
-def _is_plain(data: bytes, height: int, width: int) -> bool:
+def _is_plain_jpeg(data: bytes, height: int, width: int) -> bool:
     try:
         info = images.probe(data)
     except BadSample:

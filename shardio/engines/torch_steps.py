@@ -35,7 +35,7 @@ from ..transforms.steps import (
 )
 
 
-def change(images: Tensor, step: SizePreservingStep) -> Tensor:
+def apply_step(images: Tensor, step: SizePreservingStep) -> Tensor:
     """Carry out a step on a batch and return the result; the input stays as it is."""
     rows = np.flatnonzero(step.mask)
     if not len(rows):
@@ -94,7 +94,7 @@ def resample(
     return _to_uint8(torch.lerp(top, torch.lerp(corner(1, 0), corner(1, 1), x), y))
 
 
-def blend(images: Tensor, params: MixParams) -> Tensor:
+def mix_images(images: Tensor, params: MixParams) -> Tensor:
     """Mix each image with its partner: floats [B, C, H, W], or with a box also uint8 [B, H, W, C]."""
     partners = to_device(params.partners, images.device)
     if params.box is None:
@@ -107,7 +107,7 @@ def blend(images: Tensor, params: MixParams) -> Tensor:
     return mixed
 
 
-def convert(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
+def to_floats(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
     """Convert uint8 to floats [B, C, H, W] by the recipe's affine, in one kernel; without one, return the images."""
     if recipe.affine is None:
         return images
@@ -119,10 +119,10 @@ def convert(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
     return torch.addcmul(offset, images.permute(0, 3, 1, 2), factor, out=out)
 
 
-def delivered(images: Tensor, recipe: Recipe, last: Sequence[Step], *, channels_last: bool) -> Tensor:
-    """Convert uint8 images to the recipe's dtype and carry out its `last` steps, those after the conversion."""
-    images = convert(images, recipe, channels_last=channels_last)
-    for step in last:
+def convert_and_erase(images: Tensor, recipe: Recipe, erasings: Sequence[Step], *, channels_last: bool) -> Tensor:
+    """Convert uint8 images to the recipe's dtype and carry out the steps that follow the conversion."""
+    images = to_floats(images, recipe, channels_last=channels_last)
+    for step in erasings:
         images = erase(images, step) if isinstance(step, Erase) else images
     return images
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.engines.volumes import move, move_tensors
+from shardio.engines.array_moves import apply_moves, apply_moves_to_tensor
 from shardio.errors import ConfigError
 from shardio.transforms import ArrayRecipe
-from shardio.transforms.volumes import ArrayCrop, ArrayFlip, ArrayRotate90
+from shardio.transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90
 
 VOLUME = (2, 6, 8, 8)
 ALL = (shardio.RandomSpatialCrop((4, 6, 6)), shardio.RandomAxisFlip(0.5, (-1, -2, -3)), shardio.RandomRotate90())
@@ -49,8 +49,8 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
     arrays = np.random.default_rng(seed).random((count, *shape))
     moves = recipe.moves(seed=seed, epoch=1, indices=np.arange(count))
     out = np.empty((count, *recipe.out_shape))
-    move(arrays, moves, out)
-    assert torch.equal(torch.from_numpy(out), move_tensors(torch.from_numpy(arrays), moves, recipe.out_shape))
+    apply_moves(arrays, moves, out)
+    assert torch.equal(torch.from_numpy(out), apply_moves_to_tensor(torch.from_numpy(arrays), moves, recipe.out_shape))
     places, row, column, turn = moves
     assert isinstance(places, ArrayCrop)
     assert isinstance(row, ArrayFlip)
@@ -73,7 +73,7 @@ def test_a_loader_moves_its_arrays(options: dict[str, Any]) -> None:
         assert batch["field"].shape == (4, 2, 4, 6, 6)
         wanted = np.empty((4, *recipe.out_shape), np.float32)
         indices = batch["index"].numpy()
-        move(data.read(indices, ["field"])["field"], recipe.moves(seed=3, epoch=0, indices=indices), wanted)
+        apply_moves(data.read(indices, ["field"])["field"], recipe.moves(seed=3, epoch=0, indices=indices), wanted)
         assert np.array_equal(batch["field"].numpy(), wanted)
 
 
