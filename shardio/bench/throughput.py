@@ -12,7 +12,7 @@ import torch
 
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..engines.choice import Engine
+from ..engines.factory import EngineName
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..loader.batch.bad_samples import OnBadSample
 from ..loader.batch.types import Batch
@@ -56,7 +56,7 @@ class BenchConfig:
     threads: int | Literal["auto"] = "auto"
     step_time: float = 0.0
     seed: int = 0
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     device: str | None = None
     hw_decoder_load: float | None = None
     on_bad_sample: OnBadSample = "raise"

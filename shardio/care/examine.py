@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..engines import whole
+from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format.fields import Field
 from ..loader.batch.bad_samples import is_bad_sample
@@ -68,7 +68,7 @@ def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Ite
 def decode(field: Field, stored: bytes) -> Any:
     """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
-        return whole.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
+        return image_decoding.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # what UTF-8, JSON and .npy raise
         raise BadSample(f"not {field.kind}: {error}") from error
 

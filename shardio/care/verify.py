@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..dataset.dataset import Dataset
 from ..dataset.location import Location
-from ..engines import whole
+from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums
 from ..format.fields import CHECKSUM, Field, shape_column
@@ -239,7 +239,7 @@ def _fault(field: Field, stored: bytes, size: Sequence[int] | None) -> str | Non
         if size is None:
             decode(field, stored)
         else:
-            whole.check(stored, field.channels or 3, (size[0], size[1]))
+            image_decoding.check(stored, field.channels or 3, (size[0], size[1]))
     except BadSample as error:
         return f"{error}"
     if size is not None and field.shape not in (None, tuple(size)):

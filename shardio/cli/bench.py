@@ -13,7 +13,7 @@ from ._progress import progress
 
 if TYPE_CHECKING:
     from ..bench import BenchResult
-    from ..engines.choice import Engine
+    from ..engines.factory import EngineName
     from ..loader.batch.bad_samples import OnBadSample
 
 
@@ -60,13 +60,20 @@ def bench(
     from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
     config = BenchConfig(
-        *(str(dataset), batch_size, epochs, ranks, image_size, floats, threads_option(threads), step_time, seed),
-        *(
-            cast("Engine", engine),
-            device,
-            hw_decoder_load,
-            cast("OnBadSample", on_bad_sample),
-        ),  # the loader checks them
+        dataset=str(dataset),
+        batch_size=batch_size,
+        epochs=epochs,
+        ranks=ranks,
+        image_size=image_size,
+        floats=floats,
+        threads=threads_option(threads),
+        step_time=step_time,
+        seed=seed,
+        # the loader checks these
+        engine=cast("EngineName", engine),
+        device=device,
+        hw_decoder_load=hw_decoder_load,
+        on_bad_sample=cast("OnBadSample", on_bad_sample),
     )
     if tune:
         best = tune_decoder(

@@ -1,1 +1,1 @@
-"""Engines: what turns encoded images and a transform's steps into pixels in a batch."""
+"""Engines: they decode encoded images and carry out transforms' steps on the pixels."""

@@ -1,8 +1,8 @@
-"""The CPU engine: decode only the crop, resize straight into the batch's slot.
+"""The CPU engine: it decodes only the crop and resizes it straight into the batch.
 
-JPEG goes through libjpeg-turbo in one call of compiled code where that was built (see `native`), else through
-nvImageCodec where it is installed: both decode a region without the rest of the image. All else, and JPEG elsewhere,
-goes through OpenCV. Orientation tags are not applied, as in torchvision's decoders.
+Compiled code decodes JPEG files with libjpeg-turbo, many per call, where it was built (see `native`). Otherwise
+nvImageCodec decodes them where it is installed. Both decode a region without the rest of the image. OpenCV decodes all
+else. Orientation tags are not applied, as in torchvision's decoders.
 """
 
 import math
@@ -19,18 +19,17 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError, MissingDependency
-from ..format import images
 from ..system.optional import load
 from ..system.types import Buffer
 from ..transforms.fuse import fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes, Step
-from .numbers import Lookup, Numbers
-from .opencv import Action, Pixels, actions, crop
-from .turbo import Turbo
+from . import image_decoding
+from .libjpeg_turbo import JpegDecoder
+from .opencv_steps import PixelArray, PreparedStep, crop, prepare
+from .output_format import OutputFormat, OutputWriter
 
 Decoder: TypeAlias = Literal["auto", "turbo", "nvimgcodec", "opencv"]
-_Box: TypeAlias = list[int]
 
 
 @final
@@ -40,26 +39,31 @@ class CpuEngine:
     Args:
         recipe: the field's transforms.
         channels: 3 for RGB, 1 for grey.
-        decoder: `"turbo"` (compiled), `"nvimgcodec"`, `"opencv"`, or `"auto"` for the fastest one that is there. What
-            the first two refuse goes to OpenCV.
+        decoder: `"turbo"` (compiled), `"nvimgcodec"`, `"opencv"`, or `"auto"` for the fastest available one. OpenCV
+            decodes what the first two reject.
+        channels_last: whether floats are stored as HWC rather than CHW.
+
+    Raises:
+        ConfigError: for another decoder.
+        MissingDependency: if the decoder is not available.
     """
 
     def __init__(
         self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto", channels_last: bool = False
     ) -> None:
-        self.numbers = Numbers(recipe, channels, channels_last)
+        self.output_format = OutputFormat(recipe, channels, channels_last)
         self.recipe = recipe
         self._channels = channels
-        self._lookup = Lookup(self.numbers)
+        self._write = OutputWriter(self.output_format)
         if decoder not in get_args(Decoder):
             raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
         if decoder == "turbo" and native.library() is None:
             raise MissingDependency("the decoder 'turbo' needs the compiled part of shardio: see docs/install.md")
         compiled = decoder in ("auto", "turbo") and native.library() is not None
-        # It writes bytes by pixel, or float32 by channel.
-        planes = recipe.dtype == "float32" and not channels_last
-        self._turbo = Turbo(channels, None) if compiled else None
-        self._turbo_planes = Turbo(channels, recipe.affine) if compiled and planes else None
+        # It writes uint8 as HWC, or float32 as CHW.
+        float_planes = recipe.dtype == "float32" and not channels_last
+        self._jpeg_decoder = JpegDecoder(channels, None) if compiled else None
+        self._float_jpeg_decoder = JpegDecoder(channels, recipe.affine) if compiled and float_planes else None
         self._decoder_name = decoder
         if decoder == "nvimgcodec":
             _nvimgcodec(required=True)
@@ -68,96 +72,107 @@ class CpuEngine:
     def __call__(
         self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
     ) -> list[NDArray[Any]] | None:
-        """Decodes and transforms some images.
+        """Decode and transform some images.
 
         Args:
             encoded: the image files.
             sizes: their heights and widths in pixels, int32 [n, 2].
-            steps: from `Recipe.steps`, with a row for each of them.
-            out: `[len(encoded), *numbers.shape(size)]`, filled; None where sizes differ.
+            steps: the steps of `Recipe.steps`, with a row per image.
+            out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
 
         Returns:
-            None with `out`, else an array per image.
+            None with `out`, else a list of one array per image.
 
-        Raises BadImage, which knows the image's place in `encoded`.
+        Raises:
+            BadImage: for the first image that cannot be decoded; `place` is its place in `encoded`.
         """
         end = len(steps) - self.recipe.erasings
-        way = _Way(steps[:end], steps[end:])
-        left = list(range(len(encoded))) if out is None else self._at_once(encoded, sizes, way, out)
+        sequence = _StepSequence(steps[:end], steps[end:])
+        left = list(range(len(encoded))) if out is None else self._decode_fused(encoded, sizes, sequence, out)
         results = []
-        for place in left:
+        for row in left:
             try:
-                data = bytes(encoded[place])
-                made = self._one(place, data, sizes[place].tolist(), way, None if out is None else out[place])
+                slot = None if out is None else out[row]
+                result = self._make_one(row, bytes(encoded[row]), sizes[row].tolist(), sequence, slot)
             except (BadSample, cv2.error) as error:
-                raise BadImage(place, str(error)) from error
+                raise BadImage(row, str(error)) from error
             if out is None:
-                results.append(made)
+                results.append(result)
         return results if out is None else None
 
-    def _at_once(self, encoded: Sequence[Buffer], sizes: Sizes, way: "_Way", out: NDArray[Any]) -> list[int]:
-        """Makes those that compiled code takes; the places of the others."""
+    def _decode_fused(
+        self, encoded: Sequence[Buffer], sizes: Sizes, sequence: "_StepSequence", out: NDArray[Any]
+    ) -> list[int]:
+        """Make the images that compiled code can make; return the rows of the others."""
         size = self.recipe.size
-        sized = not any(isinstance(step, Crop | Scale) for step in way.rest)
-        fused = fuse(way.first, sizes) if sized and self._turbo is not None else None
-        if fused is None or self._turbo is None or size is None:
+        resized_later = any(isinstance(step, Crop | Scale) for step in sequence.rest)
+        fused = fuse(sequence.leading, sizes) if not resized_later and self._jpeg_decoder is not None else None
+        if fused is None or self._jpeg_decoder is None or size is None:
             return list(range(len(encoded)))
-        direct = self._turbo if self.recipe.affine is None else self._turbo_planes
-        if direct is not None and not way.rest and not way.last:
+        direct = self._jpeg_decoder if self.recipe.affine is None else self._float_jpeg_decoder
+        if direct is not None and not sequence.rest and not sequence.erasings:
             return direct(encoded, fused, out)
         pixels = self._scratch((len(encoded), *size, self._channels))
-        left = self._turbo(encoded, fused, pixels)
-        for place in sorted({*range(len(encoded))} - {*left}):
-            self._finish(place, pixels[place], way, out[place])
+        left = self._jpeg_decoder(encoded, fused, pixels)
+        for row in sorted({*range(len(encoded))} - {*left}):
+            self._finish(row, pixels[row], sequence, out[row])
         return left
 
-    def _scratch(self, shape: tuple[int, ...]) -> Pixels:
-        """Memory of this thread, with whatever is in it."""
+    def _scratch(self, shape: tuple[int, ...]) -> PixelArray:
+        """Return uninitialized memory of this thread, valid until its next call."""
         held = getattr(self._local, "scratch", None)
         if held is None or held.size < math.prod(shape):
             held = self._local.scratch = np.empty(math.prod(shape), np.uint8)
-        pixels: Pixels = held[: math.prod(shape)].reshape(shape)
+        pixels: PixelArray = held[: math.prod(shape)].reshape(shape)
         return pixels
 
-    def _one(self, place: int, data: bytes, size: list[int], way: "_Way", slot: NDArray[Any] | None) -> NDArray[Any]:
-        before, target = way.before, slot if self.recipe.affine is None else None
-        first = bool(before) and isinstance(before[0].step, Crop)
-        pixels = self._decode(data, size, before[0].rows[place] if first else None)
-        for action in before[first:]:
-            pixels = action(pixels, place, target)
-        return self._finish(place, pixels, way, slot)
+    def _make_one(
+        self, row: int, data: bytes, size: list[int], sequence: "_StepSequence", slot: NDArray[Any] | None
+    ) -> NDArray[Any]:
+        leading, target = sequence.prepared_leading, slot if self.recipe.affine is None else None
+        crops_first = bool(leading) and isinstance(leading[0].step, Crop)
+        pixels = self._decode(data, size, leading[0].rows[row] if crops_first else None)
+        for step in leading[crops_first:]:
+            pixels = step(pixels, row, target)
+        return self._finish(row, pixels, sequence, slot)
 
-    def _finish(self, place: int, pixels: Pixels, way: "_Way", slot: NDArray[Any] | None) -> NDArray[Any]:
-        for action in way.after:
-            pixels = action(pixels, place)
-        made = self._lookup(pixels, slot)
-        for step in way.last:
-            self._erase(step, place, made)
-        return made
+    def _finish(
+        self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
+    ) -> NDArray[Any]:
+        for step in sequence.prepared_rest:
+            pixels = step(pixels, row)
+        result = self._write(pixels, slot)
+        for erasing in sequence.erasings:
+            self._erase(erasing, row, result)
+        return result
 
-    def _erase(self, step: Step, place: int, made: NDArray[Any]) -> None:
-        """Sets a box of numbers."""
-        if isinstance(step, Erase) and step.mask[place]:
-            top, left, height, width = step.boxes[place].tolist()
-            by_channel = made if self.numbers.channels_last else made.transpose(1, 2, 0)
-            by_channel[top : top + height, left : left + width] = self.numbers.held(np.array(step.value, np.float32))
+    def _erase(self, step: Step, row: int, result: NDArray[Any]) -> None:
+        """Set a box of the converted image to the step's value."""
+        if isinstance(step, Erase) and step.mask[row]:
+            top, left, height, width = step.boxes[row].tolist()
+            by_pixel = result if self.output_format.channels_last else result.transpose(1, 2, 0)
+            by_pixel[top : top + height, left : left + width] = self.output_format.cast(
+                np.array(step.value, np.float32)
+            )
 
-    def _decode(self, data: bytes, size: list[int], box: _Box | None) -> Pixels:
-        """The pixels in `box`, or all of them; a view that holds until this thread decodes again."""
+    def _decode(self, data: bytes, size: list[int], box: list[int] | None) -> PixelArray:
+        """Return the pixels in `box`, or all pixels: a view that is valid until this thread decodes again."""
         if self._decoder_name in ("auto", "nvimgcodec") and data[:3] == b"\xff\xd8\xff":
-            codec = _nvimgcodec(required=False)  # asked for here: with the compiled part it is hardly ever needed
+            codec = _nvimgcodec(required=False)  # loaded on demand: the compiled part hardly ever leaves it anything
             pixels = None if codec is None else self._decode_region(codec, data, size, box)
             if pixels is not None:
                 return pixels
-        whole = self._decode_whole(data)
-        _check_size([*whole.shape[:2]], size)
-        return whole if box is None else crop(whole, box)
+        image = image_decoding.decode(data, self._channels)
+        image_decoding.check_size(image.shape[:2], size)
+        return image if box is None else crop(image, box)
 
-    def _decode_region(self, codec: ModuleType, data: bytes, size: list[int], box: _Box | None) -> Pixels | None:
-        decoder, params, image = self._decoder(codec)
+    def _decode_region(
+        self, codec: ModuleType, data: bytes, size: list[int], box: list[int] | None
+    ) -> PixelArray | None:
+        decoder, params, image = self._codec_decoder(codec)
         try:
             stream = codec.CodeStream(data)
-            _check_size([stream.height, stream.width], size)
+            image_decoding.check_size([stream.height, stream.width], size)
             if box is not None:
                 top, left, height, width = box
                 if top < 0 or left < 0 or top + height > stream.height or left + width > stream.width:
@@ -170,16 +185,16 @@ class CpuEngine:
                 else decoder.decode(stream, image=image, params=params)
             )
         except RuntimeError:
-            return None  # a header that it does not take; OpenCV has the last word
+            return None  # it rejects the header; OpenCV may accept it
         if decoded is None:
             return None
-        # The next image is decoded into the same memory: it stays in the cache of this core.
-        self._local.state = (os.getpid(), decoder, params, decoded)
-        pixels: Pixels = np.asarray(decoded)
+        # The next image is decoded into the same memory, which stays in this core's cache.
+        self._local.codec_state = (os.getpid(), decoder, params, decoded)
+        pixels: PixelArray = np.asarray(decoded)
         return pixels
 
-    def _decoder(self, codec: ModuleType) -> tuple[Any, Any, Any]:
-        state = getattr(self._local, "state", None)
+    def _codec_decoder(self, codec: ModuleType) -> tuple[Any, Any, Any]:
+        state = getattr(self._local, "codec_state", None)
         if state is None or state[0] != os.getpid():
             decoder = codec.Decoder(
                 device_id=codec.NVIMGCODEC_DEVICE_CPU_ONLY,
@@ -189,27 +204,16 @@ class CpuEngine:
             )
             color = codec.ColorSpec.SRGB if self._channels == 3 else codec.ColorSpec.GRAY
             params = codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-            state = self._local.state = (os.getpid(), decoder, params, None)
+            state = self._local.codec_state = (os.getpid(), decoder, params, None)
         return state[1], state[2], state[3]
-
-    def _decode_whole(self, data: bytes) -> Pixels:
-        color = cv2.IMREAD_COLOR_RGB if self._channels == 3 else cv2.IMREAD_GRAYSCALE
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
-        if pixels is None:
-            images.probe(data)  # says what is wrong, if the file's outside shows it
-            raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode")
-        whole: Pixels = np.asarray(pixels, np.uint8)
-        return whole.reshape(*whole.shape[:2], self._channels)
-
-
-def _check_size(found: list[int], stored: list[int]) -> None:
-    """Crops are chosen by the sizes that were stored, which no checksum covers."""
-    if found != stored:
-        raise BadSample(f"the image is {found[0]} x {found[1]} pixels, {stored[0]} x {stored[1]} were stored")
 
 
 class BadImage(BadSample):
-    """An image that cannot be decoded, and its place among those that were handed over."""
+    """An image that cannot be decoded.
+
+    Attributes:
+        place: its place among the files that the engine was given.
+    """
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
@@ -226,30 +230,31 @@ def _nvimgcodec(*, required: bool) -> ModuleType | None:
         return None
 
 
-class _Way:
-    """A list of steps as an engine goes through it.
+class _StepSequence:
+    """A list of steps, divided by how the engine carries them out.
 
     Attributes:
-        first, rest: the crops, resizes and mirrors that it begins with, and what comes behind the first other step.
-        last: what comes behind the change to numbers.
+        leading: the crops, resizes and flips at the beginning.
+        rest: the first other step and all that follow it, on uint8.
+        erasings: the steps after the conversion to floats.
     """
 
-    def __init__(self, steps: Sequence[Step], last: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], erasings: Sequence[Step]) -> None:
         moves = [isinstance(step, Crop | Scale | Flip) for step in steps]
         cut = moves.index(False) if False in moves else len(steps)
-        self.first, self.rest, self.last = steps[:cut], steps[cut:], last
+        self.leading, self.rest, self.erasings = steps[:cut], steps[cut:], erasings
         self._steps, self._cut = steps, cut
 
     @cached_property
-    def _actions(self) -> list[Action]:  # compiled code mostly leaves nothing for them
-        return actions(self._steps)
+    def _prepared(self) -> list[PreparedStep]:  # on demand: compiled code mostly leaves no image to them
+        return prepare(self._steps)
 
     @property
-    def before(self) -> list[Action]:
-        """What `first` comes to."""
-        return self._actions[: self._cut]
+    def prepared_leading(self) -> list[PreparedStep]:
+        """The prepared steps of `leading`."""
+        return self._prepared[: self._cut]
 
     @property
-    def after(self) -> list[Action]:
-        """What `rest` comes to."""
-        return self._actions[self._cut :]
+    def prepared_rest(self) -> list[PreparedStep]:
+        """The prepared steps of `rest`."""
+        return self._prepared[self._cut :]

@@ -1,7 +1,7 @@
-"""The DALI engine: whole batches through a graph of NVIDIA DALI's operators, on a GPU or, without one, on the CPU.
+"""The DALI engine: whole batches through a graph of NVIDIA DALI's operators, on a GPU or on the CPU.
 
-The files are shardio's, read by its own threads, and so are all random choices: DALI only carries them out. Results
-come through DLPack, without a copy, and belong to whoever gets them.
+shardio's own threads read the files, and shardio makes all random choices: DALI only carries them out. Results arrive
+through DLPack without a copy; the caller owns them.
 """
 
 from collections import deque
@@ -17,40 +17,46 @@ from ..system.optional import load
 from ..system.types import Buffer
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Sizes, Step
-from . import tensors
-from .base import Home, decoder_share, rows_of
+from . import torch_steps
+from .base import ForkGuard, parse_hw_decoder_load, rows_of
 
 DEPTH = 3
-"""Batches that DALI works on at once: with two, its threads wait for one another at the end of each."""
+"""How many batches DALI works on at once. With two, its threads wait for one another at the end of each batch."""
 
 HW_DECODER_LOAD = 0.65
-"""Share of the images that a GPU's JPEG engine decodes, where there is one: DALI's own choice."""
+"""The fraction of images that a GPU's hardware JPEG decoder takes, where there is one: DALI's default."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """A batch that DALI works on, with what its buffers must outlive."""
+class _PendingBatch:
+    """A batch that DALI works on. DALI reads `encoded` without a copy, so it must stay alive until the batch is done.
+
+    Attributes:
+        encoded: the image files.
+        arrays: the graph's other inputs, by name.
+        later_steps: the steps that are carried out after the graph.
+    """
 
     encoded: list[NDArray[np.uint8]]
     arrays: dict[str, NDArray[Any]]
-    last: Sequence[Step]
+    later_steps: Sequence[Step]
 
 
 @final
 class DaliEngine:
     """Decodes and transforms the images of one field, a batch at a time.
 
-    A file that DALI refuses ends its pipeline. Then that batch is given back as failed, a new pipeline is built, and
-    the batches behind it begin again.
+    A file that DALI rejects ends its pipeline. The engine then reports all images of that batch as failed, builds a new
+    pipeline and starts the later batches again.
 
     Args:
-        recipe: the field's transforms; all its results must be of one size.
+        recipe: the field's transforms; all results must have one size.
         channels: 3 for RGB, 1 for grey.
-        batch_size: images of a batch at most.
-        device: a GPU, or the CPU.
-        threads: DALI's own.
-        channels_last: floats by pixel, not by channel.
-        options: `hw_decoder_load`, the share of images for a GPU's JPEG engine, 0 to 1.
+        batch_size: the largest number of images in a batch.
+        device: a GPU or the CPU.
+        threads: the number of DALI's threads.
+        channels_last: whether floats are stored as HWC rather than CHW.
+        options: `hw_decoder_load`, the fraction of images for a GPU's hardware JPEG decoder, in [0, 1].
     """
 
     ahead = DEPTH - 1
@@ -70,93 +76,95 @@ class DaliEngine:
         from . import dali_graph  # imports DALI, which takes a while
 
         self._graph = dali_graph
-        share = decoder_share(options or {}, "dali")
-        self._load = HW_DECODER_LOAD if share is None else share
-        # DALI knows no bfloat16: its bytes become numbers behind it.
-        self._graphed = recipe.bytes() if recipe.dtype == "bfloat16" else recipe
+        load_option = parse_hw_decoder_load(options or {}, "dali")
+        self._hw_decoder_load = HW_DECODER_LOAD if load_option is None else load_option
+        # DALI has no bfloat16: for that, the graph produces uint8, and torch converts it.
+        self._graph_recipe = recipe.uint8_part() if recipe.dtype == "bfloat16" else recipe
         self._recipe, self._channels, self._batch_size = recipe, channels, batch_size
         self._device, self._threads, self._channels_last = device, threads, channels_last
         self._structure: Sequence[Step] = ()
         self._pipeline: Any = None
-        self._home = Home("dali")
+        self._guard = ForkGuard("dali")
         self.reason = ""
-        self._idle = 0  # outputs to come that are of no use
-        self._begun: deque[_Begun] = deque()
+        self._outputs_to_discard = 0
+        self._pending: deque[_PendingBatch] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
-        """Starts on a batch, and returns before it is made."""
-        graphed = steps[: len(steps) - self._recipe.erasings + self._graphed.erasings]
-        self._home.enter()
-        self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graphed]
+        """Start on a batch; return before it is finished."""
+        graph_steps = steps[: len(steps) - self._recipe.erasings + self._graph_recipe.erasings]
+        self._guard.check()
+        self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graph_steps]
         files = [np.frombuffer(data, np.uint8) for data in encoded]
-        inputs = self._graph.inputs(graphed, sizes, self._channels)
-        self._begun.append(_Begun(files, inputs, steps[len(graphed) :]))
+        inputs = self._graph.inputs(graph_steps, sizes, self._channels)
+        self._pending.append(_PendingBatch(files, inputs, steps[len(graph_steps) :]))
         if self._pipeline is None:
             self._start()
         else:
-            self._feed(self._begun[-1])
+            self._feed(self._pending[-1])
             self._pipeline.schedule_run()
 
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
-        """The oldest batch begun: `[n, ...]`, on the device, and the places of images that could not be made: all of
-        them, if any."""
-        if self._home.left:
+        """Return the oldest batch begun, `[n, ...]` on the device, and the rows of images that could not be made.
+
+        Those are either none or all.
+        """
+        if self._guard.forked:
             return torch.empty(0), ()
-        begun = self._begun.popleft()
+        batch = self._pending.popleft()
         try:
-            while self._idle:
+            while self._outputs_to_discard:
                 self._pipeline.outputs()
-                self._idle -= 1
-            # Bound to the consumer's stream: that waits for it, and its memory is used again behind what is done there.
+                self._outputs_to_discard -= 1
+            # On the consumer's stream, which waits for the output; DALI reuses its memory behind the work queued there.
             gpu = self._device.type == "cuda"
             stream = torch.cuda.current_stream(self._device) if gpu else None
             (output,) = self._pipeline.outputs(cuda_stream=stream)
-            made: torch.Tensor = torch.utils.dlpack.from_dlpack(output.as_tensor())
-        except RuntimeError as error:  # the pipeline is of no use any more
+            images: torch.Tensor = torch.utils.dlpack.from_dlpack(output.as_tensor())
+        except RuntimeError as error:  # the pipeline is unusable from now on
             self.reason = f"DALI: {error}"
             self._start()
-            return torch.empty(0), range(len(begun.encoded))
-        return self._delivered(made, begun.last), ()
+            return torch.empty(0), range(len(batch.encoded))
+        return self._delivered(images, batch.later_steps), ()
 
-    def _delivered(self, made: torch.Tensor, last: Sequence[Step]) -> torch.Tensor:
-        """What comes out of the graph, as it is delivered."""
-        if self._graphed is self._recipe:
+    def _delivered(self, images: torch.Tensor, later_steps: Sequence[Step]) -> torch.Tensor:
+        """Convert the graph's output to what is delivered."""
+        if self._graph_recipe is self._recipe:
             by_pixel = self._channels_last and self._recipe.affine is not None
-            return made.permute(0, 3, 1, 2) if by_pixel else made
-        return tensors.delivered(made, self._recipe, last, channels_last=self._channels_last)
+            return images.permute(0, 3, 1, 2) if by_pixel else images
+        return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)
 
     def close(self) -> None:
-        """Lets go of threads and memory."""
-        if self._home.left:  # they are the parent's
+        """Release threads and memory. Further calls do nothing."""
+        if self._guard.forked:  # they are the parent's
             return
-        self._begun.clear()
+        self._pending.clear()
         self._pipeline = None
 
     def _start(self) -> None:
-        """A new pipeline, with the batches that have begun."""
+        """Build a new pipeline and start the pending batches in it."""
         self._pipeline = None
-        if not self._begun:
+        if not self._pending:
             return
         self._pipeline = self._graph.build(
-            self._graphed,
+            self._graph_recipe,
             self._structure,
             channels=self._channels,
             channels_last=self._channels_last,
             batch_size=self._batch_size,
             threads=self._threads,
             device_id=None if self._device.type == "cpu" else self._device.index or 0,
-            hw_decoder_load=self._load,
+            hw_decoder_load=self._hw_decoder_load,
             depth=DEPTH,
         )
-        # The first call runs as many batches as DALI works on at once: short ones come before the first.
-        self._idle = DEPTH - 1
-        for _ in range(self._idle):
-            self._feed(self._begun[0], 1)
-        for begun in self._begun:
-            self._feed(begun)
+        # The first call runs DEPTH batches at once: batches of one image, to be discarded, precede the first.
+        self._outputs_to_discard = DEPTH - 1
+        for _ in range(self._outputs_to_discard):
+            self._feed(self._pending[0], 1)
+        for batch in self._pending:
+            self._feed(batch)
             self._pipeline.schedule_run()
 
-    def _feed(self, begun: _Begun, count: int | None = None) -> None:
-        self._pipeline.feed_input(self._graph.FILES, begun.encoded[:count])
-        for name, array in begun.arrays.items():
+    def _feed(self, batch: _PendingBatch, count: int | None = None) -> None:
+        self._pipeline.feed_input(self._graph.FILES, batch.encoded[:count])
+        for name, array in batch.arrays.items():
             self._pipeline.feed_input(name, array[:count])

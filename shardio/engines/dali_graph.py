@@ -1,7 +1,7 @@
-"""A recipe's steps as a graph of DALI's operators. Imported only where the DALI engine is used.
+"""A recipe's steps as a graph of DALI's operators. Only the DALI engine imports this module.
 
-The graph has an input for the encoded files and one for each array of each step. The structure is that of `steps`,
-which is the same for all batches of a recipe; the arrays of the batch at hand are fed.
+The graph has one input for the encoded files and one for each array of each step. Its structure follows the steps'
+types, which are the same for all batches of a recipe; each batch feeds its own arrays.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,8 @@ from nvidia.dali.pipeline import do_not_convert
 
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
-    LUMA,
-    SMOOTH,
+    LUMA_WEIGHTS,
+    SMOOTHING_KERNEL,
     AutoContrast,
     Blend,
     Blur,
@@ -33,7 +33,7 @@ from ..transforms.steps import (
     Step,
     Warp,
 )
-from .base import inside
+from .base import clip_boxes
 
 Node: TypeAlias = Any
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -41,63 +41,70 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _as_it_stands(function: F) -> F:
-    """Plain Python for DALI, which else turns a function's conditions into those of each sample."""
-    kept: F = do_not_convert(function)
-    return kept
+def _plain_python(function: F) -> F:
+    """Keep DALI from converting the function's conditions into conditions per sample."""
+    unconverted: F = do_not_convert(function)
+    return unconverted
 
 
 FILES = "files"
+"""The name of the input for encoded files."""
 _RESIZE = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
-_A_BIT = 1e-3  # pixels: whole numbers must not come out below themselves
-_OUT = {"float32": types.FLOAT, "float16": types.FLOAT16}
+_EPSILON = 1e-3  # pixels: keeps rounding errors from turning an integer coordinate into the one below
+_DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16}
 
 
 def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:
-    """What is fed for a batch whose images have these heights and widths, by name: arrays with a row per image."""
-    made: Arrays = {}
+    """Return the graph's inputs for the steps of a batch, by name: arrays with a row per image.
+
+    Args:
+        steps: the steps, with a row per image.
+        sizes: the heights and widths of the encoded images, int32 [B, 2].
+        channels: 3 for RGB, 1 for grey.
+    """
+    arrays_by_name: Arrays = {}
     for number, step in enumerate(steps):
         arrays = _arrays(step, number == 0, sizes, channels)
-        made |= {f"{number}.{name}": np.ascontiguousarray(array) for name, array in arrays}
+        arrays_by_name |= {f"{number}.{name}": np.ascontiguousarray(array) for name, array in arrays}
         if isinstance(step, Crop | Scale):
             sizes = step.boxes[:, 2:] if isinstance(step, Crop) else step.sizes
-    return made
+    return arrays_by_name
 
 
 def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tuple[str, NDArray[Any]]]:
     match step:
-        case Crop(boxes, known) if first:
-            # The decoder takes regions inside of the image only; what is outside of it is added behind.
-            regions = inside(boxes, sizes)
+        case Crop(boxes, known_inside) if first:
+            # The decoder accepts only regions inside of the image; a slice after it adds what lies outside.
+            regions = clip_boxes(boxes, sizes)
             yield from (("start", regions[:, :2]), ("shape", regions[:, 2:]))
-            if not known:
+            if not known_inside:
                 yield from (("offset", boxes[:, :2] - regions[:, :2]), ("size", boxes[:, 2:]))
         case Crop(boxes):
             yield from (("offset", boxes[:, :2]), ("size", boxes[:, 2:]))
         case Scale():
             yield "size", step.sizes.astype(np.float32)
             if step.interpolation == "nearest":
-                # Pixel i is that at i times the step between pixels, as in OpenCV and torch; DALI takes i + 1/2.
-                begins = _A_BIT - 0.5 * sizes / step.sizes
+                # Pixel i comes from i times the scale factor, as in OpenCV and torch; DALI takes i + 1/2.
+                begins = _EPSILON - 0.5 * sizes / step.sizes
                 yield from (("begins", begins.astype(np.float32)), ("ends", (begins + sizes).astype(np.float32)))
         case Flip():
             yield "mask", step.mask.astype(np.int32)
         case Warp():
-            # DALI counts from the corners of pixels, not from their middles.
+            # DALI's integer coordinates are the corners of pixels, not their centers.
             linear, shift = step.matrices[:, :, :2], step.matrices[:, :, 2]
             matrices = np.concatenate((linear, (shift + 0.5 - 0.5 * linear.sum(axis=2))[:, :, None]), axis=2)
             yield from (("mask", step.mask), ("matrices", matrices.astype(np.float32)))
         case Blend():
             yield from (("mask", step.mask), ("mean", step.mean))
             if channels == 1:
-                yield "own", step.own + step.grey
+                yield "pixel", step.pixel + step.grey
             else:
-                own, grey = step.own[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA)
-                yield "matrices", (own + grey).astype(np.float32)
+                pixel, grey = step.pixel[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA_WEIGHTS)
+                yield "matrices", (pixel + grey).astype(np.float32)
         case Hue() if channels == 1:
-            pass  # grey has none
+            pass  # a grey image has no hue
         case Sharpen():
-            kernels = (1 - step.factors)[:, None, None] * SMOOTH
+            kernels = (1 - step.factors)[:, None, None] * SMOOTHING_KERNEL
             kernels[:, 1, 1] += step.factors
             yield from (("mask", step.mask), ("kernels", kernels))
         case Erase():
@@ -121,12 +128,24 @@ def build(
     hw_decoder_load: float,
     depth: int,
 ) -> Any:
-    """The pipeline, built. `steps` are those of any batch."""
+    """Build the DALI pipeline.
+
+    Args:
+        recipe: the field's transforms.
+        steps: the recipe's steps for any batch.
+        channels: 3 for RGB, 1 for grey.
+        channels_last: whether floats are stored as HWC rather than CHW.
+        batch_size: the largest number of images in a batch.
+        threads: the number of DALI's threads.
+        device_id: the number of the GPU; None for the CPU.
+        hw_decoder_load: the fraction of images for the GPU's hardware JPEG decoder.
+        depth: how many batches DALI works on at once.
+    """
     gpu = device_id is not None
     example = inputs(steps, np.ones((1, 2), np.int32), channels)
 
-    @_as_it_stands
-    def fed() -> tuple[Node, dict[int, dict[str, Node]]]:
+    @_plain_python
+    def external_inputs() -> tuple[Node, dict[int, dict[str, Node]]]:
         files = fn.external_source(name=FILES, dtype=types.UINT8, ndim=1, no_copy=True)
         nodes: dict[int, dict[str, Node]] = {number: {} for number in range(len(steps))}
         for name, array in example.items():
@@ -135,8 +154,8 @@ def build(
             nodes[int(number)][field] = fn.external_source(name=name, dtype=kind, ndim=array.ndim - 1)
         return files, nodes
 
-    @_as_it_stands
-    def plan(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
+    @_plain_python
+    def decode(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
         rest = [(step, nodes[number]) for number, step in enumerate(steps)]
         first = rest.pop(0)[1] if steps and isinstance(steps[0], Crop) else None
         images = _decode(files, first, channels=channels, gpu=gpu, hw_decoder_load=hw_decoder_load)
@@ -145,14 +164,14 @@ def build(
         return images, rest
 
     def graph() -> Node:
-        files, nodes = fed()
-        images, rest = plan(files, nodes)
+        files, nodes = external_inputs()
+        images, rest = decode(files, nodes)
         ends = len(rest) - recipe.erasings
-        # A mirror that comes last costs nothing with the change to numbers.
+        # The conversion to floats flips for free: it takes over a flip directly before it.
         flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.affine is not None
         for step, arrays in rest[: ends - flip]:
             images = _step(images, step, arrays, channels, gpu)
-        images = _numbers(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
+        images = _to_floats(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
         for step, arrays in rest[ends:]:
             images = _step(images, step, arrays, channels, gpu)
         return images
@@ -168,7 +187,7 @@ def build(
     return pipeline
 
 
-@_as_it_stands
+@_plain_python
 def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: bool, hw_decoder_load: float) -> Node:
     options: dict[str, Any] = {
         "output_type": types.RGB if channels == 3 else types.GRAY,
@@ -180,22 +199,22 @@ def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: boo
     return fn.decoders.image_slice(files, box["start"], box["shape"], axes=[0, 1], **options)
 
 
-@_as_it_stands
+@_plain_python
 def _crop(images: Node, arrays: dict[str, Node]) -> Node:
     return fn.slice(
         images, start=arrays["offset"], shape=arrays["size"], axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
     )
 
 
-@_as_it_stands
-def _numbers(images: Node, recipe: Recipe, channels_last: bool, mirror: Node) -> Node:
+@_plain_python
+def _to_floats(images: Node, recipe: Recipe, channels_last: bool, mirror: Node) -> Node:
     if recipe.affine is None:
         return images
     factors, offsets = recipe.affine.T.astype(np.float64)
     return fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        dtype=_OUT[recipe.dtype],
+        dtype=_DTYPES[recipe.dtype],
         output_layout="HWC" if channels_last else "CHW",
         mean=(-offsets / factors).tolist(),
         std=(1 / factors).tolist(),
@@ -212,25 +231,25 @@ def _step(images: Node, step: Step, arrays: dict[str, Node], channels: int, gpu:
 
 def _where(mask: Node, images: Node, change: Callable[[Node], Node]) -> Node:
     if mask:
-        made = change(images)
+        result = change(images)
     else:
-        made = images
-    return made
+        result = images
+    return result
 
 
-@_as_it_stands
+@_plain_python
 def _mask(step: Step, arrays: dict[str, Node]) -> Node | None:
-    """What tells which images change; None for steps that tell it otherwise."""
+    """Return the mask of the images that change; None for a step that encodes it in its other inputs."""
     return None if isinstance(step, Crop | Scale | Flip | Erase) else arrays.get("mask")
 
 
-@_as_it_stands
+@_plain_python
 def _change(step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Callable[[Node], Node]:
-    return _as_it_stands(lambda images: _changed(images, step, arrays, channels, gpu))
+    return _plain_python(lambda images: _changed(images, step, arrays, channels, gpu))
 
 
 def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, gpu: bool) -> Node:
-    def here(name: str) -> Node:
+    def on_device(name: str) -> Node:
         return arrays[name].gpu() if gpu else arrays[name]
 
     match step:
@@ -246,13 +265,13 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
             kind = types.INTERP_LINEAR if step.bilinear else types.INTERP_NN
             return fn.warp_affine(images, matrix=arrays["matrices"], interp_type=kind, fill_value=0, inverse_map=True)
         case Blend():
-            return _blend(images, arrays, channels, here)
+            return _blend(images, arrays, channels, on_device)
         case Hue():
-            return images if channels == 1 else _bytes(_hue(images, here("shifts")))
+            return images if channels == 1 else _to_uint8(_hue(images, on_device("shifts")))
         case Posterize():
-            return fn.reinterpret(images & here("bits"), layout="HWC")
+            return fn.reinterpret(images & on_device("bits"), layout="HWC")
         case Solarize():
-            inverted = fn.cast(images >= here("thresholds"), dtype=types.UINT8) * types.Constant(np.uint8(255))
+            inverted = fn.cast(images >= on_device("thresholds"), dtype=types.UINT8) * types.Constant(np.uint8(255))
             return fn.reinterpret(images ^ inverted, layout="HWC")
         case AutoContrast():
             low, high = (
@@ -260,28 +279,28 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
                 for f in (fn.reductions.min, fn.reductions.max)
             )
             flat = fn.cast(low == high, dtype=types.FLOAT)
-            return _bytes((images - low) * ((255 * (1 - flat) + flat) / (high - low + flat)) + low * flat)
+            return _to_uint8((images - low) * ((255 * (1 - flat) + flat) / (high - low + flat)) + low * flat)
         case Equalize():
             return fn.equalize(images)
         case Sharpen():
-            return fn.filter(images, here("kernels"), border="reflect_101")
+            return fn.filter(images, on_device("kernels"), border="reflect_101")
         case Blur():
             return fn.gaussian_blur(images, sigma=arrays["sigmas"], window_size=list(step.kernel))
         case Erase():
             return _erase(images, step, arrays)
 
 
-def _blend(images: Node, arrays: dict[str, Node], channels: int, here: Callable[[str], Node]) -> Node:
-    weights = np.array(LUMA if channels == 3 else (1.0,), np.float32)
+def _blend(images: Node, arrays: dict[str, Node], channels: int, on_device: Callable[[str], Node]) -> Node:
+    weights = np.array(LUMA_WEIGHTS if channels == 3 else (1.0,), np.float32)
     means = fn.reductions.mean(images, axes=(0, 1), keep_dims=True)
     grey = fn.reductions.sum(means * types.Constant(weights), axes=(2,), keep_dims=True)
     if channels == 1:
-        return _bytes(images * here("own") + grey * here("mean"))
-    return _bytes(fn.coord_transform(images, M=arrays["matrices"], dtype=types.FLOAT) + grey * here("mean"))
+        return _to_uint8(images * on_device("pixel") + grey * on_device("mean"))
+    return _to_uint8(fn.coord_transform(images, M=arrays["matrices"], dtype=types.FLOAT) + grey * on_device("mean"))
 
 
 def _hue(images: Node, shifts: Node) -> Node:
-    """The same arithmetic as `native/hue.c`, without choices: a condition is 0 or 1."""
+    """The arithmetic of `native/hue.c` without branches: a condition is a factor of 0 or 1."""
     r, g, b = (fn.cast(images[:, :, c : c + 1], dtype=types.FLOAT) for c in range(3))
     high, low = math.max(math.max(r, g), b), math.min(math.min(r, g), b)
     span = high - low
@@ -289,24 +308,24 @@ def _hue(images: Node, shifts: Node) -> Node:
     is_r = fn.cast(high == r, dtype=types.FLOAT)
     is_g = fn.cast(high == g, dtype=types.FLOAT) * (1.0 - is_r)
     hue = is_r * (g - b) * per + is_g * (2.0 + (b - r) * per) + (1.0 - is_r - is_g) * (4.0 + (r - g) * per)
-    hue = _around(hue + 6.0 * shifts)
+    hue = _wrap(hue + 6.0 * shifts)
     planes = []
     for turn in (5.0, 3.0, 1.0):
-        k = _around(hue + turn)
+        k = _wrap(hue + turn)
         planes.append(high - span * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0))
     return fn.cat(*planes, axis=2)
 
 
-def _around(hue: Node) -> Node:
-    """In [0, 6)."""
+def _wrap(hue: Node) -> Node:
+    """Wrap hues in [-6, 12) to [0, 6)."""
     return hue + 6.0 * fn.cast(hue < 0.0, dtype=types.FLOAT) - 6.0 * fn.cast(hue >= 6.0, dtype=types.FLOAT)
 
 
-def _bytes(images: Node) -> Node:
+def _to_uint8(images: Node) -> Node:
     return fn.reinterpret(fn.cast(images, dtype=types.UINT8), layout="HWC")
 
 
-@_as_it_stands
+@_plain_python
 def _erase(images: Node, step: Erase, arrays: dict[str, Node]) -> Node:
     return fn.erase(
         images, anchor=arrays["anchor"], shape=arrays["shape"], axis_names="HW", fill_value=list(step.value)

@@ -1,7 +1,7 @@
-"""The nvImageCodec engine: whole batches decoded by NVIDIA's codecs, the rest by torch, on a GPU or on the CPU.
+"""The nvImageCodec engine: whole batches decoded by NVIDIA's codecs and transformed by torch, on a GPU or on the CPU.
 
-It is the light way to a GPU: nvImageCodec decodes on the GPU's JPEG engine where there is one, only the region that is
-wanted; resizing, mirroring and all that changes values are a few torch operations for the whole batch.
+It is the lightweight GPU engine. nvImageCodec decodes only the region that is needed, with the GPU's hardware JPEG
+decoder where there is one. Resizing, flipping and all changes of values are a few torch operations per batch.
 """
 
 import os
@@ -21,13 +21,19 @@ from ..system.types import Buffer
 from ..transforms.fuse import fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Scale, Sizes, Step
-from . import tensors
-from .base import Home, decoder_share, inside, rows_of
+from . import torch_steps
+from .base import ForkGuard, clip_boxes, parse_hw_decoder_load, rows_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch that is made or being made, and what must be waited for."""
+class _PendingBatch:
+    """A batch that is finished or in progress.
+
+    Attributes:
+        images: the delivered images.
+        failed: the rows that could not be made.
+        done: the CUDA event that marks the end of the work; None on the CPU.
+    """
 
     images: torch.Tensor
     failed: Sequence[int]
@@ -39,12 +45,16 @@ class NvImageCodecEngine:
     """Decodes and transforms the images of one field, a batch at a time.
 
     Args:
-        recipe: the field's transforms; all its results must be of one size.
+        recipe: the field's transforms; all results must have one size.
         channels: 3 for RGB, 1 for grey.
-        device: a GPU, or the CPU.
-        threads: of the decoder, for what is not decoded by the GPU.
-        channels_last: floats by pixel, not by channel.
-        options: `hw_decoder_load`, the share of images for a GPU's JPEG engine, 0 to 1.
+        device: a GPU or the CPU.
+        threads: the number of the decoder's CPU threads.
+        channels_last: whether floats are stored as HWC rather than CHW.
+        options: `hw_decoder_load`, the fraction of images for a GPU's hardware JPEG decoder, in [0, 1].
+
+    Raises:
+        ConfigError: if results differ in size, or for another option.
+        MissingDependency: if nvImageCodec is not installed.
     """
 
     ahead = 1
@@ -67,143 +77,150 @@ class NvImageCodecEngine:
         self._device, self._gpu = device, device.type == "cuda"
         color = self._codec.ColorSpec.SRGB if channels == 3 else self._codec.ColorSpec.GRAY
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-        self._threads, self._load = threads, decoder_share(options or {}, "nvimgcodec")
+        self._threads, self._hw_decoder_load = threads, parse_hw_decoder_load(options or {}, "nvimgcodec")
         self._decoder: Any = None
-        self.reason = "nvImageCodec made nothing of them"
-        self._home = Home("nvimgcodec")
+        self.reason = "nvImageCodec could not decode them"
+        self._guard = ForkGuard("nvimgcodec")
         self._stream = torch.cuda.Stream(device) if self._gpu else None  # type: ignore[no-untyped-call]
-        self._made: deque[_Made] = deque()
+        self._pending: deque[_PendingBatch] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
-        """Starts on a batch; on a GPU it returns before that is made."""
-        self._home.enter()
+        """Start on a batch; on a GPU, return before it is finished."""
+        self._guard.check()
         if self._stream is None:
-            self._made.append(_Made(*self._make(encoded, sizes, steps), None))
+            self._pending.append(_PendingBatch(*self._make(encoded, sizes, steps), None))
             return
         with torch.cuda.stream(self._stream):
             images, failed = self._make(encoded, sizes, steps)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
-        self._made.append(_Made(images, failed, done))
+        self._pending.append(_PendingBatch(images, failed, done))
 
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
-        """The oldest batch begun: `[n, ...]` on the device, and the places of the images that could not be made. The
-        current stream waits for it."""
-        if self._home.left:
+        """Return the oldest batch begun, `[n, ...]` on the device, and the rows of images that could not be made.
+
+        The current CUDA stream waits for the batch.
+        """
+        if self._guard.forked:
             return torch.empty(0), ()
-        made = self._made.popleft()
-        if made.done is not None:
+        batch = self._pending.popleft()
+        if batch.done is not None:
             current = torch.cuda.current_stream(self._device)
-            current.wait_event(made.done)
-            made.images.record_stream(current)
-        return made.images, made.failed
+            current.wait_event(batch.done)
+            batch.images.record_stream(current)
+        return batch.images, batch.failed
 
     def close(self) -> None:
-        """Lets go of memory."""
-        self._made.clear()
+        """Release memory."""
+        self._pending.clear()
 
     def _make(
         self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]
     ) -> tuple[torch.Tensor, Sequence[int]]:
         end = len(steps) - self._recipe.erasings
-        last = steps[end:]
-        cut = 1 + max((place for place, step in enumerate(steps) if isinstance(step, Crop | Scale)), default=-1)
+        cut = 1 + max((position for position, step in enumerate(steps) if isinstance(step, Crop | Scale)), default=-1)
         fused = fuse(steps[:cut], sizes)
         first = steps[0].boxes if steps and isinstance(steps[0], Crop) else np.concatenate((sizes * 0, sizes), axis=1)
-        # What of the image is decoded; a fused region is inside of it, others may not be.
-        boxes = inside(first if fused is None else fused.boxes, sizes)
+        # The regions to decode. A fused one lies inside of its image, others may not.
+        boxes = clip_boxes(first if fused is None else fused.regions, sizes)
         decoded, failed = self._decode(encoded, sizes, boxes)
         if fused is not None:
             starts = np.cumsum([0, *(image.numel() for image in decoded[:-1])])
             flat = torch.cat([image.reshape(-1) for image in decoded])
-            images = tensors.resample(flat, starts, fused, self._size, self._channels)
+            images = torch_steps.resample(flat, starts, fused, self._size, self._channels)
         else:
-            rest = steps[:cut]
-            images = torch.stack([_placed(image, rest, row, boxes[row]) for row, image in enumerate(decoded)])
+            resizing = steps[:cut]
+            images = torch.stack([_resized(image, resizing, row, boxes[row]) for row, image in enumerate(decoded)])
         for step in steps[cut:end]:
-            if not isinstance(step, Crop | Scale):  # none is left behind `cut`
-                images = tensors.change(images, step)
-        return tensors.delivered(images, self._recipe, last, channels_last=self._channels_last), failed
+            if not isinstance(step, Crop | Scale):  # there is none after `cut`
+                images = torch_steps.apply_step(images, step)
+        images = torch_steps.convert_and_erase(images, self._recipe, steps[end:], channels_last=self._channels_last)
+        return images, failed
 
     def _decode(
         self, encoded: Sequence[Buffer], sizes: Sizes, boxes: NDArray[np.int32]
     ) -> tuple[list[torch.Tensor], list[int]]:
-        """The regions of all images, uint8 [height, width, channels]; zeros where one does not decode."""
+        """Return the region of each image, uint8 [height, width, channels], and the rows that do not decode.
+
+        The regions of those are zeros.
+        """
         codec, failed = self._codec, []
         streams: list[Any] = []
-        places: list[int] = []
-        for place, (data, box, size) in enumerate(zip(encoded, boxes.tolist(), sizes.tolist(), strict=True)):
+        stream_rows: list[int] = []
+        for row, (data, box, size) in enumerate(zip(encoded, boxes.tolist(), sizes.tolist(), strict=True)):
             top, left, height, width = box
             try:
                 stream = codec.CodeStream(bytes(data))
                 if [stream.height, stream.width] != size:
-                    failed.append(place)
+                    failed.append(row)
                     continue
                 if [height, width] != size:
                     stream = stream.get_sub_code_stream(region=codec.Region(top, left, top + height, left + width))
             except RuntimeError:
-                failed.append(place)
+                failed.append(row)
                 continue
             streams.append(stream)
-            places.append(place)
+            stream_rows.append(row)
         stream_of = {} if self._stream is None else {"cuda_stream": self._stream.cuda_stream}
         if self._decoder is None:
-            self._decoder = _decoder(codec, self._device, self._threads, self._load)
-        found = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
+            self._decoder = _create_decoder(codec, self._device, self._threads, self._hw_decoder_load)
+        decoded = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
         images: list[torch.Tensor | None] = [None] * len(encoded)
-        for place, image in zip(places, found, strict=True):
+        for row, image in zip(stream_rows, decoded, strict=True):
             if image is None:
-                failed.append(place)
+                failed.append(row)
             else:
-                images[place] = (
+                images[row] = (
                     torch.utils.dlpack.from_dlpack(image) if self._gpu else torch.from_numpy(np.asarray(image))
                 )
-        blank = (
+        blanks = (
             torch.zeros(*box[2:], self._channels, dtype=torch.uint8, device=self._device) for box in boxes.tolist()
         )
-        return [empty if image is None else image for image, empty in zip(images, blank, strict=True)], sorted(failed)
+        return [empty if image is None else image for image, empty in zip(images, blanks, strict=True)], sorted(failed)
 
 
-def _decoder(codec: Any, device: torch.device, threads: int, share: float | None) -> Any:
+def _create_decoder(codec: Any, device: torch.device, threads: int, hw_decoder_load: float | None) -> Any:
     if device.type != "cuda":
         backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
-        chosen = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": backends}
-        # It takes one processor less than there are, and says so if asked for more.
+        options = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": backends}
+        # It uses one thread less than there are processors, and warns if asked for more.
         threads = max(1, min(threads, len(os.sched_getaffinity(0)) - 1))
-        return codec.Decoder(max_num_cpu_threads=threads, options=":fancy_upsampling=0", **chosen)
-    chosen = {"device_id": device.index or 0, "max_num_cpu_threads": threads}
-    if share is not None:
+        return codec.Decoder(max_num_cpu_threads=threads, options=":fancy_upsampling=0", **options)
+    options = {"device_id": device.index or 0, "max_num_cpu_threads": threads}
+    if hw_decoder_load is not None:
         kinds = codec.BackendKind
         backends = [
-            codec.Backend(kinds.HW_GPU_ONLY, load_hint=share),
+            codec.Backend(kinds.HW_GPU_ONLY, load_hint=hw_decoder_load),
             *(codec.Backend(kind) for kind in (kinds.HYBRID_CPU_GPU, kinds.GPU_ONLY, kinds.CPU_ONLY)),
         ]
-        chosen |= {"backends": backends}
-    return codec.Decoder(options=":fancy_upsampling=0", **chosen)
+        options |= {"backends": backends}
+    return codec.Decoder(options=":fancy_upsampling=0", **options)
 
 
-def _placed(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArray[np.int32]) -> torch.Tensor:
-    """One image through steps that change its size. `region` is what of it has been decoded."""
-    now = image.permute(2, 0, 1)
+def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArray[np.int32]) -> torch.Tensor:
+    """Carry out steps that change the size on one image, of which `region` has been decoded."""
+    planes = image.permute(2, 0, 1)
     top, left = region[:2].tolist()
     for step in steps:
         match step:
             case Crop(boxes):
                 y, x, height, width = boxes[row].tolist()
-                now = _cropped(now, y - top, x - left, height, width)
+                planes = _cropped(planes, y - top, x - left, height, width)
                 top = left = 0
             case Scale(targets, interpolation, antialias):
                 options = {} if interpolation == "nearest" else {"antialias": antialias, "align_corners": False}
-                made = functional.interpolate(now[None].float(), targets[row].tolist(), mode=interpolation, **options)
-                now = made[0].round().clamp(0, 255).to(torch.uint8)
+                scaled = functional.interpolate(
+                    planes[None].float(), targets[row].tolist(), mode=interpolation, **options
+                )
+                planes = scaled[0].round().clamp(0, 255).to(torch.uint8)
             case _:
-                one = rows_of(step, slice(row, row + 1))
-                now = tensors.change(now.permute(1, 2, 0)[None], one)[0].permute(2, 0, 1)
-    return now.permute(1, 2, 0)
+                step_of_row = rows_of(step, slice(row, row + 1))
+                planes = torch_steps.apply_step(planes.permute(1, 2, 0)[None], step_of_row)[0].permute(2, 0, 1)
+    return planes.permute(1, 2, 0)
 
 
 def _cropped(image: torch.Tensor, top: int, left: int, height: int, width: int) -> torch.Tensor:
-    """A box of an image [C, H, W]; black where there is none."""
+    """Crop a box of an image [C, H, W]; black outside of the image."""
     part = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
     if part.shape[1:] == (height, width):
         return part

@@ -12,7 +12,7 @@ import torch
 
 from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
-from ..engines.choice import Engine
+from ..engines.factory import EngineName
 from ..errors import ConfigError
 from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
@@ -107,7 +107,7 @@ class Loader:
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
-        engine: Engine = "auto",
+        engine: EngineName = "auto",
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,

@@ -1,21 +1,26 @@
-"""Transforms and their random choices, as data: an engine only carries out what stands here.
+"""Transforms, which decide at random, as data: engines only carry out the steps that a transform returns.
 
-Names and meaning follow torchvision.transforms.v2. Each transform turns the images' sizes and a source of random
-numbers into steps, arrays with a row per image. The numbers come from (seed, epoch, sample index, place of the
-transform in the list) by a counter-based generator, so every engine and every number of threads chooses the same.
+Names and meaning follow torchvision.transforms.v2. A transform turns the images' sizes and a random generator into
+steps: arrays with a row per image. The generator's numbers are a pure function of seed, epoch, sample index and the
+transform's position in the list, so every engine and any number of threads make the same choices.
 """
 
 from typing import TypeAlias
 
-from .choice import RandomApply as RandomApply
-from .choice import RandomChoice as RandomChoice
-from .choice import Simple as Simple
-from .choice import TrivialAugmentWide as TrivialAugmentWide
-from .colour import ColorJitter as ColorJitter
-from .colour import GaussianBlur as GaussianBlur
-from .colour import RandomErasing as RandomErasing
-from .colour import RandomGrayscale as RandomGrayscale
-from .draws import Draws as Draws
+from .arrays import ArrayRecipe as ArrayRecipe
+from .arrays import ArrayTransform as ArrayTransform
+from .arrays import CenterSpatialCrop as CenterSpatialCrop
+from .arrays import RandomAxisFlip as RandomAxisFlip
+from .arrays import RandomRotate90 as RandomRotate90
+from .arrays import RandomSpatialCrop as RandomSpatialCrop
+from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
+from .blur import GaussianBlur as GaussianBlur
+from .color import ColorJitter as ColorJitter
+from .color import RandomGrayscale as RandomGrayscale
+from .composition import ChildTransform as ChildTransform
+from .composition import RandomApply as RandomApply
+from .composition import RandomChoice as RandomChoice
+from .erasing import RandomErasing as RandomErasing
 from .geometry import CenterCrop as CenterCrop
 from .geometry import RandomCrop as RandomCrop
 from .geometry import RandomHorizontalFlip as RandomHorizontalFlip
@@ -25,20 +30,13 @@ from .geometry import Resize as Resize
 from .mixing import CutMix as CutMix
 from .mixing import Mixer as Mixer
 from .mixing import MixUp as MixUp
-from .values import Normalize as Normalize
-from .values import Precision as Precision
-from .values import ToFloat as ToFloat
-from .volumes import ArrayRecipe as ArrayRecipe
-from .volumes import ArrayTransform as ArrayTransform
-from .volumes import CenterSpatialCrop as CenterSpatialCrop
-from .volumes import RandomAxisFlip as RandomAxisFlip
-from .volumes import RandomRotate90 as RandomRotate90
-from .volumes import RandomSpatialCrop as RandomSpatialCrop
+from .normalization import Normalize as Normalize
+from .normalization import Precision as Precision
+from .normalization import ToFloat as ToFloat
+from .random_generator import RandomGenerator as RandomGenerator
 
-Resizing: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
-"""What changes an image's size."""
-KeepingSize: TypeAlias = Simple | RandomApply | RandomChoice | TrivialAugmentWide
-"""What does not."""
-ImageTransform: TypeAlias = Resizing | KeepingSize | ToFloat | Normalize
+SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
+SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | TrivialAugmentWide
+ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform
-"""What a loader's `transforms` hold: for images, or for arrays."""
+"""What a loader's `transforms` accept: transforms of images or of arrays."""

@@ -1,7 +1,7 @@
-"""Steps put together: a region of the image, resized once, a window of the result, mirrored or not.
+"""Fusion of steps: crops, resizes and flips as one region, resized once, of which a window is kept and perhaps flipped.
 
-Crop, resize and flip in their usual orders are all of this form, which an engine can carry out in one go: for example
-RandomResizedCrop and flip, Resize and CenterCrop, CenterCrop alone.
+RandomResizedCrop and flip, Resize and CenterCrop, CenterCrop alone and other usual lists have this form, which an
+engine carries out in one pass.
 """
 
 from collections.abc import Sequence
@@ -14,49 +14,49 @@ from .steps import Crop, Flip, Scale, Sizes, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
-    """One row per image.
+class FusedSteps:
+    """Crop, resize (bilinear, without antialiasing), crop and flip in one, with a row per image.
 
     Attributes:
         images: height and width of the image, int32 [B, 2].
-        boxes: top, left, height, width of the region in the image, int32 [B, 4].
-        scaled: height and width that the region is resized to (bilinear, without a filter), int32 [B, 2].
-        windows: top and left, in the resized region, of what is wanted of it, int32 [B, 2].
+        regions: top, left, height and width of the region in the image, int32 [B, 4].
+        resized: height and width that the region is resized to, int32 [B, 2].
+        windows: top and left of the kept window in the resized region, int32 [B, 2].
         flips: whether to mirror the window left to right, bool [B].
     """
 
     images: Sizes
-    boxes: NDArray[np.int32]
-    scaled: NDArray[np.int32]
+    regions: NDArray[np.int32]
+    resized: NDArray[np.int32]
     windows: NDArray[np.int32]
     flips: NDArray[np.bool_]
 
 
-def fuse(steps: Sequence[Step], sizes: Sizes) -> Fused | None:
-    """The steps for images of these sizes (height, width) as one; None where that would not give the same pixels."""
-    boxes = np.concatenate((np.zeros_like(sizes), sizes), axis=1)
+def fuse(steps: Sequence[Step], sizes: Sizes) -> FusedSteps | None:
+    """Fuse the steps for images of these heights and widths; None where that would give other pixels."""
+    regions = np.concatenate((np.zeros_like(sizes), sizes), axis=1)
     windows = np.zeros_like(sizes)
     flips = np.zeros(len(sizes), np.bool_)
-    now, resized = sizes, False
-    scaled: NDArray[np.int32] | None = None
+    current = sizes
+    resized: NDArray[np.int32] | None = None
     for step in steps:
         match step:
-            case Crop(crops):
-                ends = crops[:, :2] + crops[:, 2:]
-                if flips.any() or (crops[:, :2] < 0).any() or (ends > now).any():
+            case Crop(boxes):
+                ends = boxes[:, :2] + boxes[:, 2:]
+                if flips.any() or (boxes[:, :2] < 0).any() or (ends > current).any():
                     return None
-                if resized:
-                    windows = windows + crops[:, :2]
+                if resized is not None:
+                    windows = windows + boxes[:, :2]
                 else:
-                    boxes = np.concatenate((boxes[:, :2] + crops[:, :2], crops[:, 2:]), axis=1)
-                now = crops[:, 2:]
+                    regions = np.concatenate((regions[:, :2] + boxes[:, :2], boxes[:, 2:]), axis=1)
+                current = boxes[:, 2:]
             case Scale(targets, interpolation, antialias):
-                shrinks = (targets < now).any()
-                if resized or interpolation != "bilinear" or (antialias and shrinks):
+                shrinks = (targets < current).any()
+                if resized is not None or interpolation != "bilinear" or (antialias and shrinks):
                     return None
-                scaled, now, resized = targets, targets, True
+                resized = current = targets
             case Flip(mask):
                 flips = flips ^ mask
             case _:
                 return None
-    return Fused(sizes, boxes, boxes[:, 2:] if scaled is None else scaled, windows, flips)
+    return FusedSteps(sizes, regions, regions[:, 2:] if resized is None else resized, windows, flips)

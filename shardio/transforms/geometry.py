@@ -1,6 +1,6 @@
-"""Transforms that move pixels: crops, resizes, mirrors, rotations. Names and meaning follow torchvision.transforms.v2.
+"""Transforms that move pixels: crops, resizes, flips and rotations, as in torchvision.transforms.v2.
 
-Sources: He et al. 2015 / Szegedy et al. 2014 for RandomResizedCrop as torchvision defines it.
+RandomResizedCrop follows torchvision's definition of the crop of Szegedy et al. 2014, "Going Deeper with Convolutions".
 """
 
 import math
@@ -11,22 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from .checks import interpolation_of, pair_of, probability_of, range_of
-from .draws import Draws
-from .steps import Crop, Flip, InPlace, Interpolation, Scale, Sizes, Step, Warp
+from .random_generator import RandomGenerator
+from .steps import Crop, Flip, Interpolation, Scale, SizePreservingStep, Sizes, Step, Warp
+from .validation import as_pair, as_positive_range, check_interpolation, check_probability
 
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
-    """A crop of random area and aspect ratio, resized to `size`, as torchvision's.
+    """Crop a box of random area and aspect ratio and resize it to `size`, as torchvision's RandomResizedCrop does.
+
+    The first of ten random boxes that fits into the image is taken. If none fits, the box is the largest central one
+    whose aspect ratio is within `ratio`.
 
     Args:
-        size: height and width of the result in pixels; one number for a square.
-        scale: the crop's share of the image's area, drawn uniformly.
-        ratio: the crop's width over height, drawn log-uniformly.
+        size: height and width of the result in pixels; an integer gives a square.
+        scale: (min, max) of the box's area as a fraction of the image's, drawn uniformly.
+        ratio: (min, max) of the box's width over its height, drawn log-uniformly.
         interpolation: `"nearest"`, `"bilinear"` or `"bicubic"`.
-        antialias: filter as wide as the step between source pixels when shrinking, as torchvision does by default. Off
-            here, because it doubles to triples the cost of resizing; OpenCV, tf.data and most fast loaders do without.
+        antialias: whether a shrinking resize uses a filter as wide as the distance between source pixels, as
+            torchvision does by default. Off by default here, because it makes resizing two to three times as
+            expensive; OpenCV, tf.data and most fast loaders do without it.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
@@ -36,29 +43,36 @@ class RandomResizedCrop:
     antialias: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair_of(self.size, "size"))
-        range_of(self.scale, "scale")
-        range_of(self.ratio, "ratio")
-        interpolation_of(self.interpolation)
+        object.__setattr__(self, "size", as_pair(self.size, "size"))
+        as_positive_range(self.scale, "scale")
+        as_positive_range(self.ratio, "ratio")
+        check_interpolation(self.interpolation)
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
-        """A crop and a resize."""
-        boxes = random_boxes(sizes, draws, self.scale, self.ratio)
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
+        """Return a crop and a resize for images of these sizes."""
+        boxes = random_boxes(sizes, generator, self.scale, self.ratio)
         return Crop(boxes, inside=True), Scale(np.full_like(sizes, self.size), self.interpolation, self.antialias)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Always `size`."""
+        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
 ATTEMPTS = 10
+"""How many random boxes are tried per image."""
 
 
 def random_sides(
     pixels: NDArray[np.float64], random: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sides of ten boxes per image, each float64 [B, 10] in whole pixels: shares `scale` of `pixels` [B, 1], the first
-    side over the second in `ratio`. Takes the first twenty of `random` [B, ...]."""
+    """Return the two sides of ten boxes per image in whole pixels, each float64 [B, 10].
+
+    Args:
+        pixels: the images' areas in pixels, [B, 1].
+        random: uniform random numbers, of which the first twenty columns are used, [B, 20 or more].
+        scale: (min, max) of the box's area as a fraction of the image's.
+        ratio: (min, max) of the first side over the second.
+    """
     area = pixels * (scale[0] + (scale[1] - scale[0]) * random[:, :ATTEMPTS])
     low, high = math.log(ratio[0]), math.log(ratio[1])
     aspect = np.exp(low + (high - low) * random[:, ATTEMPTS : 2 * ATTEMPTS])
@@ -66,15 +80,18 @@ def random_sides(
 
 
 def random_boxes(
-    sizes: Sizes, draws: Draws, scale: tuple[float, float], ratio: tuple[float, float]
+    sizes: Sizes, generator: RandomGenerator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int32]:
-    """Boxes of random area and ratio, int32 [B, 4]: the first of ten tries that fits, else the largest central one."""
+    """Draw the boxes of RandomResizedCrop: top, left, height and width in pixels, int32 [B, 4].
+
+    The first of ten attempts that fits is taken, else the largest central box whose aspect ratio is within `ratio`.
+    """
     height, width = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
-    random = draws.uniform(2 * ATTEMPTS + 2)
-    wide, tall = random_sides(height * width, random, scale, ratio)
-    fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+    random = generator.uniform(2 * ATTEMPTS + 2)
+    widths, heights = random_sides(height * width, random, scale, ratio)
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
-    h, w = tall[rows, first], wide[rows, first]
+    h, w = heights[rows, first], widths[rows, first]
     top, left = (np.floor(random[:, -2 + i] * (side + 1)) for i, side in enumerate((height[:, 0] - h, width[:, 0] - w)))
 
     none = ~fits.any(axis=1)
@@ -89,38 +106,44 @@ def random_boxes(
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """The middle `size` pixels, as torchvision's; an image that is smaller gets a black border.
+    """Crop the center of an image, as torchvision's CenterCrop does. A smaller image is padded with black.
 
     Args:
-        size: height and width in pixels; one number for a square.
+        size: height and width in pixels; an integer gives a square.
+
+    Raises:
+        ConfigError: if `size` is not one or two integers of at least 1.
     """
 
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair_of(self.size, "size"))
+        object.__setattr__(self, "size", as_pair(self.size, "size"))
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
-        """A crop."""
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
+        """Return a crop for images of these sizes."""
         size = np.full_like(sizes, self.size)
         space = sizes - size
-        # torchvision pads a small image first, the smaller half before it; a crop rounds half to even.
+        # torchvision pads a small image first, with the smaller half before it; a crop rounds half to even.
         corner = np.where(space < 0, -(-space // 2), np.rint(space / 2)).astype(np.int32)
         return (Crop(np.concatenate((corner, size), axis=1)),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Always `size`."""
+        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Resize, as torchvision's: one number sets the shorter side and keeps the ratio, two set height and width.
+    """Resize an image, as torchvision's Resize does.
 
     Args:
-        size: in pixels.
+        size: (height, width) in pixels. An integer is the length of the shorter side; the aspect ratio stays.
         interpolation: `"nearest"`, `"bilinear"` or `"bicubic"`.
-        antialias: see RandomResizedCrop.
+        antialias: as in RandomResizedCrop.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
@@ -128,16 +151,16 @@ class Resize:
     antialias: bool = False
 
     def __post_init__(self) -> None:
-        pair = pair_of(self.size, "size")
+        pair = as_pair(self.size, "size")
         object.__setattr__(self, "size", self.size if isinstance(self.size, int) else pair)
-        interpolation_of(self.interpolation)
+        check_interpolation(self.interpolation)
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
-        """A resize."""
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
+        """Return a resize for images of these sizes."""
         return (Scale(self._targets(sizes), self.interpolation, self.antialias),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """`size` if it is a pair, else what the shorter side makes of a known size."""
+        """Return the size of the results in pixels; None for an integer `size` if the images' size is unknown."""
         if not isinstance(self.size, int):
             return self.size
         if size is None:
@@ -156,54 +179,71 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class RandomHorizontalFlip:
-    """Mirror an image left to right with probability `p`."""
+    """Mirror an image left to right with probability `p`.
+
+    Args:
+        p: the probability, in [0, 1].
+
+    Raises:
+        ConfigError: if `p` is not in [0, 1].
+    """
 
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        probability_of(self.p)
+        check_probability(self.p)
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[InPlace, ...]:
-        """A flip."""
-        return (Flip(draws.uniform(1)[:, 0] < self.p),)
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
+        """Return a flip."""
+        return (Flip(generator.uniform(1)[:, 0] < self.p),)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A crop of `size` at a random place, as torchvision's; an image that is too small gets a black border.
+    """Crop `size` at a random place, as torchvision's RandomCrop does.
+
+    A smaller image gets a black border on both sides, just wide enough for the crop.
 
     Args:
-        size: height and width in pixels; one number for a square.
-        padding: black pixels around the image before it is cropped.
+        size: height and width in pixels; an integer gives a square.
+        padding: the width in pixels of a black border that is added to each side before cropping.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
     padding: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair_of(self.size, "size"))
+        object.__setattr__(self, "size", as_pair(self.size, "size"))
         if not isinstance(self.padding, int) or self.padding < 0:
             raise ConfigError(f"padding must be a whole number of at least 0, got {self.padding!r}")
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[Step, ...]:
-        """A crop."""
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
+        """Return a crop for images of these sizes."""
         size = np.full_like(sizes, self.size)
         border = np.maximum(self.padding, -(-(size - sizes) // 2))
-        places = np.floor(draws.uniform(2) * (sizes + 2 * border - size + 1)).astype(np.int32) - border
-        return (Crop(np.concatenate((places, size), axis=1).astype(np.int32)),)
+        corners = np.floor(generator.uniform(2) * (sizes + 2 * border - size + 1)).astype(np.int32) - border
+        return (Crop(np.concatenate((corners, size), axis=1).astype(np.int32)),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Always `size`."""
+        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
 @dataclass(frozen=True, slots=True)
 class RandomRotation:
-    """Turn an image around its middle, counter-clockwise, as torchvision's. It keeps its size; corners are black.
+    """Rotate an image around its center by a random angle, as torchvision's RandomRotation does.
+
+    The image keeps its size; pixels that come from outside of it are black.
 
     Args:
-        degrees: (least, most) to turn by; one number stands for (-degrees, degrees).
+        degrees: (min, max) of the angle in degrees, counter-clockwise; a number stands for (-degrees, degrees).
         interpolation: `"nearest"` or `"bilinear"`.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     degrees: float | tuple[float, float]
@@ -213,20 +253,19 @@ class RandomRotation:
         degrees = self.degrees
         pair = (-degrees, degrees) if isinstance(degrees, (int, float)) else tuple(degrees)
         if len(pair) != 2 or not -math.inf < pair[0] <= pair[1] < math.inf:
-            raise ConfigError(f"degrees must be a number of at least 0 or (least, most), got {self.degrees!r}")
+            raise ConfigError(f"degrees must be a number of at least 0 or (min, max), got {self.degrees!r}")
         object.__setattr__(self, "degrees", pair)
-        if self.interpolation not in ("nearest", "bilinear"):
-            raise ConfigError(f"interpolation must be 'nearest' or 'bilinear', got {self.interpolation!r}")
+        check_interpolation(self.interpolation, ("nearest", "bilinear"))
 
-    def steps(self, sizes: Sizes, draws: Draws) -> tuple[InPlace, ...]:
-        """A warp."""
+    def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
+        """Return a warp for images of these sizes."""
         low, high = self.degrees  # type: ignore[misc]  # a pair since __post_init__
-        angles = low + (high - low) * draws.uniform(1)[:, 0]
+        angles = low + (high - low) * generator.uniform(1)[:, 0]
         return (rotation(sizes, angles, bilinear=self.interpolation == "bilinear"),)
 
 
 def rotation(sizes: Sizes, degrees: NDArray[np.float64], *, bilinear: bool) -> Warp:
-    """Images of these sizes turned around their middles, counter-clockwise, float64 [B]."""
+    """Return the rotation of images of these sizes around their centers, counter-clockwise by `degrees` [B]."""
     angle = np.deg2rad(degrees)
     cos, sin = np.cos(angle), np.sin(angle)
     return warp(
@@ -236,13 +275,20 @@ def rotation(sizes: Sizes, degrees: NDArray[np.float64], *, bilinear: bool) -> W
 
 def warp(
     linear: NDArray[np.float64],
-    centres: NDArray[np.float64] | float,
+    centers: NDArray[np.float64] | float,
     shifts: NDArray[np.float64] | float,
     *,
     bilinear: bool,
 ) -> Warp:
-    """The pixel at `p` (x, y) of the result from `linear @ (p - centre) + centre + shift`; [B, 2, 2] and [B, 2]."""
-    centres = np.broadcast_to(np.asarray(centres, np.float64), linear.shape[:2])
-    offsets = centres + shifts - np.einsum("bij,bj->bi", linear, centres)
+    """Return the warp that takes pixel `p` (x, y) of the result from `linear @ (p - center) + center + shift`.
+
+    Args:
+        linear: the linear maps, [B, 2, 2].
+        centers: (x, y) of the fixed points, [B, 2].
+        shifts: (x, y) in pixels, [B, 2].
+        bilinear: interpolate between the four nearest pixels; otherwise take the nearest one.
+    """
+    centers = np.broadcast_to(np.asarray(centers, np.float64), linear.shape[:2])
+    offsets = centers + shifts - np.einsum("bij,bj->bi", linear, centers)
     matrices = np.concatenate((linear, offsets[:, :, None]), axis=2).astype(np.float32)
     return Warp(np.ones(len(linear), np.bool_), matrices, bilinear)

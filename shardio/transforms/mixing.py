@@ -1,7 +1,7 @@
-"""Transforms of whole batches: each image mixed with another one, and their labels in the same shares.
+"""Transforms of whole batches: MixUp and CutMix, as in torchvision.transforms.v2.
 
-Named and meant as in torchvision.transforms.v2: what an image is mixed with is the one before it in its batch.
-Sources: Zhang et al. 2018, "mixup"; Yun et al. 2019, "CutMix".
+Each image is mixed with the one before it in its batch (the first with the last), and the labels in the same
+proportions. Sources: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix".
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
-from .draws import Draws
+from .random_generator import RandomGenerator
 from .steps import Mask
 
 
@@ -22,9 +22,9 @@ class MixParams:
     """How a batch is mixed.
 
     Attributes:
-        partners: for each image the other one, int64 [B]; itself where it stays as it is.
-        share: of an image that remains, 0 to 1; the rest is its partner's.
-        box: top, left, height, width in pixels of what is taken from the partner; None mixes every pixel.
+        partners: the row of each image's partner, int64 [B]; its own row for an image that is not mixed.
+        share: the fraction of an image that remains, in [0, 1]; the rest comes from its partner.
+        box: top, left, height and width in pixels of the box that comes from the partner; None blends all pixels.
     """
 
     partners: NDArray[np.int64]
@@ -34,98 +34,107 @@ class MixParams:
 
 @dataclass(frozen=True, slots=True)
 class MixUp:
-    """Each image `share * it + (1 - share) * the one before it`, share drawn for the batch from Beta(alpha, alpha).
+    """Blend each image with the one before it: `share * image + (1 - share) * previous`.
 
-    Images must be floats. Labels become float32 [B, num_classes].
+    `share` is drawn from Beta(alpha, alpha), once per batch. Images must be floats: end the transforms with ToFloat or
+    Normalize. Labels become class probabilities, float32 [B, num_classes].
 
     Args:
-        num_classes: labels are 0 to num_classes - 1.
-        alpha: above 0; small ones leave most batches nearly as they are.
+        num_classes: labels must be in 0..num_classes - 1.
+        alpha: above 0. A small one leaves most batches nearly unmixed.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     num_classes: int
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.num_classes, self.alpha)
+        _check_arguments(self.num_classes, self.alpha)
 
-    def draw(self, size: tuple[int, int], counts: Mask, draws: Draws) -> MixParams:
-        """For images of (height, width) in pixels, those that count, bool [B]."""
-        return MixParams(_partners(counts), float(draws.beta(self.alpha)[0]))
+    def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
+        """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
+        return MixParams(_partners(valid), float(generator.beta(self.alpha)[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class CutMix:
-    """A box of each image is that of the one before it; its share of the area is drawn from Beta(alpha, alpha).
+    """Replace a box of each image by that of the one before it.
 
-    Labels become float32 [B, num_classes], by the area that the box really has within the image.
+    The fraction of the image that remains is drawn from Beta(alpha, alpha), once per batch, and the box's center
+    uniformly. The box is clipped to the image. Labels become class probabilities, float32 [B, num_classes], in
+    proportion to the clipped box's area.
 
     Args:
-        num_classes: labels are 0 to num_classes - 1.
+        num_classes: labels must be in 0..num_classes - 1.
         alpha: above 0.
+
+    Raises:
+        ConfigError: if an argument is out of range.
     """
 
     num_classes: int
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.num_classes, self.alpha)
+        _check_arguments(self.num_classes, self.alpha)
 
-    def draw(self, size: tuple[int, int], counts: Mask, draws: Draws) -> MixParams:
-        """For images of (height, width) in pixels, those that count, bool [B]."""
-        half = 0.5 * math.sqrt(1 - float(draws.beta(self.alpha)[0]))
-        middles = draws.within(2).uniform(2)[0]
+    def draw(self, size: tuple[int, int], valid: Mask, generator: RandomGenerator) -> MixParams:
+        """Draw how to mix images of (height, width) pixels, of which those with a true `valid`, bool [B], take part."""
+        half = 0.5 * math.sqrt(1 - float(generator.beta(self.alpha)[0]))
+        centers = generator.child(2).uniform(2)[0]
         low, high = [], []
-        for side, middle in zip(size, middles.tolist(), strict=True):
-            at, reach = math.floor(middle * side), int(half * side)
-            low.append(max(at - reach, 0))
-            high.append(min(at + reach, side))
+        for side, center in zip(size, centers.tolist(), strict=True):
+            middle, reach = math.floor(center * side), int(half * side)
+            low.append(max(middle - reach, 0))
+            high.append(min(middle + reach, side))
         height, width = (b - a for a, b in zip(low, high, strict=True))
-        return MixParams(_partners(counts), 1 - height * width / (size[0] * size[1]), (low[0], low[1], height, width))
+        return MixParams(_partners(valid), 1 - height * width / (size[0] * size[1]), (low[0], low[1], height, width))
 
 
 Mixer: TypeAlias = MixUp | CutMix
 
 
-def mixers_of(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
-    """The mixers that batches choose from; ConfigError for anything else."""
+def as_mixers(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
+    """Return the mixers that each batch chooses from. Raise ConfigError unless they agree on the number of classes."""
     if value is None:
         return ()
-    given = (value,) if isinstance(value, Mixer) else tuple(value)
-    for place, mixer in enumerate(given):
+    mixers = (value,) if isinstance(value, Mixer) else tuple(value)
+    for number, mixer in enumerate(mixers):
         if not isinstance(mixer, Mixer):
-            raise ConfigError(f"mixing must be MixUp or CutMix or several of them, number {place} is {mixer!r}")
-    if len({mixer.num_classes for mixer in given}) != 1:
-        raise ConfigError(f"mixing needs one number of classes, got {[mixer.num_classes for mixer in given]}")
-    return given
+            raise ConfigError(f"mixing must be MixUp or CutMix or several of them, number {number} is {mixer!r}")
+    if len({mixer.num_classes for mixer in mixers}) != 1:
+        raise ConfigError(f"mixing needs one number of classes, got {[mixer.num_classes for mixer in mixers]}")
+    return mixers
 
 
-def no_class(labels: NDArray[Any], num_classes: int) -> int | None:
-    """The first row of whole-number labels [B] that is not in 0 to num_classes - 1."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    return int(wrong[0]) if len(wrong) else None
+def first_invalid_label(labels: NDArray[Any], num_classes: int) -> int | None:
+    """Return the first row whose label is not in 0..num_classes - 1; None if all are. Labels are integers [B]."""
+    invalid = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    return int(invalid[0]) if len(invalid) else None
 
 
-def mixed_labels(labels: NDArray[Any], mix: MixParams, num_classes: int) -> NDArray[np.float32]:
-    """Shares of classes, float32 [B, num_classes], of whole-number labels [B]."""
-    if (wrong := no_class(labels, num_classes)) is not None:
-        raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[wrong]}")
-    rows, made = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
-    own, other = labels.astype(np.int64), labels.astype(np.int64)[mix.partners]
-    np.add.at(made, (rows, own), mix.share)
-    np.add.at(made, (rows, other), 1 - mix.share)
-    return made
+def mixed_labels(labels: NDArray[Any], params: MixParams, num_classes: int) -> NDArray[np.float32]:
+    """Return class probabilities, float32 [B, num_classes], for integer labels [B]; BadSample for invalid ones."""
+    if (invalid := first_invalid_label(labels, num_classes)) is not None:
+        raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[invalid]}")
+    rows, probabilities = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
+    classes = labels.astype(np.int64)
+    np.add.at(probabilities, (rows, classes), params.share)
+    np.add.at(probabilities, (rows, classes[params.partners]), 1 - params.share)
+    return probabilities
 
 
-def _partners(counts: Mask) -> NDArray[np.int64]:
-    """The one before each that counts, of those that count; the others stay."""
-    rows = np.flatnonzero(counts)
-    made = np.arange(len(counts))
-    made[rows] = np.roll(rows, 1)
-    return made
+def _partners(valid: Mask) -> NDArray[np.int64]:
+    """Return the row of the previous valid image for each valid one, and an invalid one's own row."""
+    rows = np.flatnonzero(valid)
+    partners = np.arange(len(valid))
+    partners[rows] = np.roll(rows, 1)
+    return partners
 
 
-def _check(num_classes: int, alpha: float) -> None:
+def _check_arguments(num_classes: int, alpha: float) -> None:
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ConfigError(f"num_classes must be a whole number of at least 1, got {num_classes!r}")
     if not 0 < alpha < math.inf:

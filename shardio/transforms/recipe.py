@@ -1,4 +1,4 @@
-"""A field's transforms put in order: steps on pixels, what bytes become, and the size that comes out."""
+"""A recipe: an image field's transforms, checked and compiled to steps, a conversion to floats and an output size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ from ..errors import ConfigError
 from ..system.types import Indices
 from . import (
     CutMix,
-    Draws,
-    KeepingSize,
     MixUp,
     Normalize,
     RandomErasing,
-    Resizing,
+    RandomGenerator,
+    SizeChangingTransform,
+    SizePreservingTransform,
     ToFloat,
     Transform,
 )
@@ -24,17 +24,18 @@ from .steps import Crop, Erase, Scale, Sizes, Step
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An image field's transforms, checked and sorted: first steps on pixels, then what changes bytes to numbers.
+    """The transforms of an image field: steps on uint8 pixels, then a conversion to floats, then boxes to erase.
 
     Attributes:
-        transforms: those that become steps, in order.
-        affine: None for uint8; else per channel (factor, offset) so that `x * factor + offset` of a byte is the result.
-        dtype: of the result: "uint8" without `affine`, else "float32", "float16" or "bfloat16".
-        size: the (height, width) of every result in pixels; None where they differ.
-        erasings: how many of `transforms`, the last ones, come behind `affine`. Each becomes one step.
+        transforms: the transforms that become steps, in order.
+        affine: factor and offset of the conversion `pixel * factor + offset` to floats, float32 [channels, 2]; None
+            leaves uint8.
+        dtype: the dtype of the result: "uint8" without `affine`, else "float32", "float16" or "bfloat16".
+        size: the (height, width) of every result in pixels; None if results differ in size.
+        erasings: how many of `transforms`, counted from the last, follow the conversion. Each becomes one step.
     """
 
-    transforms: tuple[Resizing | KeepingSize, ...]
+    transforms: tuple[SizeChangingTransform | SizePreservingTransform, ...]
     affine: NDArray[np.float32] | None
     dtype: str
     size: tuple[int, int] | None
@@ -42,88 +43,102 @@ class Recipe:
 
     @classmethod
     def of(cls, transforms: Sequence[Transform], *, channels: int, size: tuple[int, int] | None) -> "Recipe":
-        """Checks `transforms` for images of `channels` channels and of one `size`, or None where they differ."""
-        stepped: list[Resizing | KeepingSize] = []
+        """Compile `transforms` for images of `channels` channels.
+
+        Args:
+            transforms: the transforms, in order.
+            channels: 3 for RGB, 1 for grey.
+            size: the images' (height, width) in pixels; None if they differ in size.
+
+        Raises:
+            ConfigError: for a transform of another kind, in the wrong order, or that does not suit the channels.
+        """
+        compiled: list[SizeChangingTransform | SizePreservingTransform] = []
         affine: NDArray[np.float32] | None = None
         dtype, erasings = "uint8", 0
-        for place, transform in enumerate(transforms):
-            for one in getattr(transform, "transforms", (transform,)):
-                if isinstance(one, RandomErasing) and np.size(one.value) not in (1, channels):
-                    raise ConfigError(
-                        f"transform {place}: RandomErasing's value must have 1 or {channels} numbers, got {one.value}"
-                    )
-                if isinstance(one, RandomErasing) and affine is None and not _are_bytes(one.value):
-                    raise ConfigError(
-                        f"transform {place}: RandomErasing's value must be whole numbers from 0 to 255 before ToFloat "
-                        f"and Normalize, got {one.value}"
-                    )
+        for position, transform in enumerate(transforms):
+            for simple in getattr(transform, "transforms", (transform,)):
+                if isinstance(simple, RandomErasing):
+                    _check_erasing(simple, position, channels, as_bytes=affine is None)
             match transform:
                 case ToFloat():
                     if affine is not None:
-                        raise ConfigError(f"transform {place}: ToFloat must come once, and before any Normalize")
+                        raise ConfigError(f"transform {position}: ToFloat must come once, and before any Normalize")
                     affine, dtype = _affine(0.0, 1.0, channels), transform.dtype
                 case Normalize():
-                    before = transforms[place - 1] if place else None
-                    if affine is not None and not isinstance(before, ToFloat):
+                    previous = transforms[position - 1] if position else None
+                    if affine is not None and not isinstance(previous, ToFloat):
                         raise ConfigError(
-                            f"transform {place}: one Normalize is enough, next to ToFloat if that is there"
+                            f"transform {position}: Normalize must come once, directly after ToFloat if there is one"
                         )
                     affine = _affine(transform.mean, transform.std, channels)
                     dtype = transform.dtype or (dtype if dtype != "uint8" else "float32")
                 case RandomErasing() if affine is not None:
-                    stepped.append(transform)
+                    compiled.append(transform)
                     erasings += 1
-                case _ if isinstance(transform, Resizing | KeepingSize):
+                case _ if isinstance(transform, SizeChangingTransform | SizePreservingTransform):
                     if affine is not None:
                         raise ConfigError(
-                            f"transform {place}: {type(transform).__name__} must come before ToFloat and Normalize"
+                            f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
-                    stepped.append(transform)
-                    size = transform.out_size(size) if isinstance(transform, Resizing) else size
+                    compiled.append(transform)
+                    size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
                 case MixUp() | CutMix():
                     raise ConfigError(
-                        f"transform {place}: {type(transform).__name__} goes to mixing=, not to transforms"
+                        f"transform {position}: {type(transform).__name__} goes to mixing=, not to transforms"
                     )
                 case _:
-                    raise ConfigError(f"transform {place} must be one of shardio's for images, got {transform!r}")
-        return cls(tuple(stepped), affine, dtype, size, erasings)
+                    raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
+        return cls(tuple(compiled), affine, dtype, size, erasings)
 
     def steps(self, sizes: Sizes, *, seed: int, epoch: int, indices: Indices) -> tuple[Step, ...]:
-        """All steps for the images of these samples, int32 [B, 2] and int64 [B]. Of which kinds, and with what that is
-        no array, is the same for all images."""
+        """Return the steps for images of these sizes, int32 [B, 2], and sample indices, int64 [B].
+
+        The steps' types and what in them is not an array are the same for any images.
+        """
         steps: list[Step] = []
-        for place, transform in enumerate(self.transforms):
-            made = transform.steps(sizes, Draws(seed, epoch, place, indices))
-            for step in made:
+        for position, transform in enumerate(self.transforms):
+            added = transform.steps(sizes, RandomGenerator(seed, epoch, position, indices))
+            for step in added:
                 if isinstance(step, Crop):
                     sizes = step.boxes[:, 2:]
                 elif isinstance(step, Scale):
                     sizes = step.sizes
-            steps.extend(made)
+            steps.extend(added)
         return tuple(steps)
 
-    def erased(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
-        """The last steps alone: those behind the change to numbers, where all results have one size."""
+    def erase_steps(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
+        """Return only the last `erasings` steps: those after the conversion to floats, on images of one size."""
         first = len(self.transforms) - self.erasings
         sizes = np.full((len(indices), 2), self.size or (1, 1), np.int32)
         return tuple(
             step
-            for place, transform in enumerate(self.transforms[first:], first)
-            for step in transform.steps(sizes, Draws(seed, epoch, place, indices))
+            for position, transform in enumerate(self.transforms[first:], first)
+            for step in transform.steps(sizes, RandomGenerator(seed, epoch, position, indices))
             if isinstance(step, Erase)
         )
 
-    def bytes(self) -> "Recipe":
-        """What of it gives bytes."""
+    def uint8_part(self) -> "Recipe":
+        """Return the part of the recipe that produces uint8: all but the conversion to floats and what follows it."""
         kept = self.transforms[: len(self.transforms) - self.erasings]
         return replace(self, transforms=kept, affine=None, dtype="uint8", erasings=0)
 
 
-def _are_bytes(value: float | tuple[float, ...]) -> bool:
-    return all(one in range(256) for one in np.atleast_1d(value).tolist())
+def _check_erasing(erasing: RandomErasing, position: int, channels: int, *, as_bytes: bool) -> None:
+    """Raise ConfigError unless the value suits the channels and, with `as_bytes`, uint8."""
+    if np.size(erasing.value) not in (1, channels):
+        raise ConfigError(
+            f"transform {position}: RandomErasing's value must have 1 or {channels} numbers, got {erasing.value}"
+        )
+    if as_bytes and any(number not in range(256) for number in np.atleast_1d(erasing.value).tolist()):
+        raise ConfigError(
+            f"transform {position}: RandomErasing's value must be whole numbers from 0 to 255 before ToFloat "
+            f"and Normalize, got {erasing.value}"
+        )
 
 
 def _affine(mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int) -> NDArray[np.float32]:
+    """Return factors and offsets so that `x * factor + offset` is `(x / 255 - mean) / std`, float32 [channels, 2]."""
     means, stds = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(std, np.float64))
     for name, values in (("mean", means), ("std", stds)):
         if len(values) not in (1, channels):

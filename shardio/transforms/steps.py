@@ -1,8 +1,8 @@
-"""What a transform comes to: steps, arrays with a row per image, which an engine only carries out.
+"""Steps: what a transform decides for a batch, as arrays with a row per image, for an engine to carry out.
 
-Images are bytes, and each step gives bytes: what is between is rounded to the nearest, what is beyond is cut off at 0
-and 255. A step that keeps an image's size has a `mask`, bool [B]: the images that it changes. Grey values are those of
-ITU-R BT.601, as in torchvision.
+Every step maps uint8 pixels to uint8 pixels: results are rounded to the nearest integer and clamped to 0..255. A step
+that preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true. Grey values are
+luma by ITU-R BT.601, as in torchvision.
 """
 
 from dataclasses import dataclass, replace
@@ -15,18 +15,19 @@ Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
 Sizes: TypeAlias = NDArray[np.int32]
 """Heights and widths in pixels, int32 [B, 2]."""
 Mask: TypeAlias = NDArray[np.bool_]
+"""Which images of a batch, bool [B]."""
 Floats: TypeAlias = NDArray[np.float32]
 
-LUMA = (0.2989, 0.587, 0.114)
-"""What red, green and blue add to grey."""
+LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
+"""The weights of red, green and blue in a pixel's grey value."""
 
-SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+SMOOTHING_KERNEL = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The filter of `Sharpen`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """Cut a box: int32 [B, 4] of top, left, height, width in pixels. What lies outside of the image is black.
+    """Crop to boxes of (top, left, height, width) in pixels, int32 [B, 4]. Pixels outside of the image are black.
 
     Attributes:
         inside: whether all boxes are known to lie within their images.
@@ -54,11 +55,11 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Each pixel (x, y) of the result from `matrix @ (x, y, 1)` of the image; what lies outside of it is black.
+    """Take pixel (x, y) of the result from `matrix @ (x, y, 1)` of the image. Pixels outside of the image are black.
 
     Attributes:
-        matrices: float32 [B, 2, 3]; whole numbers are the middles of pixels.
-        bilinear: between four pixels, or else the nearest one.
+        matrices: affine maps, float32 [B, 2, 3]; integer coordinates are the centers of pixels.
+        bilinear: interpolate between the four nearest pixels; otherwise take the nearest one.
     """
 
     mask: Mask
@@ -68,20 +69,20 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """`own * x + grey * g(x) + mean * m`, where g(x) is a pixel's grey value and m the mean of all; float32 [B].
+    """`pixel * x + grey * g(x) + mean * m`, with g(x) the grey value of pixel x and m the mean grey value of the image.
 
-    Brightness, contrast, saturation and grey pictures are of this form.
+    The weights are float32 [B]. Brightness, contrast, saturation and greyscale have this form.
     """
 
     mask: Mask
-    own: Floats
+    pixel: Floats
     grey: Floats
     mean: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """Turn hues by a share of the whole circle, float32 [B], in the HSV model; grey images stay."""
+    """Rotate hues in the HSV model by a fraction of the full circle, float32 [B]. Grey images stay as they are."""
 
     mask: Mask
     shifts: Floats
@@ -89,7 +90,7 @@ class Hue:
 
 @dataclass(frozen=True, slots=True)
 class Posterize:
-    """Keep the bits of each value that are set in uint8 [B]."""
+    """Keep those bits of each value that are set in `bits`, uint8 [B]."""
 
     mask: Mask
     bits: NDArray[np.uint8]
@@ -97,7 +98,7 @@ class Posterize:
 
 @dataclass(frozen=True, slots=True)
 class Solarize:
-    """Invert the values that are at least float32 [B]."""
+    """Invert the values that are at or above the threshold, float32 [B]."""
 
     mask: Mask
     thresholds: Floats
@@ -105,23 +106,24 @@ class Solarize:
 
 @dataclass(frozen=True, slots=True)
 class AutoContrast:
-    """Stretch each channel to 0..255; a channel of one value stays."""
+    """Stretch each channel to 0..255. A channel of a single value stays as it is."""
 
     mask: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Equalize:
-    """Make each channel's histogram even, as OpenCV's equalizeHist does."""
+    """Equalize each channel's histogram, as OpenCV's equalizeHist does."""
 
     mask: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Sharpen:
-    """`factor * x + (1 - factor) * smooth(x)`, float32 [B]: 0 is smooth, 1 the image, above 1 sharper.
+    """`factor * x + (1 - factor) * smooth(x)`, with factors float32 [B]: 0 is smooth, 1 the image, above 1 sharper.
 
-    Smooth is the mean of 3 x 3 pixels in which the middle one counts five times. Borders are mirrored.
+    `smooth` is the weighted mean of 3 x 3 pixels in which the center counts five times. Borders are mirrored without
+    repeating the last pixel.
     """
 
     mask: Mask
@@ -130,7 +132,7 @@ class Sharpen:
 
 @dataclass(frozen=True, slots=True)
 class Blur:
-    """A Gaussian filter of `kernel` (height, width) pixels and standard deviations float32 [B] in pixels.
+    """Apply a Gaussian filter of `kernel` (height, width) pixels with standard deviations float32 [B] in pixels.
 
     Borders are mirrored without repeating the last pixel.
     """
@@ -142,20 +144,22 @@ class Blur:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Set boxes int32 [B, 4] of top, left, height, width to `value`, one number per channel or one for all."""
+    """Set boxes of (top, left, height, width), int32 [B, 4], to `value`: one number per channel, or one for all."""
 
     mask: Mask
     boxes: NDArray[np.int32]
     value: tuple[float, ...]
 
 
-InPlace: TypeAlias = Flip | Warp | Blend | Hue | Posterize | Solarize | AutoContrast | Equalize | Sharpen | Blur | Erase
-"""A step that keeps an image's size."""
-Step: TypeAlias = Crop | Scale | InPlace
+SizePreservingStep: TypeAlias = (
+    Flip | Warp | Blend | Hue | Posterize | Solarize | AutoContrast | Equalize | Sharpen | Blur | Erase
+)
+"""A step that preserves an image's height and width."""
+Step: TypeAlias = Crop | Scale | SizePreservingStep
 
-S = TypeVar("S", bound=InPlace)
+S = TypeVar("S", bound=SizePreservingStep)
 
 
-def only(step: S, mask: Mask) -> S:
-    """The step for the images where bool [B] is true; the others stay as they are."""
+def restrict(step: S, mask: Mask) -> S:
+    """Return the step with its mask narrowed to the images where `mask` is true too."""
     return replace(step, mask=step.mask & mask)

@@ -263,7 +263,7 @@ def test_a_sample_is_chosen_by_its_seed(tmp_path: Path, container: str) -> None:
 
 def test_no_sample_need_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """With sample=0 no image is opened; what the index knows is told."""
-    monkeypatch.setattr("shardio.engines.whole.decode", None)
+    monkeypatch.setattr("shardio.engines.image_decoding.decode", None)
     found = stats(shardio.from_samples([sample(number) for number in range(5)], FIELDS), sample=0)
     images = found.fields["image"].images
     assert images is not None

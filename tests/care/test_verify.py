@@ -17,7 +17,7 @@ from _builders import CMYK_JPEG, bmp, jpeg, png, spoiled, webp
 import shardio
 from shardio import native
 from shardio.care.verify import Verification, verify
-from shardio.engines import whole
+from shardio.engines import image_decoding
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format import checksums, images, manifest
 from shardio.format.fields import Field
@@ -420,9 +420,9 @@ LARGE = jpeg(200, 300, seed=3)
 )
 def test_a_whole_image_passes(image: bytes, size: tuple[int, int], channels: int) -> None:
     """Images of every format and colour, however small; another size does not."""
-    whole.check(image, channels, size)
+    image_decoding.check(image, channels, size)
     with pytest.raises(BadSample, match=rf"the image is {size[0]} x {size[1]} pixels, \d+ x \d+ were stored"):
-        whole.check(image, channels, (size[0], size[1] + 1))
+        image_decoding.check(image, channels, (size[0], size[1] + 1))
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_whole_image_passes(image: bytes, size: tuple[int, int], channels: int
 def test_a_damaged_image_does_not_pass(image: bytes, message: str) -> None:
     """Each message says what is wrong."""
     with pytest.raises(BadSample, match=message):
-        whole.check(image, 3, (200, 300))
+        image_decoding.check(image, 3, (200, 300))
 
 
 @pytest.mark.skipif(native.library() is None, reason="not compiled here: OpenCV tells nobody of libjpeg's warnings")
@@ -452,14 +452,14 @@ def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, cha
         cut = image[:at] + b"\xff\xd9"
         assert cv2.imdecode(np.frombuffer(cut, np.uint8), cv2.IMREAD_COLOR) is not None
         with pytest.raises(BadSample, match="the jpeg image is damaged: it decodes with a warning"):
-            whole.check(cut, channels, (200, 300))
+            image_decoding.check(cut, channels, (200, 300))
 
 
 @pytest.mark.parametrize("size", [(0, 0), (-1, 300), (2**31 - 1, 2**31 - 1), (70_000, 300)])
 def test_a_size_that_cannot_be_is_refused(size: tuple[int, int]) -> None:
     """Whatever numbers stand in a damaged column: no memory is taken for them."""
     with pytest.raises(BadSample, match="the image is 200 x 300 pixels"):
-        whole.check(LARGE, 3, size)
+        image_decoding.check(LARGE, 3, size)
 
 
 def test_a_probe_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def run(
     steps = recipe.steps(sizes, seed=1, epoch=epoch, indices=np.arange(len(data)))
     if recipe.size is None:
         return engine(data, sizes, steps, None) or []
-    out = np.full((len(data), *engine.numbers.shape(recipe.size)), 123, engine.numbers.dtype)
+    out = np.full((len(data), *engine.output_format.shape(recipe.size)), 123, engine.output_format.dtype)
     engine(data, sizes, steps, out)
     return list(out)
 

@@ -19,8 +19,8 @@ from PIL import Image
 
 import shardio
 from shardio import World, native
-from shardio.engines.choice import choose
-from shardio.engines.headers import plain
+from shardio.engines.factory import choose_engine
+from shardio.engines.jpeg_headers import are_plain_jpegs
 from shardio.errors import (
     BadSample,
     ConfigError,
@@ -176,7 +176,7 @@ ODD = {
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_odd_images_come_in_their_places(engine: str) -> None:
-    """What a decoder of whole batches would stumble over is made by the CPU engine, and the batch is whole."""
+    """The CPU engine makes the images that a whole-batch engine would reject, and the batch is complete."""
     images = [photo(number) for number in range(24)]
     for place, odd in zip(range(1, 24, 3), ODD.values(), strict=True):
         images[place] = odd
@@ -188,7 +188,7 @@ def test_odd_images_come_in_their_places(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
-    """Then the engine has nothing to do, and the batches behind it come as before."""
+    """The engine then has nothing to do, and later batches come as before."""
     data = dataset([*(png(30, 40, seed=number) for number in range(8)), *(photo(number) for number in range(8))])
     pairs = zip(load(data, "cpu", shuffle=None), load(data, engine, shuffle=None), strict=True)
     for ours, theirs in pairs:
@@ -196,7 +196,7 @@ def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
 
 
 def broken_png(number: int) -> bytes:
-    """A PNG whose pixels do not unpack: the CPU engine gets it, and refuses it."""
+    """A PNG whose pixels do not decompress: the CPU engine gets it and rejects it."""
     whole = bytearray(png(30, 40, seed=number))
     middle = whole.index(b"IDAT") + 8
     whole[middle : middle + 40] = bytes(40)
@@ -207,7 +207,7 @@ def broken_png(number: int) -> bytes:
 @pytest.mark.parametrize("action", ["raise", "replace", "mask"])
 @pytest.mark.parametrize("engine", WHOLE)
 def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Callable[[int], bytes]) -> None:
-    """They are raised with their place, replaced or masked as by the CPU engine, and what is behind them comes."""
+    """Bad images are raised with their place, replaced or masked as with the CPU engine, and later batches follow."""
     bad = [7, 22]
     data = dataset([broken(number) if number in bad else photo(number) for number in range(40)])
     loader = load(data, engine, on_bad_sample=action, max_bad=0.5)
@@ -230,7 +230,7 @@ def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Ca
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_too_many_bad_images_are_raised(engine: str) -> None:
-    """The budget counts what the engine refuses, too."""
+    """The budget also counts the images that the engine rejects."""
     data = dataset([spoiled(photo(number)) if number % 5 == 0 else photo(number) for number in range(40)])
     with pytest.raises(TooManyBad):
         list(load(data, engine, on_bad_sample="replace", max_bad=3))
@@ -296,11 +296,11 @@ def test_padded_tails_grey_fields_and_two_images(engine: str) -> None:
 
 
 def test_what_an_engine_cannot_do_is_said() -> None:
-    """Before anything is started, with the reason; auto takes the CPU engine then."""
+    """The loader says so with the reason before it starts anything; `auto` takes the CPU engine instead."""
     data = dataset([photo(number) for number in range(8)])
     for options, message in (
-        ({"map": dict}, "cannot serve map"),
-        ({"isolate": True}, "cannot serve isolate"),
+        ({"map": dict}, "does not support map"),
+        ({"isolate": True}, "does not support isolate"),
         ({"transforms": [shardio.Resize(64)]}, "images of different sizes"),
         ({"engine_options": {"hw_decoder_load": 2}}, r"hw_decoder_load must be in \[0, 1\], got 2"),
         ({"engine_options": {"threads": 2}}, "has the option hw_decoder_load, not 'threads'"),
@@ -314,19 +314,19 @@ def test_what_an_engine_cannot_do_is_said() -> None:
 
 
 def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a GPU DALI, then nvImageCodec; else, and for what they cannot do, the CPU engine."""
+    """`auto` takes DALI for a GPU, else nvImageCodec; otherwise, and for what these do not support, the CPU engine."""
     recipe = Recipe.of(CROP, channels=3, size=None)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     there = {"nvidia.dali", "nvidia.nvimgcodec"}
-    monkeypatch.setattr("shardio.engines.choice.find_spec", lambda name: name if name in there else None)
-    assert choose("auto", gpu, [recipe], why_not=None) == "dali"
-    assert choose("auto", gpu, [recipe], why_not="map") == "cpu"
-    assert choose("auto", gpu, [], why_not=None) == "cpu"
-    assert choose("auto", cpu, [recipe], why_not=None) == "cpu"
+    monkeypatch.setattr("shardio.engines.factory.find_spec", lambda name: name if name in there else None)
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "dali"
+    assert choose_engine("auto", gpu, [recipe], why_not="map") == "cpu"
+    assert choose_engine("auto", gpu, [], why_not=None) == "cpu"
+    assert choose_engine("auto", cpu, [recipe], why_not=None) == "cpu"
     there.remove("nvidia.dali")
-    assert choose("auto", gpu, [recipe], why_not=None) == "nvimgcodec"
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "nvimgcodec"
     there.clear()
-    assert choose("auto", gpu, [recipe], why_not=None) == "cpu"
+    assert choose_engine("auto", gpu, [recipe], why_not=None) == "cpu"
 
 
 def test_dali_is_imported_only_where_it_is_used() -> None:
@@ -375,9 +375,9 @@ def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPa
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
     sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (2, 3) for d, ok in PLAIN]
-    found = plain([data for data, _ in PLAIN], np.array(sizes, np.int32))
+    found = are_plain_jpegs([data for data, _ in PLAIN], np.array(sizes, np.int32))
     assert found.tolist() == [ok for _, ok in PLAIN]
-    assert not plain([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
+    assert not are_plain_jpegs([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
 
 
 @pytest.mark.skipif(native.library() is None, reason="only the compiled part tells it")
@@ -391,8 +391,8 @@ def test_rgb_and_odd_precision_are_not_plain() -> None:
     twelve = bytearray(whole)
     twelve[frame + 4] = 12
     adobe = whole[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + b"\x00" + whole[2:]
-    assert plain([whole], size).tolist() == [True]
-    assert plain([bytes(named), bytes(twelve), adobe], np.repeat(size, 3, axis=0)).tolist() == [False] * 3
+    assert are_plain_jpegs([whole], size).tolist() == [True]
+    assert are_plain_jpegs([bytes(named), bytes(twelve), adobe], np.repeat(size, 3, axis=0)).tolist() == [False] * 3
 
 
 def test_headers_of_anything_are_read_within_bounds() -> None:
@@ -406,7 +406,7 @@ def test_headers_of_anything_are_read_within_bounds() -> None:
         changed = bytearray(whole[: random.integers(0, 700)])
         for place in random.integers(0, max(1, len(changed)), 5).tolist() if changed else ():
             changed[place] = random.integers(0, 256)
-        plain([bytes(changed)], size)
+        are_plain_jpegs([bytes(changed)], size)
 
 
 LEFT = """
@@ -476,7 +476,7 @@ else:
 @pytest.mark.parametrize("where", ["module", "function"])
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
-    """The process ends without a word of it, also where its own error keeps the iterator."""
+    """The process ends without any output of the engine, even if its own error keeps the iterator alive."""
     done = subprocess.run(
         [sys.executable, "-c", HELD, engine, where],
         capture_output=True,
@@ -490,7 +490,7 @@ def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
 
 
 class Refusing:
-    """An engine that makes nothing."""
+    """An engine that rejects every image."""
 
     ahead = 1
     reason = "DALI: out of\n  memory"
@@ -499,19 +499,17 @@ class Refusing:
         self.begun: list[int] = []
 
     def begin(self, encoded: Sequence[bytes], sizes: Any, steps: Any) -> None:
-        """Nothing."""
         self.begun.append(len(encoded))
 
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
-        """All are refused."""
         return torch.empty(0), range(self.begun.pop(0))
 
     def close(self) -> None:
-        """Nothing."""
+        pass
 
 
 def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no image is to blame the batches come all the same, and a warning gives the engine's reason."""
+    """If no image is to blame, the batches come all the same, and a warning gives the engine's reason."""
     monkeypatch.setattr("shardio.engines.dali.DaliEngine", Refusing)
     data = dataset([photo(number) for number in range(16)])
     with pytest.warns(EngineWarning, match="field 'image': 8 images were refused, none is bad.*DALI: out of memory"):
@@ -522,7 +520,7 @@ def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_layout_survives_another_process() -> None:
-    """Floats by pixel come from producers as they come from threads, in half precision too."""
+    """Worker processes deliver channels-last floats as threads do, in half precision too."""
     data = dataset([photo(number) for number in range(8)])
     transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype="bfloat16")]
     options = {"transforms": transforms, "channels_last": True}
@@ -558,7 +556,7 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
-    """It is told that it is over, and the newer one delivers all of its epoch."""
+    """The older loop gets an error, and the newer one delivers all of its epoch."""
     loader = load(dataset([photo(number) for number in range(32)]), engine, 4)
     older = iter(loader)
     next(older)
@@ -572,7 +570,7 @@ def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_odd_images_leave_the_layout(engine: str) -> None:
-    """Batches of plain images, of odd ones, and of both stand in memory alike."""
+    """Batches of plain images, of odd ones and of both have the same layout in memory."""
     images = [png(30, 40) if number in (3, *range(8, 12)) else photo(number) for number in range(16)]
     transforms = [*CROP, shardio.ToFloat()]
     for batch in load(dataset(images), engine, 4, transforms=transforms, shuffle=None, channels_last=True):
@@ -589,6 +587,6 @@ def test_filters_wider_than_the_image(engine: str) -> None:
 
 
 def test_options_of_an_engine_that_has_none() -> None:
-    """They would do nothing."""
+    """The CPU engine has no options, so passing one is an error."""
     with pytest.raises(ConfigError, match="the engine 'cpu' has no engine_options"):
         load(dataset([photo(1)] * 8), "cpu", engine_options={"hw_decoder_load": 0.5})

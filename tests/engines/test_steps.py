@@ -12,22 +12,22 @@ from _builders import pixels
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.engines import opencv, tensors
+from shardio.engines import opencv_steps, torch_steps
 from shardio.engines.dali import DaliEngine
 from shardio.transforms import (
     ColorJitter,
-    Draws,
     GaussianBlur,
     RandomApply,
     RandomChoice,
     RandomErasing,
+    RandomGenerator,
     RandomGrayscale,
     RandomHorizontalFlip,
     RandomRotation,
     TrivialAugmentWide,
 )
-from shardio.transforms.choice import OPERATIONS
-from shardio.transforms.colour import blend
+from shardio.transforms.auto_augment import OPERATIONS
+from shardio.transforms.color import blend
 from shardio.transforms.geometry import rotation
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import (
@@ -36,12 +36,12 @@ from shardio.transforms.steps import (
     Blur,
     Equalize,
     Hue,
-    InPlace,
     Posterize,
     Sharpen,
+    SizePreservingStep,
     Solarize,
     Step,
-    only,
+    restrict,
 )
 
 Carry = Callable[[NDArray[np.uint8], tuple[Step, ...]], NDArray[np.uint8]]
@@ -63,17 +63,17 @@ def by_opencv(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.
     """One by one, as the CPU engine does."""
     made = []
     for row, image in enumerate(images):
-        for action in opencv.actions(steps):
-            image = action(image, row)
+        for prepared in opencv_steps.prepare(steps):
+            image = prepared(image, row)
         made.append(image)
     return np.stack(made)
 
 
-def by_torch(images: NDArray[np.uint8], steps: tuple[InPlace, ...]) -> NDArray[np.uint8]:
+def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -> NDArray[np.uint8]:
     """All at once, as the nvImageCodec engine does."""
     tensor = torch.from_numpy(images)
     for step in steps:
-        tensor = tensors.change(tensor, step)
+        tensor = torch_steps.apply_step(tensor, step)
     return tensor.numpy()
 
 
@@ -201,10 +201,10 @@ def test_only_some_images_change(carry: Carry) -> None:
     """A step that is for some images leaves the others as they are, and a step for none all of them."""
     images = photos()
     mask = np.arange(COUNT) % 3 == 0
-    step = only(blend("brightness", np.full(COUNT, 0.5)), mask)
+    step = restrict(blend("brightness", np.full(COUNT, 0.5)), mask)
     made = carry(images, (step,))
     assert ((made != images).any(axis=(1, 2, 3)) == mask).all()
-    assert (carry(images, (only(step, ~mask),)) == images).all()
+    assert (carry(images, (restrict(step, ~mask),)) == images).all()
 
 
 def _values(step: Any) -> list[list[Any]]:
@@ -214,11 +214,11 @@ def _values(step: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_choices_belong_to_the_sample(name: str) -> None:
     """In whatever company a sample comes, it gets the same; another epoch gives another."""
-    many = TRANSFORMS[name].steps(np.array([SIZE] * 40, np.int32), Draws(3, 1, 2, np.arange(40)))
+    many = TRANSFORMS[name].steps(np.array([SIZE] * 40, np.int32), RandomGenerator(3, 1, 2, np.arange(40)))
     for row in (0, 7, 39):
-        one = TRANSFORMS[name].steps(np.array([SIZE], np.int32), Draws(3, 1, 2, np.array([row])))
+        one = TRANSFORMS[name].steps(np.array([SIZE], np.int32), RandomGenerator(3, 1, 2, np.array([row])))
         for together, alone in zip(many, one, strict=True):
             assert type(together) is type(alone)
             assert [column[row] for column in _values(together)] == [column[0] for column in _values(alone)]
-    other = TRANSFORMS[name].steps(np.array([SIZE] * 40, np.int32), Draws(3, 2, 2, np.arange(40)))
+    other = TRANSFORMS[name].steps(np.array([SIZE] * 40, np.int32), RandomGenerator(3, 2, 2, np.arange(40)))
     assert [_values(step) for step in many] != [_values(step) for step in other]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio import CutMix, MixUp, World
 from shardio.errors import BadSample, ConfigError
-from shardio.transforms import Draws
+from shardio.transforms import RandomGenerator
 from shardio.transforms.mixing import mixed_labels
 
 FLOATS = [shardio.RandomResizedCrop(16), shardio.ToFloat()]
@@ -106,7 +106,7 @@ def test_what_does_not_count_is_left_alone() -> None:
 @given(alpha=st.sampled_from([0.1, 0.2, 0.5, 1.0, 2.0, 8.0]), seed=st.integers(0, 9))
 def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
     """Mean 1/2 and variance 1 / (4 (2 alpha + 1)), in [0, 1]."""
-    found = Draws(seed, 0, 0, np.arange(20_000)).beta(alpha)
+    found = RandomGenerator(seed, 0, 0, np.arange(20_000)).beta(alpha)
     assert found.min() >= 0
     assert found.max() <= 1
     assert found.mean() == pytest.approx(0.5, abs=0.015)
@@ -116,7 +116,7 @@ def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 999))
 def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
     """For images of any size, and the share is that of what is left."""
-    mix = CutMix(5).draw((height, width), np.ones(4, np.bool_), Draws(seed, 0, 0, np.arange(1)))
+    mix = CutMix(5).draw((height, width), np.ones(4, np.bool_), RandomGenerator(seed, 0, 0, np.arange(1)))
     assert mix.box is not None
     top, left, tall, wide = mix.box
     assert 0 <= top <= top + tall <= height
@@ -160,7 +160,7 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 
 def test_a_label_that_is_no_class() -> None:
     """It is raised with its value, by the loader too."""
-    mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), Draws(0, 0, 0, np.arange(1)))
+    mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), RandomGenerator(0, 0, 0, np.arange(1)))
     with pytest.raises(BadSample, match="labels from 0 to 2, one is 7"):
         mixed_labels(np.array([1, 7]), mix, 3)
     with pytest.raises(ConfigError, match="labels from 0 to 2, it is 3: give a larger num_classes"):

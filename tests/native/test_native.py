@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shardio import native
-from shardio.engines.turbo import Turbo
+from shardio.engines.libjpeg_turbo import JpegDecoder
 from shardio.native import rows
-from shardio.transforms.fuse import Fused
+from shardio.transforms.fuse import FusedSteps
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
 GUARD = 32
@@ -33,28 +33,28 @@ def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
     return cv2.imencode(".jpg", pixels, options)[1].tobytes()
 
 
-def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> Fused:
+def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> FusedSteps:
     """One image's row of each column."""
     rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
-    return Fused(*rows, np.array([flip]))
+    return FusedSteps(*rows, np.array([flip]))
 
 
 def make(
-    turbo: Turbo, data: bytes, how: Fused, size: tuple[int, int], channels: int, floats: bool
+    decoder: JpegDecoder, data: bytes, how: FusedSteps, size: tuple[int, int], channels: int, floats: bool
 ) -> NDArray[np.generic]:
     """What comes out, in the midst of memory that must stay as it is."""
     shape = (1, channels, *size) if floats else (1, *size, channels)
     count = int(np.prod(shape))
     memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
     out = memory[GUARD:-GUARD].reshape(shape)
-    left = turbo([data], how, out)
+    left = decoder([data], how, out)
     assert (memory[:GUARD] == 77).all()
     assert (memory[-GUARD:] == 77).all()
     return out[:0] if left else out
 
 
 @st.composite
-def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
+def views(draw: st.DrawFn) -> tuple[tuple[int, int], FusedSteps, tuple[int, int]]:
     """An image's size, a view of it, and the view's size."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
@@ -68,7 +68,7 @@ def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
 @settings(max_examples=150, deadline=None)
 @given(views(), st.sampled_from([1, 3]), st.booleans())
 def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
-    view: tuple[tuple[int, int], Fused, tuple[int, int]], channels: int, floats: bool
+    view: tuple[tuple[int, int], FusedSteps, tuple[int, int]], channels: int, floats: bool
 ) -> None:
     """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
     image, how, size = view
@@ -76,12 +76,12 @@ def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
     affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.0]][:channels], np.float32)
     flags = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
     whole = cv2.imdecode(np.frombuffer(data, np.uint8), flags).reshape(*image, channels)
-    top, left, rows, columns = how.boxes[0]
-    (height, width), (y, x) = how.scaled[0], how.windows[0]
+    top, left, rows, columns = how.regions[0]
+    (height, width), (y, x) = how.resized[0], how.windows[0]
     wanted = cv2.resize(whole[top : top + rows, left : left + columns], (int(width), int(height)))
     wanted = wanted.reshape(height, width, channels)[y : y + size[0], x : x + size[1]]
     wanted = wanted[:, ::-1].astype(int) if how.flips[0] else wanted.astype(int)
-    found = make(Turbo(channels, affine if floats else None), data, how, size, channels, floats)[0]
+    found = make(JpegDecoder(channels, affine if floats else None), data, how, size, channels, floats)[0]
     if floats:
         offsets = affine[:, 1].reshape(-1, 1, 1)
         assert np.abs((found - offsets) / affine[:, 0].reshape(-1, 1, 1) - wanted.transpose(2, 0, 1)).max() <= 1.001
@@ -104,7 +104,7 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
         made += [
             [
                 make(
-                    Turbo(3, affine if floats else None),
+                    JpegDecoder(3, affine if floats else None),
                     data,
                     fused((120, 90), box, size, [0, 0], flip),
                     tuple(size),
@@ -134,9 +134,9 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
         fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
     ],
 )
-def test_what_does_not_fit_is_left_to_the_caller(how: Fused) -> None:
+def test_what_does_not_fit_is_left_to_the_caller(how: FusedSteps) -> None:
     """A view that is not within the image is refused, not read from beyond it."""
-    assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
+    assert not len(make(JpegDecoder(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
 
 
 def test_other_color_spaces_are_left_to_the_caller() -> None:
@@ -144,7 +144,7 @@ def test_other_color_spaces_are_left_to_the_caller() -> None:
     how = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
     cmyk = encode(picture(60, 80, seed=3)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x14\x08")
     for data in (cmyk, b"", b"\xff\xd8\xff", cv2.imencode(".png", picture(60, 80, seed=3))[1].tobytes()):
-        assert not len(make(Turbo(3, None), data, how, (8, 8), 3, False))
+        assert not len(make(JpegDecoder(3, None), data, how, (8, 8), 3, False))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -152,7 +152,7 @@ def test_broken_files_do_no_harm(seed: int) -> None:
     """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing is written beside."""
     rng = np.random.default_rng(seed)
     whole = [encode(picture(70, 90, seed), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
-    turbo = Turbo(3, None)
+    decoder = JpegDecoder(3, None)
     refused = 0
     for attempt in range(150):
         data = bytearray(whole[attempt % 2])
@@ -161,7 +161,7 @@ def test_broken_files_do_no_harm(seed: int) -> None:
         if attempt % 5 == 0:
             del data[rng.integers(len(data)) :]
         how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
-        refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
+        refused += not len(make(decoder, bytes(data), how, (32, 32), 3, False))
     assert 0 < refused < 150
 
 
@@ -170,8 +170,8 @@ def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int)
     """A file without its tables is to a decoder that has seen others what it is to a new one."""
     how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     whole = encode(picture(60, 80, 4), cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-    files, turbo = (without(whole, marker), whole) * 2, Turbo(3, None)
-    alone, first, after, again = (make(turbo, data, how, (60, 80), 3, False) for data in files)
+    files, decoder = (without(whole, marker), whole) * 2, JpegDecoder(3, None)
+    alone, first, after, again = (make(decoder, data, how, (60, 80), 3, False) for data in files)
     # Without Huffman tables it has the usual ones, and shows noise if these happen to fit.
     assert len(alone) == 0 or (marker == DHT and not progressive)
     assert after.tobytes() == alone.tobytes() != first.tobytes() == again.tobytes() != b""
@@ -181,8 +181,8 @@ def test_frames_of_films_have_the_usual_tables() -> None:
     """Motion JPEG leaves out the Huffman tables that the standard shows: libjpeg knows them, and so does OpenCV."""
     how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     usual, others = encode(picture(60, 80, 4)), encode(picture(60, 80, 5), cv2.IMWRITE_JPEG_OPTIMIZE, 1)
-    turbo = Turbo(3, None)
-    wanted, before, made = (make(turbo, d, how, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
+    decoder = JpegDecoder(3, None)
+    wanted, before, made = (make(decoder, d, how, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
     assert (len(before), made.tobytes()) == (1, wanted.tobytes())
     frame, whole = (cv2.imdecode(np.frombuffer(data, np.uint8), 1) for data in (without(usual, DHT), usual))
     assert np.array_equal(frame, whole)

@@ -11,7 +11,6 @@ from shardio.errors import ConfigError
 from shardio.transforms import (
     CenterCrop,
     ColorJitter,
-    Draws,
     GaussianBlur,
     MixUp,
     Normalize,
@@ -19,6 +18,7 @@ from shardio.transforms import (
     RandomChoice,
     RandomCrop,
     RandomErasing,
+    RandomGenerator,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomRotation,
@@ -32,9 +32,9 @@ from shardio.transforms.steps import Crop, Flip, Scale
 TRAIN = (RandomResizedCrop(224), RandomHorizontalFlip())
 
 
-def draws(count: int, **overrides: int) -> Draws:
+def draws(count: int, **overrides: int) -> RandomGenerator:
     """The draws of samples 0..count-1 of seed 0, epoch 0, first transform."""
-    return Draws(**{"seed": 0, "epoch": 0, "place": 0, "indices": np.arange(count)} | overrides)  # type: ignore[arg-type]
+    return RandomGenerator(**{"seed": 0, "epoch": 0, "stream": 0, "indices": np.arange(count)} | overrides)  # type: ignore[arg-type]
 
 
 def sizes(height: int, width: int, count: int) -> np.ndarray:
@@ -56,8 +56,8 @@ def test_choices_belong_to_the_sample() -> None:
                 assert many.mask[row] == one.mask[0]
 
 
-@pytest.mark.parametrize("changed", [{"seed": 1}, {"epoch": 1}, {"place": 1}])
-def test_choices_change_with_seed_epoch_and_place(changed: dict[str, int]) -> None:
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"epoch": 1}, {"stream": 1}])
+def test_choices_change_with_seed_epoch_and_transform(changed: dict[str, int]) -> None:
     """Nothing else moves them, and each of these does."""
     assert not np.array_equal(draws(8).uniform(4), draws(8, **changed).uniform(4))
 
@@ -207,7 +207,7 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: RandomRotation((30, 10)), "degrees must be"),
         (lambda: RandomCrop(8, padding=-1), "padding must be"),
         (lambda: ToFloat("float64"), "dtype must be one of float32, float16, bfloat16"),  # type: ignore[arg-type]
-        (lambda: Recipe.of([print], channels=3, size=None), "transform 0 must be one of shardio's"),  # type: ignore[list-item]
+        (lambda: Recipe.of([print], channels=3, size=None), "transform 0 must be a shardio image transform, got"),  # type: ignore[list-item]
     ],
 )
 def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:

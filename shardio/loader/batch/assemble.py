@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...engines.tensors import delivered
-from ...engines.volumes import move_tensors
+from ...engines.array_moves import apply_moves_to_tensor
+from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
 from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
 from .map_function import MapFunction, collate
@@ -63,7 +63,7 @@ def _field(filled: FilledRows, name: str) -> Any:
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, filled.keys)
-        finish = partial(move_tensors, moves=moves, out_shape=array.recipe.out_shape)
+        finish = partial(apply_moves_to_tensor, moves=moves, out_shape=array.recipe.out_shape)
     if name in spec.gpu_direct_fields:
         return _field_in_files(filled, name, finish)
     if name not in filled.arrays:
@@ -71,7 +71,7 @@ def _field(filled: FilledRows, name: str) -> Any:
     tensor = spec.tensor(name, filled.arrays[name])
     if image is not None and image.finished_on_device:
         boxes = erased_boxes(image.recipe, filled.keys)
-        finish = partial(delivered, recipe=image.recipe, last=boxes, channels_last=spec.channels_last)
+        finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
     return tensor if finish is None else _deferred(tensor, finish, filled.masked)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...engines.base import Pixels
+from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
 from .bad_samples import BadSampleRecord
 from .rows import FilledRows
@@ -52,7 +52,7 @@ class EncodedImages:
         steps: the transforms, with parameters for each row.
     """
 
-    rows: Sequence[Pixels]
+    rows: Sequence[Buffer | torch.Tensor]
     sizes: Sizes
     steps: tuple[Step, ...]
 

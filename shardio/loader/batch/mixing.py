@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...engines.tensors import blend
+from ...engines.torch_steps import mix_images
 from ...errors import ConfigError
 from ...format.fields import Field, listed
 from ...transforms import MixUp
-from ...transforms.mixing import Mixer, MixParams, mixed_labels, mixers_of, no_class
+from ...transforms.mixing import Mixer, MixParams, as_mixers, first_invalid_label, mixed_labels
 from ...transforms.recipe import Recipe
 from .types import Batch, BatchFunction
 
@@ -42,7 +42,7 @@ class MixingSpec:
 
     def first_wrong_label(self, labels: NDArray[np.integer]) -> int | None:
         """The first row whose label is not in [0, num_classes); None if there is none."""
-        return no_class(labels, self.num_classes)
+        return first_invalid_label(labels, self.num_classes)
 
     def class_shares(self, labels: torch.Tensor, params: MixParams) -> torch.Tensor:
         """Labels, int [B], as shares of classes, float32 [B, num_classes]."""
@@ -64,7 +64,7 @@ def mixing_spec(
 
     Raises ConfigError where the fields or their transforms do not fit.
     """
-    mixers = mixers_of(mixing)
+    mixers = as_mixers(mixing)
     if not mixers:
         return None
     label = fields.get(LABEL)
@@ -81,4 +81,4 @@ def mixing_spec(
 
 
 def _mix_images(batch: Batch, field: str, params: MixParams) -> Batch:
-    return batch | {field: blend(batch[field], params)}
+    return batch | {field: mix_images(batch[field], params)}

@@ -11,11 +11,11 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...transforms import ArrayRecipe, Draws
+from ...transforms import ArrayRecipe, RandomGenerator
+from ...transforms.arrays import Move
 from ...transforms.mixing import Mixer, MixParams
 from ...transforms.recipe import Recipe
 from ...transforms.steps import Erase, Sizes, Step
-from ...transforms.volumes import Move
 
 _MIXING = 1 << 20  # beyond the places of all transforms in their list
 
@@ -46,7 +46,7 @@ def image_steps(recipe: Recipe, sizes: Sizes, keys: RandomKeys) -> tuple[Step, .
 
 def erased_boxes(recipe: Recipe, keys: RandomKeys) -> tuple[Erase, ...]:
     """Draw the boxes that RandomErasing blanks, for images whose last transforms run on the device."""
-    return recipe.erased(seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
+    return recipe.erase_steps(seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
 
 
 def array_moves(recipe: ArrayRecipe, keys: RandomKeys) -> Sequence[Move]:
@@ -58,6 +58,6 @@ def mix_params(
     mixers: Sequence[Mixer], image_size: tuple[int, int], keys: RandomKeys, valid: NDArray[np.bool_]
 ) -> MixParams:
     """Choose one of `mixers` for a batch and draw its partners and shares; rows that are not valid stay as they are."""
-    generator = Draws(keys.seed, keys.epoch, _MIXING, keys.samples[:1])
+    generator = RandomGenerator(keys.seed, keys.epoch, _MIXING, keys.samples[:1])
     mixer = mixers[int(generator.uniform(1)[0, 0] * len(mixers))]
     return mixer.draw(image_size, valid, generator)

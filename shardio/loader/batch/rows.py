@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
 from ...dataset.readable import SelectedSamples
+from ...engines.array_moves import apply_moves
 from ...engines.cpu import BadImage
-from ...engines.headers import plain
-from ...engines.volumes import move
+from ...engines.jpeg_headers import are_plain_jpegs
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
 from ...order.interleave import AnyPlan
@@ -257,7 +257,7 @@ class BatchRows:
     def _transform_arrays(self, name: str, part: slice, values: NDArray[Any]) -> None:
         array = self.spec.arrays[name]
         if not array.on_device:
-            move(values, array_moves(array.recipe, self._keys(part)), self._arrays[name][part])
+            apply_moves(values, array_moves(array.recipe, self._keys(part)), self._arrays[name][part])
 
     def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
         """Raise BadSample for a label below 0, ConfigError for one beyond the classes."""
@@ -280,7 +280,7 @@ class BatchRows:
         if image.batch_engine:
             self._image_sizes[name][part] = sizes
             self._lists[name][part] = list(encoded)
-            chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~plain(encoded, sizes))
+            chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~are_plain_jpegs(encoded, sizes))
             if not len(chosen):
                 return
             rows, sizes, encoded = rows[chosen], sizes[chosen], [encoded[number] for number in chosen.tolist()]
@@ -291,7 +291,7 @@ class BatchRows:
             where = self.spec.dataset.where(int(self._indices[rows[error.place]]))
             raise BadSample(f"{self.spec.dataset.path / where}, field {name!r}: {error}") from error
         for row, pixels in zip(rows.tolist(), images, strict=True) if images is not None else ():
-            self._lists[name][row] = image.cpu_engine.numbers.tensor(pixels)
+            self._lists[name][row] = image.cpu_engine.output_format.tensor(pixels)
 
     def _make_or_replace(self, row: int) -> None:
         """Make one row, of its own sample or, if that is bad, of another one or as a blank."""
@@ -336,7 +336,7 @@ class BatchRows:
 def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
     """The value of a masked sample in a list."""
     if image is not None:
-        numbers = image.cpu_engine.numbers
+        numbers = image.cpu_engine.output_format
         return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
     if kind.kind == "array":
         return torch.from_numpy(np.zeros((0,), kind.row_dtype))

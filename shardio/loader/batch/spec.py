@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...dataset.readable import ReadableDataset
-from ...engines.choice import Engine, choose
 from ...engines.cpu import CpuEngine
+from ...engines.factory import EngineName, choose_engine
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...transforms import ArrayRecipe, Mixer, Transform
@@ -51,7 +51,7 @@ class DeviceOptions:
     """Where batches go and who makes their images; see `shardio.Loader` for the meaning of each."""
 
     device: torch.device = HOST
-    engine: Engine = "cpu"
+    engine: EngineName = "cpu"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
     gpu_direct: bool = False
@@ -130,7 +130,7 @@ class BatchSpec:
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Rows of a field as the tensor that is delivered."""
         image = self.images.get(name)
-        return torch.from_numpy(values) if image is None else image.cpu_engine.numbers.tensor(values)
+        return torch.from_numpy(values) if image is None else image.cpu_engine.output_format.tensor(values)
 
     def array_layout(self, rows: int) -> ArrayLayout:
         """The shape and dtype of the array of each field that workers make as one array of so many rows."""
@@ -139,7 +139,7 @@ class BatchSpec:
             image, array = self.images.get(name), self.arrays.get(name)
             if image is not None:
                 if image.recipe.size is not None and image.batch_engine is None:
-                    numbers = image.cpu_engine.numbers
+                    numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
             elif kind.fixed and name not in self.gpu_direct_fields:
                 transformed = array is not None and not array.on_device
@@ -206,14 +206,14 @@ def _image_specs(
         for name, kind in fields.items()
         if kind.kind == "image"
     }
-    engine = choose(target.engine, target.device, list(recipes.values()), why_not=needs_host)
+    engine = choose_engine(target.engine, target.device, list(recipes.values()), why_not=needs_host)
     # Bytes are a quarter or half of what floats take to copy, and the GPU converts them faster.
     copy_bytes = engine == "cpu" and target.device.type != "cpu" and needs_host is None
     specs = {}
     for name, recipe in recipes.items():
         finished_on_device = copy_bytes and recipe.size is not None and recipe.affine is not None
         cpu_engine = CpuEngine(
-            recipe.bytes() if finished_on_device else recipe,
+            recipe.uint8_part() if finished_on_device else recipe,
             channels=fields[name].channels or 3,
             channels_last=target.channels_last,
         )

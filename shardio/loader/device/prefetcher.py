@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...engines.base import BatchEngine, rows_of
-from ...engines.choice import make as make_engine
+from ...engines.factory import make_engine
 from ...errors import EngineWarning
 from ..batch.host_batch import (
     BatchResult,
@@ -308,7 +308,7 @@ def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> D
         name: make_engine(
             image.batch_engine,
             image.recipe,
-            channels=image.cpu_engine.numbers.channels,
+            channels=image.cpu_engine.output_format.channels,
             batch_size=spec.batch_size,
             device=target.device,
             threads=threads,

@@ -1,4 +1,4 @@
-"""JPEG files straight into a batch's slots: libjpeg-turbo, many images per call of shardio's own C, without the GIL."""
+"""Decoding of JPEG files straight into a batch: libjpeg-turbo behind `native/jpeg.c`, many images per call, no GIL."""
 
 import ctypes
 import os
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..system.types import Buffer
-from ..transforms.fuse import Fused
-from .addresses import addresses_of
+from ..transforms.fuse import FusedSteps
+from .buffer_addresses import buffer_addresses
 
 
 class _Work(ctypes.Structure):
-    """`Work` of `native/jpeg.c`."""
+    """The struct `Work` of `native/jpeg.c`."""
 
     _fields_ = [
         ("count", ctypes.c_int64),
@@ -39,12 +39,13 @@ class _Work(ctypes.Structure):
 
 
 @final
-class Turbo:
-    """Decodes, crops, resizes and mirrors JPEG files. Threads may share it: each call has a decoder to itself.
+class JpegDecoder:
+    """Decodes, crops, resizes and flips JPEG files. Threads may share it: each call has a C decoder to itself.
 
     Args:
         channels: 3 for RGB, 1 for grey.
-        affine: None for uint8 HWC; else float32 [channels, 2]: factor and offset of the float32 CHW result.
+        affine: None for uint8 HWC; otherwise factor and offset per channel of the float32 CHW result, float32
+            [channels, 2].
     """
 
     def __init__(self, channels: int, affine: NDArray[np.float32] | None) -> None:
@@ -56,23 +57,24 @@ class Turbo:
         self._library.shardio_decode.restype = ctypes.c_int64
         self._channels = channels
         self._affine = None if affine is None else np.ascontiguousarray(affine, np.float32)
-        self._free: deque[_Owner] = deque()
+        self._idle: deque[_NativeDecoder] = deque()
 
-    def __call__(self, encoded: Sequence[Buffer], fused: Fused, out: NDArray[Any]) -> list[int]:
-        """Fills `out` [n, height, width, channels], or [n, channels, height, width] with `affine`.
+    def __call__(self, encoded: Sequence[Buffer], fused: FusedSteps, out: NDArray[Any]) -> list[int]:
+        """Decode files into `out`, [n, height, width, channels], or with `affine` [n, channels, height, width].
 
-        Returns the places of the images that have to be made in another way: what they are, or what is wrong with them,
-        is not for this decoder to say.
+        Returns the rows that it leaves to another decoder: it does not tell files of other kinds from damaged ones.
         """
         count = len(encoded)
         height, width = out.shape[1:3] if self._affine is None else out.shape[2:4]
-        addresses, sizes, owner = addresses_of(encoded)
-        columns = [np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.boxes, fused.scaled, fused.windows)]
+        addresses, lengths, owner = buffer_addresses(encoded)
+        columns = [
+            np.ascontiguousarray(c, np.int32) for c in (fused.images, fused.regions, fused.resized, fused.windows)
+        ]
         flips, failed = np.ascontiguousarray(fused.flips), np.empty(count, np.bool_)
         work = _Work(
             count,
             addresses,
-            sizes.ctypes.data,
+            lengths.ctypes.data,
             *(column.ctypes.data for column in columns),
             flips.ctypes.data,
             None if self._affine is None else self._affine.ctypes.data,
@@ -83,32 +85,32 @@ class Turbo:
             self._channels,
             failed.ctypes.data,
         )
-        lent = self._lend()
-        bad = self._library.shardio_decode(lent.decoder, ctypes.byref(work))
-        self._free.append(lent)
+        decoder = self._acquire()
+        failures = self._library.shardio_decode(decoder.pointer, ctypes.byref(work))
+        self._idle.append(decoder)
         del owner
-        return np.flatnonzero(failed).tolist() if bad else []
+        return np.flatnonzero(failed).tolist() if failures else []
 
-    def _lend(self) -> "_Owner":
-        """A decoder that no other thread has now; one that was made before a fork stays with the parent."""
-        while self._free:
+    def _acquire(self) -> "_NativeDecoder":
+        """Return a decoder that no other thread uses. One made before a fork stays with the parent process."""
+        while self._idle:
             try:
-                owner = self._free.pop()
-            except IndexError:  # another thread was quicker
+                decoder = self._idle.pop()
+            except IndexError:  # another thread took the last one
                 break
-            if owner.process == os.getpid():
-                return owner
-        return _Owner(self._library)
+            if decoder.process == os.getpid():
+                return decoder
+        return _NativeDecoder(self._library)
 
 
-class _Owner:
-    """A decoder of C, freed when nobody holds it."""
+class _NativeDecoder:
+    """A decoder in C, freed with its last reference."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.process = os.getpid()
         address = library.shardio_decoder_new()
         if not address:
             raise MemoryError("no memory for a JPEG decoder")
-        self.decoder = ctypes.c_void_p(address)
-        # At exit the system takes all memory back: freeing it here could take it from a thread that still decodes.
-        weakref.finalize(self, library.shardio_decoder_free, self.decoder).atexit = False
+        self.pointer = ctypes.c_void_p(address)
+        # Not at exit: a thread may still decode with it, and the system reclaims all memory anyway.
+        weakref.finalize(self, library.shardio_decoder_free, self.pointer).atexit = False

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.engines.volumes import move, move_tensors
+from shardio.engines.array_moves import apply_moves, apply_moves_to_tensor
 from shardio.errors import ConfigError
 from shardio.transforms import ArrayRecipe
-from shardio.transforms.volumes import Cut, Mirror, Turn
+from shardio.transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90
 
 VOLUME = (2, 6, 8, 8)
 ALL = (shardio.RandomSpatialCrop((4, 6, 6)), shardio.RandomAxisFlip(0.5, (-1, -2, -3)), shardio.RandomRotate90())
@@ -49,13 +49,13 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
     arrays = np.random.default_rng(seed).random((count, *shape))
     moves = recipe.moves(seed=seed, epoch=1, indices=np.arange(count))
     out = np.empty((count, *recipe.out_shape))
-    move(arrays, moves, out)
-    assert torch.equal(torch.from_numpy(out), move_tensors(torch.from_numpy(arrays), moves, recipe.out_shape))
+    apply_moves(arrays, moves, out)
+    assert torch.equal(torch.from_numpy(out), apply_moves_to_tensor(torch.from_numpy(arrays), moves, recipe.out_shape))
     places, row, column, turn = moves
-    assert isinstance(places, Cut)
-    assert isinstance(row, Mirror)
-    assert isinstance(column, Mirror)
-    assert isinstance(turn, Turn)
+    assert isinstance(places, ArrayCrop)
+    assert isinstance(row, ArrayFlip)
+    assert isinstance(column, ArrayFlip)
+    assert isinstance(turn, ArrayRotate90)
     for number, array in enumerate(arrays):
         y, x = places.corners[number].tolist()
         block = array[:, y : y + cut[0], x : x + cut[1]]
@@ -73,7 +73,7 @@ def test_a_loader_moves_its_arrays(options: dict[str, Any]) -> None:
         assert batch["field"].shape == (4, 2, 4, 6, 6)
         wanted = np.empty((4, *recipe.out_shape), np.float32)
         indices = batch["index"].numpy()
-        move(data.read(indices, ["field"])["field"], recipe.moves(seed=3, epoch=0, indices=indices), wanted)
+        apply_moves(data.read(indices, ["field"])["field"], recipe.moves(seed=3, epoch=0, indices=indices), wanted)
         assert np.array_equal(batch["field"].numpy(), wanted)
 
 
@@ -96,10 +96,10 @@ def test_axes_move_as_often_as_asked() -> None:
     indices = np.arange(6000)
     flip = ArrayRecipe.of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
     for mirror in flip:
-        assert isinstance(mirror, Mirror)
+        assert isinstance(mirror, ArrayFlip)
         assert mirror.mask.mean() == pytest.approx(0.3, abs=0.03)
     (turn,) = ArrayRecipe.of([shardio.RandomRotate90(0.6)], VOLUME).moves(seed=0, epoch=0, indices=indices)
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, ArrayRotate90)
     assert np.bincount(turn.quarters, minlength=4) / 6000 == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.03)
 
 
@@ -110,7 +110,7 @@ def test_axes_move_as_often_as_asked() -> None:
         ([shardio.RandomSpatialCrop((1,) * 5)], "a block of"),  # more axes than there are
         ([shardio.RandomAxisFlip(0.5, (-5,))], "there is no axis -5"),
         ([shardio.RandomRotate90(axes=(-3, -1))], "needs axes of one size"),
-        ([shardio.RandomHorizontalFlip()], "must be one of shardio's for arrays"),
+        ([shardio.RandomHorizontalFlip()], "must be a shardio array transform, got"),
     ],
 )
 def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Where stored values stand in memory, for compiled code."""
+"""Addresses and lengths of encoded values in memory, as compiled code takes them."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,8 +10,11 @@ from ..containers.row_locator import PackedValues
 from ..system.types import Buffer
 
 
-def addresses_of(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
-    """Where the addresses of some values stand, their sizes, and what to hold on to until both have been used."""
+def buffer_addresses(encoded: Sequence[Buffer]) -> tuple[int, NDArray[np.int64], object]:
+    """Return a pointer to the values' addresses, their lengths in bytes, int64 [n], and an object that owns the memory.
+
+    Hold on to the lengths and the owner until the compiled code has returned.
+    """
     if isinstance(encoded, PackedValues):
         starts = encoded.offsets + encoded.data.ctypes.data
         return starts.ctypes.data, np.ascontiguousarray(encoded.sizes), (starts, encoded)

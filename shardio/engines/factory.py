@@ -1,0 +1,80 @@
+"""The choice of a loader's engine, by what is installed, the batches' device and their transforms."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+
+from ..errors import ConfigError
+from ..transforms.recipe import Recipe
+from .base import BatchEngine
+
+EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
+
+_MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
+
+
+def choose_engine(engine: EngineName, device: torch.device, recipes: Sequence[Recipe], *, why_not: str | None) -> str:
+    """Return `"cpu"` or the name of a whole-batch engine.
+
+    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is.
+
+    Args:
+        engine: the user's choice.
+        device: the device of the batches.
+        recipes: the recipes of the image fields.
+        why_not: what the loader does that only the CPU engine supports; None if there is no such thing.
+
+    Raises:
+        ConfigError: if the engine is unknown, or the user chose one that does not support what the loader does.
+    """
+    if engine not in get_args(EngineName):
+        raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, got {engine!r}")
+    if any(recipe.size is None for recipe in recipes):
+        why_not = why_not or "images of different sizes: add a transform that gives all of them one size"
+    if engine in _MODULES:
+        if why_not is not None:
+            raise ConfigError(f"the engine {engine!r} makes whole batches and does not support {why_not}")
+        return engine if recipes else "cpu"
+    if engine == "cpu" or device.type != "cuda" or why_not is not None or not recipes:
+        return "cpu"
+    return next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
+
+
+def make_engine(
+    name: str,
+    recipe: Recipe,
+    *,
+    channels: int,
+    batch_size: int,
+    device: torch.device,
+    threads: int,
+    channels_last: bool,
+    options: Mapping[str, Any],
+) -> BatchEngine:
+    """Create the whole-batch engine `name` for one image field; for the arguments, see the engine."""
+    if name == "dali":
+        from .dali import DaliEngine
+
+        return DaliEngine(
+            recipe,
+            channels=channels,
+            batch_size=batch_size,
+            device=device,
+            threads=threads,
+            channels_last=channels_last,
+            options=options,
+        )
+    from .nvimgcodec import NvImageCodecEngine
+
+    return NvImageCodecEngine(
+        recipe, channels=channels, device=device, threads=threads, channels_last=channels_last, options=options
+    )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it is missing
+        return False

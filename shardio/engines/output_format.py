@@ -1,0 +1,92 @@
+"""The format of delivered images: dtype, layout and the conversion of uint8 pixels to them by lookup tables."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import BadSample
+from ..transforms.recipe import Recipe
+from .opencv_steps import PixelArray
+
+# NumPy has no bfloat16: arrays hold its bits as uint16.
+_NUMPY_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """The dtype and layout in which a field's images are delivered.
+
+    Attributes:
+        recipe: the field's transforms.
+        channels: 3 for RGB, 1 for grey.
+        channels_last: whether floats are stored as HWC rather than CHW; uint8 always is.
+    """
+
+    recipe: Recipe
+    channels: int
+    channels_last: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the arrays; uint16 for the bits of bfloat16."""
+        return np.dtype(_NUMPY_DTYPES[self.recipe.dtype])
+
+    def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape in memory, HWC or CHW, of one image of (height, width) pixels."""
+        by_pixel = self.recipe.affine is None or self.channels_last
+        return (*size, self.channels) if by_pixel else (self.channels, *size)
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """Return a view of one or more images as a tensor: uint8 `[..., H, W, C]`, floats `[..., C, H, W]`."""
+        tensor = torch.from_numpy(array)
+        if self.recipe.dtype == "bfloat16":
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.movedim(-1, -3) if self.channels_last and self.recipe.affine is not None else tensor
+
+    def lookup_table(self) -> NDArray[Any]:
+        """Return the results for pixels 0..255 of each channel, [256, channels]."""
+        affine = self.recipe.affine
+        if affine is None:
+            return np.repeat(np.arange(256, dtype=np.uint8)[:, None], self.channels, axis=1)
+        return self.cast(np.arange(256, dtype=np.float32)[:, None] * affine[:, 0] + affine[:, 1])
+
+    def cast(self, values: NDArray[np.float32]) -> NDArray[Any]:
+        """Return values in the arrays' dtype."""
+        if self.recipe.dtype == "bfloat16":
+            return torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16).view(torch.uint16).numpy()
+        return values.astype(self.dtype)
+
+
+class OutputWriter:
+    """Converts pixels to an output format. Threads may share it."""
+
+    def __init__(self, output: OutputFormat) -> None:
+        self._output = output
+        self._table = output.lookup_table()
+        self._columns = [np.ascontiguousarray(column) for column in self._table.T]
+
+    def __call__(self, pixels: PixelArray, out: NDArray[Any] | None) -> NDArray[Any]:
+        """Convert an image, into `out` if there is one. Raise BadSample if that has another shape."""
+        output = self._output
+        shape = output.shape((pixels.shape[0], pixels.shape[1]))
+        if out is not None and out.shape != shape:
+            raise BadSample(f"the image is {shape}, the batch's images are {out.shape}")
+        result = np.empty(shape, output.dtype) if out is None else out
+        if output.recipe.affine is None:
+            if pixels is not result:  # OpenCV returns the very array that it was told to write into
+                result[...] = pixels
+        elif output.channels_last and len(self._columns) > 1:
+            cv2.LUT(pixels, self._bits(self._table)[:, None], dst=self._bits(result))
+        else:
+            for channel, column in enumerate(self._columns):
+                plane = result[..., channel] if output.channels_last else result[channel]
+                cv2.LUT(cv2.extractChannel(pixels, channel), self._bits(column), dst=self._bits(plane))
+        return result
+
+    def _bits(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return half-precision floats as uint16: OpenCV's lookup tables hold no such floats."""
+        return array.view(np.uint16) if array.dtype.itemsize == 2 else array

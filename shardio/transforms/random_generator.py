@@ -1,0 +1,68 @@
+"""The random number generator of transforms: a pure function of seed, epoch, transform and sample index."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.permutation import derive, splitmix64
+from ..system.types import Indices
+
+_GAMMA_ATTEMPTS = 12
+"""Attempts at a gamma variate, each of which succeeds with a probability of at least 0.95."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomGenerator:
+    """A counter-based generator of random numbers for some samples, one transform and one epoch.
+
+    It has no state: the same call returns the same numbers, whatever was drawn before and whichever other samples are
+    in `indices`. A transform that needs several independent draws asks for all of them at once, or uses children.
+
+    Attributes:
+        seed: the loader's seed.
+        epoch: the number of the epoch.
+        stream: tells generators of one seed and epoch apart: a transform's position in the list, or the value that
+            `child` derives from it.
+        indices: the samples' indices in the dataset, int64 [B].
+    """
+
+    seed: int
+    epoch: int
+    stream: int
+    indices: Indices
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """Return `count` numbers in [0, 1) per sample, float64 [B, count]."""
+        key = np.uint64(derive(self.seed, self.epoch, self.stream, 0xA06))
+        sample = splitmix64(self.indices.astype(np.uint64) + key)
+        counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (splitmix64(sample[:, None] + counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def child(self, number: int) -> "RandomGenerator":
+        """Return an independent generator for child transform `number`."""
+        return replace(self, stream=derive(self.stream, number, 0xC40))
+
+    def beta(self, alpha: float) -> NDArray[np.float64]:
+        """Return one number per sample from the symmetric beta distribution Beta(alpha, alpha), float64 [B].
+
+        Source: Marsaglia and Tsang 2000, "A simple method for generating gamma variables".
+        """
+        first, second = (_gamma(alpha, self.child(number)) for number in (0, 1))
+        total = first + second
+        # Both underflow to 0 only with a small alpha, where the distribution is nearly that of a fair coin.
+        return np.where(total > 0, first / np.where(total > 0, total, 1), self.uniform(1)[:, 0].round())
+
+
+def _gamma(shape: float, generator: RandomGenerator) -> NDArray[np.float64]:
+    """Return one gamma variate per sample, float64 [B]."""
+    d = (shape if shape >= 1 else shape + 1) - 1 / 3
+    random = generator.uniform(3 * _GAMMA_ATTEMPTS + 1)
+    radius, angle, accept = np.split(random[:, :-1], 3, axis=1)
+    normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * math.pi * angle)
+    v = (1 + normal / math.sqrt(9 * d)) ** 3
+    positive = np.where(v > 0, v, 1.0)
+    accepted = (v > 0) & (np.log1p(-accept) < normal**2 / 2 + d * (1 - positive + np.log(positive)))
+    variates: NDArray[np.float64] = d * positive[np.arange(len(v)), accepted.argmax(axis=1)]
+    return variates if shape >= 1 else variates * (1 - random[:, -1]) ** (1 / shape)
