@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..format.fields import Field, as_fields, described
+from ..format.fields import Field, as_fields, fields_to_json
 from ..system.types import Stored
 
 BUFFER = 1 << 20
@@ -43,7 +43,7 @@ def check_sample(sample: Stored, fields: Mapping[str, Field], sizes: Mapping[str
 def describe(fields: Mapping[str, Field]) -> str:
     """The fields of a shard as JSON text, less hidden columns: a shard says by itself what it holds."""
     visible = {name: field for name, field in fields.items() if not name.startswith("_")}
-    return json.dumps(described(visible), separators=(",", ":"))
+    return json.dumps(fields_to_json(visible), separators=(",", ":"))
 
 
 def read_description(text: str | bytes, path: Path) -> dict[str, Field]:

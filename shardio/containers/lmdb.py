@@ -264,7 +264,7 @@ def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
     # Reading pages that the file does not have would end the process, so this comes before any transaction.
     _check_size(lease)
     mapped = file.map()
-    if native.library() is not None and compiled.known(mapped):
+    if native.library() is not None and compiled.is_lmdb(mapped):
         get = _lookup(mapped)
         _describe(lease, fields, get)
         lease.direct = _direct(lease, mapped, fields, get)
@@ -280,7 +280,7 @@ def _lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | 
 
     def get(key: bytes) -> NDArray[np.uint8] | None:
         place = np.empty((1, 2), np.int64)
-        if not compiled.find(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), place):
+        if not compiled.find_lmdb_values(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), place):
             return None
         start, size = place[0].tolist()
         return mapped[start : start + size]

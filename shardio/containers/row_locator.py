@@ -191,7 +191,7 @@ def _places(
         keys[:, :8] = (_column(found, "base", which) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
         keys[:, 8:] = np.frombuffer(found[0].key, np.uint8)
         maps, sizes = _column(found, "address", which), _column(found, "limit", which)
-        return (pairs[:, 0], pairs[:, 1]) if native.find(maps, sizes, keys, pairs) else None
+        return (pairs[:, 0], pairs[:, 1]) if native.find_lmdb_values(maps, sizes, keys, pairs) else None
     native.gather(_entries(found, which, rows), pairs.itemsize * 2, pairs)
     first, second = pairs[:, 0], pairs[:, 1]
     if found[0].kind == "places":

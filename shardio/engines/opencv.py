@@ -153,7 +153,7 @@ def _hue(pixels: Pixels, values: list[Any], step: InPlace) -> Pixels:
         return pixels
     if native.library() is not None:
         made = np.array(pixels, order="C")  # a copy: what comes in may be needed again
-        hue.turn(made, values[0])
+        hue.adjust_hue(made, values[0])
         return made
     hsv = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_RGB2HSV)
     degrees = np.asarray(hsv[:, :, 0], np.float32)

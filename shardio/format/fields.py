@@ -198,7 +198,7 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
     return {name: as_field(value) for name, value in values.items()}
 
 
-def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+def fields_to_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
     """Fields as JSON values, which `as_fields` reads."""
     parts = ("kind", "dtype", "shape", "channels")
     return {n: {part: v for part in parts if (v := getattr(f, part)) is not None} for n, f in fields.items()}
@@ -279,12 +279,12 @@ def describe(field: Field) -> str:
     return field.kind
 
 
-def listed(fields: Mapping[str, Field]) -> str:
+def describe_fields(fields: Mapping[str, Field]) -> str:
     """Fields in words, for messages."""
     return ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())
 
 
-def labelled(name: str, field: Field) -> Field:
+def label_as_int64(name: str, field: Field) -> Field:
     """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
     if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
         return field

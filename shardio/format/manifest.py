@@ -18,7 +18,7 @@ import xxhash
 
 from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import durable, npy
-from .fields import Field, as_fields, described
+from .fields import Field, as_fields, fields_to_json
 from .shard_table import Shards, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -63,7 +63,7 @@ class Manifest:
             "container": self.container,
             "digest": self.digest,
             "samples": self.samples,
-            "fields": described(self.fields),
+            "fields": fields_to_json(self.fields),
             "metadata": dict(self.metadata),
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),

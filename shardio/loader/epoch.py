@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ..dataset.mixture import Readable
 from ..errors import PipelineClosed
-from ..order.interleave import AnyPlan
-from ..order.plan import Schedule
+from ..order.plan import Order, Schedule
 from .batch.host_batch import Batch, BatchResult, HostBatch
 from .device.prefetcher import DevicePrefetcher
 from .quarantine import Quarantine
@@ -37,7 +36,7 @@ class EpochIterator(Iterator[Batch]):
 
     def __init__(
         self,
-        plan: AnyPlan,
+        plan: Order,
         schedule: Schedule,
         workers: Workers,
         transfer: DevicePrefetcher,

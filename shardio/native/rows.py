@@ -66,7 +66,9 @@ def read(
     return bool(call(len(files), *columns, out.ctypes.data) == len(files))
 
 
-def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]) -> bool:
+def find_lmdb_values(
+    maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]
+) -> bool:
     """Looks up keys, uint8 [n, key bytes], in LMDB files mapped at the addresses `maps`, of `sizes` bytes; fills
     `places`, int64 [n, 2], with offsets and sizes in the files. False if any is not there. May raise Gone."""
     call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
@@ -74,7 +76,7 @@ def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uin
     return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
-def known(mapped: NDArray[np.uint8]) -> bool:
+def is_lmdb(mapped: NDArray[np.uint8]) -> bool:
     """Whether a mapped file is an LMDB of the kind that `find` reads, by its head. May raise Gone."""
     call = _function("shardio_lmdb_known", _POINTER, _LONG, result=_LONG)
     return _all(call(mapped.ctypes.data, len(mapped)), 1)

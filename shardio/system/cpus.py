@@ -4,8 +4,8 @@ import math
 import os
 from pathlib import Path
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def usable() -> int:
@@ -52,14 +52,14 @@ def _time_limit() -> float:
 def _folders() -> list[Path]:
     """The control groups that this process is in, innermost first: version 2's, or version 1's for processors."""
     folders = []
-    for line in (_read(_OWN) or "").splitlines():
+    for line in (_read(MEMBERSHIP) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and not {"cpu", "cpuset"} & set(controllers.split(",")):
             continue
-        root = _GROUPS / controllers
+        root = CONTROL_GROUPS / controllers
         inner = Path(path.lstrip("/"))
         folders += [root / part for part in (inner, *inner.parents)]
-    return folders or [_GROUPS]
+    return folders or [CONTROL_GROUPS]
 
 
 def _read(path: Path) -> str | None:

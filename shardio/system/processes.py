@@ -29,7 +29,7 @@ def die_with_parent() -> None:
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
+def children_ignore_interrupts() -> Iterator[None]:
     """Processes started in the `with` block ignore Ctrl-C, which a terminal sends to all: their parent ends them."""
     # A new process inherits what its creator's thread blocks. Here the signal is only put off, not lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -55,7 +55,7 @@ def start(process: SpawnProcess) -> None:
 
 
 def _start_deaf(process: SpawnProcess) -> None:
-    with deaf_children():
+    with children_ignore_interrupts():
         process.start()
 
 

@@ -24,8 +24,8 @@ def machine(
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
-    monkeypatch.setattr(cpus, "_OWN", tmp_path / "own")
-    monkeypatch.setattr(cpus, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cpus, "MEMBERSHIP", tmp_path / "own")
+    monkeypatch.setattr(cpus, "CONTROL_GROUPS", tmp_path / "groups")
 
 
 @pytest.mark.parametrize(

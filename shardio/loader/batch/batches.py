@@ -13,8 +13,7 @@ from ...engines.choice import Engine, choose
 from ...engines.cpu import CpuEngine
 from ...errors import ConfigError
 from ...format.fields import Field
-from ...order.interleave import AnyPlan
-from ...order.plan import PlanSlice
+from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
@@ -146,7 +145,7 @@ class Collator:
 
     def job(
         self,
-        plan: AnyPlan,
+        plan: Order,
         part: PlanSlice,
         pad: bool,
         clock: StageClock,

@@ -14,8 +14,7 @@ from ...dataset.mixture import MixedSelection
 from ...engines.tensors import delivered
 from ...engines.volumes import move_tensors
 from ...errors import ConfigError
-from ...order.interleave import AnyPlan
-from ...order.plan import PlanSlice
+from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord
 from .host_batch import (
@@ -52,7 +51,7 @@ class BatchJob:
     def __init__(
         self,
         making: BatchSpec,
-        plan: AnyPlan,
+        plan: Order,
         part: PlanSlice,
         pad: bool,
         clock: StageClock,

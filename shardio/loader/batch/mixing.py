@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...engines.tensors import blend
 from ...errors import ConfigError
-from ...format.fields import Field, listed
+from ...format.fields import Field, describe_fields
 from ...transforms import Draws, MixUp
 from ...transforms.mixing import Mixer, MixParams, mixed_labels, mixers_of, no_class
 from ...transforms.recipe import Recipe
@@ -51,7 +51,9 @@ class MixingSpec:
             return None
         label = fields.get(LABEL)
         if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-            raise ConfigError(f"mixing needs a field {LABEL!r} of one whole number each; there are {listed(fields)}")
+            raise ConfigError(
+                f"mixing needs a field {LABEL!r} of one whole number each; there are {describe_fields(fields)}"
+            )
         if len(recipes) != 1:
             raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
         ((image, recipe),) = recipes.items()

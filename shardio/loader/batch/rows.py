@@ -19,8 +19,7 @@ from ...engines.headers import plain
 from ...engines.volumes import move
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
-from ...order.interleave import AnyPlan
-from ...order.plan import PlanSlice
+from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord, is_bad_sample
 from .mixing import LABEL, MixingSpec
@@ -44,7 +43,7 @@ class BatchRows:
     """
 
     def __init__(
-        self, making: BatchSpec, plan: AnyPlan, part: PlanSlice, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
+        self, making: BatchSpec, plan: Order, part: PlanSlice, clock: StageClock, arrays: Mapping[str, NDArray[Any]]
     ) -> None:
         self.making, self.plan, self.clock, self.arrays = making, plan, clock, arrays
         # A bad sample changes its row, and whoever makes these batches again begins with the part.

@@ -23,8 +23,7 @@ from typing import Any, final
 import numpy as np
 
 from ...errors import ConfigError, PipelineClosed, PipelineStalled, WorkerDied
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.batches import Collator
@@ -70,7 +69,7 @@ class WorkerProcesses:
         """Whether all are there, and are this process's: after a fork they are the parent's."""
         return self._pid == os.getpid() and all(producer.process.is_alive() for producer in self.members)
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "ProcessSteps":
+    def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> "ProcessSteps":
         """Has the producers make the batches of `schedule`; what they still had of an older epoch is dropped."""
         self.epoch += 1
         for number, producer in enumerate(self.members):

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.batches import Collator
@@ -24,7 +23,7 @@ class _Task:
     """What a producer works on: its steps of an epoch."""
 
     epoch: int
-    plan: AnyPlan
+    plan: Order
     schedule: Schedule
     steps: Iterator[int]
 

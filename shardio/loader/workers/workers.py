@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias, final
 
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from ..batch.batches import Collator
 from ..batch.host_batch import BatchResult
@@ -80,7 +79,7 @@ class Workers:
         """How many work, and how many batches are made ahead, at present."""
         return self._tuner.setting
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Steps:
+    def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> Steps:
         """Starts on an epoch."""
         setting = self.setting
         if self._isolate:
@@ -128,7 +127,7 @@ class StepTimer:
         self._last = now
 
 
-def _jobs(collator: Collator, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
+def _jobs(collator: Collator, plan: Order, schedule: Schedule, clock: StageClock) -> Iterator[BatchJob]:
     asked = -1  # the last window that storage was asked for
     for step in range(0, len(schedule), collator.steps):
         steps = min(collator.steps, len(schedule) - step)
