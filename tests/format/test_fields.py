@@ -277,7 +277,7 @@ class TestShortForms:
             ("video", "got 'video'"),  # neither a kind nor a dtype
             (("float32",), "not a field"),
             (3, "not a field: 3"),
-            ({"dtype": "int64"}, "a field has a kind"),
+            ({"dtype": "int64"}, "a field needs a kind"),
             ({"kind": "text", "size": 3}, "got size"),
         ],
     )
@@ -289,7 +289,7 @@ class TestShortForms:
     @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
     def test_names_are_plain(self, name: Any) -> None:
         """A name becomes part of file names and keys; a leading underscore is kept for shardio's own columns."""
-        with pytest.raises(ConfigError, match="a field's name is letters"):
+        with pytest.raises(ConfigError, match="a field's name must be letters"):
             as_fields({name: "text"})
 
     def test_fields_keep_their_order(self) -> None:
