@@ -48,7 +48,7 @@ def test_names_that_are_no_plain_file_are_refused(names: list[str]) -> None:
 
 
 def test_counts_that_overflow_are_refused() -> None:
-    """Samples that add up to more than an index can number are no dataset."""
+    """Sample counts are neither negative nor add up to more than indices can number."""
     with pytest.raises(ManifestError, match="samples must be in"):
         shards(["a", "b", "c"], [2**62, 2**62, 2**62])
     with pytest.raises(ManifestError, match="samples must be in"):
@@ -56,7 +56,7 @@ def test_counts_that_overflow_are_refused() -> None:
 
 
 def test_names_read_as_text() -> None:
-    """Names are a sequence of strings, whatever they are kept in."""
+    """The names are a sequence of strings, although they are stored as one array."""
     found = shards(["b.tar", "a.tar", "long-name.tar"]).names
     assert list(found) == ["b.tar", "a.tar", "long-name.tar"]
     assert (found[0], found[-1], list(found[1:]), len(found)) == (
@@ -84,7 +84,7 @@ def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing, changed, cut short, of other columns, or of Python objects: each is said."""
+    """The error tells a missing, changed or cut table from one with other columns or with Python objects."""
     monkeypatch.setattr(manifest, "MOST_INLINE", 5)
     write(tmp_path / "d")
     table = tmp_path / "d" / manifest.TABLE_NAME

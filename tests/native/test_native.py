@@ -23,31 +23,31 @@ GUARD = 32
 
 
 def picture(height: int, width: int, seed: int) -> NDArray[np.uint8]:
-    """Soft noise, which every pixel of a wrong crop would show."""
+    """Smooth noise, so that a wrong crop shows in every pixel."""
     noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
 
 
 def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
-    """As JPEG."""
+    """Encode pixels as JPEG."""
     return cv2.imencode(".jpg", pixels, options)[1].tobytes()
 
 
 def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> Fused:
-    """One image's row of each column."""
+    """A `Fused` of one image."""
     rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
     return Fused(*rows, np.array([flip]))
 
 
 def make(
-    turbo: Turbo, data: bytes, how: Fused, size: tuple[int, int], channels: int, floats: bool
+    turbo: Turbo, data: bytes, fused_row: Fused, size: tuple[int, int], channels: int, floats: bool
 ) -> NDArray[np.generic]:
-    """What comes out, in the midst of memory that must stay as it is."""
+    """Decode one file into the middle of an array whose other elements must not change; empty if it is refused."""
     shape = (1, channels, *size) if floats else (1, *size, channels)
     count = int(np.prod(shape))
     memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
     out = memory[GUARD:-GUARD].reshape(shape)
-    left = turbo([data], how, out)
+    left = turbo([data], fused_row, out)
     assert (memory[:GUARD] == 77).all()
     assert (memory[-GUARD:] == 77).all()
     return out[:0] if left else out
@@ -55,7 +55,7 @@ def make(
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[tuple[int, int], Fused, tuple[int, int]]:
-    """An image's size, a view of it, and the view's size."""
+    """Draw an image's size, a view of it, and the view's size."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
     box = [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
@@ -71,17 +71,17 @@ def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
     view: tuple[tuple[int, int], Fused, tuple[int, int]], channels: int, floats: bool
 ) -> None:
     """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
-    image, how, size = view
+    image, fused_row, size = view
     data = encode(picture(*image, seed=1), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
     affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.0]][:channels], np.float32)
     flags = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
     whole = cv2.imdecode(np.frombuffer(data, np.uint8), flags).reshape(*image, channels)
-    top, left, rows, columns = how.boxes[0]
-    (height, width), (y, x) = how.scaled[0], how.windows[0]
+    top, left, rows, columns = fused_row.boxes[0]
+    (height, width), (y, x) = fused_row.scaled[0], fused_row.windows[0]
     wanted = cv2.resize(whole[top : top + rows, left : left + columns], (int(width), int(height)))
     wanted = wanted.reshape(height, width, channels)[y : y + size[0], x : x + size[1]]
-    wanted = wanted[:, ::-1].astype(int) if how.flips[0] else wanted.astype(int)
-    found = make(Turbo(channels, affine if floats else None), data, how, size, channels, floats)[0]
+    wanted = wanted[:, ::-1].astype(int) if fused_row.flips[0] else wanted.astype(int)
+    found = make(Turbo(channels, affine if floats else None), data, fused_row, size, channels, floats)[0]
     if floats:
         offsets = affine[:, 1].reshape(-1, 1, 1)
         assert np.abs((found - offsets) / affine[:, 0].reshape(-1, 1, 1) - wanted.transpose(2, 0, 1)).max() <= 1.001
@@ -90,7 +90,7 @@ def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
 
 
 def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels for newer processors are only faster."""
+    """The kernels for newer processors give the same bytes as the plain ones."""
     plain = tmp_path / "plain.so"
     sources = [str(path) for path in native.FILE.parent.glob("*.c")]
     command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
@@ -124,7 +124,7 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "how",
+    "fused_row",
     [
         fused((60, 80), [0, 0, 61, 80], [8, 8], [0, 0], False),  # a region that ends below the image
         fused((60, 80), [-1, 0, 10, 10], [8, 8], [0, 0], False),  # one that begins above it
@@ -134,22 +134,22 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
         fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
     ],
 )
-def test_what_does_not_fit_is_left_to_the_caller(how: Fused) -> None:
+def test_what_does_not_fit_is_left_to_the_caller(fused_row: Fused) -> None:
     """A view that is not within the image is refused, not read from beyond it."""
-    assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
+    assert not len(make(Turbo(3, None), encode(picture(60, 80, seed=3)), fused_row, (8, 8), 3, False))
 
 
 def test_other_color_spaces_are_left_to_the_caller() -> None:
-    """CMYK has no plain way to RGB; what is no JPEG at all is not looked at either."""
-    how = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
+    """CMYK files and files that are no JPEG are refused."""
+    fused_row = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
     cmyk = encode(picture(60, 80, seed=3)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x14\x08")
     for data in (cmyk, b"", b"\xff\xd8\xff", cv2.imencode(".png", picture(60, 80, seed=3))[1].tobytes()):
-        assert not len(make(Turbo(3, None), data, how, (8, 8), 3, False))
+        assert not len(make(Turbo(3, None), data, fused_row, (8, 8), 3, False))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_broken_files_do_no_harm(seed: int) -> None:
-    """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing is written beside."""
+    """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing else is written."""
     rng = np.random.default_rng(seed)
     whole = [encode(picture(70, 90, seed), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
     turbo = Turbo(3, None)
@@ -160,18 +160,18 @@ def test_broken_files_do_no_harm(seed: int) -> None:
             data[rng.integers(min(len(data), 700) if attempt % 3 else len(data))] = rng.integers(256)
         if attempt % 5 == 0:
             del data[rng.integers(len(data)) :]
-        how = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
-        refused += not len(make(turbo, bytes(data), how, (32, 32), 3, False))
+        fused_row = fused((70, 90), [5, 7, 50, 60], [32, 32], [0, 0], bool(attempt % 2))
+        refused += not len(make(turbo, bytes(data), fused_row, (32, 32), 3, False))
     assert 0 < refused < 150
 
 
 @pytest.mark.parametrize(("marker", "progressive"), [(DHT, 0), (DHT, 1), (DQT, 0), (DQT, 1)])
 def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int) -> None:
-    """A file without its tables is to a decoder that has seen others what it is to a new one."""
-    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    """A decoder treats a file without its tables the same whether or not it has decoded other files before."""
+    fused_row = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     whole = encode(picture(60, 80, 4), cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
     files, turbo = (without(whole, marker), whole) * 2, Turbo(3, None)
-    alone, first, after, again = (make(turbo, data, how, (60, 80), 3, False) for data in files)
+    alone, first, after, again = (make(turbo, data, fused_row, (60, 80), 3, False) for data in files)
     # Without Huffman tables it has the usual ones, and shows noise if these happen to fit.
     assert len(alone) == 0 or (marker == DHT and not progressive)
     assert after.tobytes() == alone.tobytes() != first.tobytes() == again.tobytes() != b""
@@ -179,10 +179,10 @@ def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int)
 
 def test_frames_of_films_have_the_usual_tables() -> None:
     """Motion JPEG leaves out the Huffman tables that the standard shows: libjpeg knows them, and so does OpenCV."""
-    how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
+    fused_row = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     usual, others = encode(picture(60, 80, 4)), encode(picture(60, 80, 5), cv2.IMWRITE_JPEG_OPTIMIZE, 1)
     turbo = Turbo(3, None)
-    wanted, before, made = (make(turbo, d, how, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
+    wanted, before, made = (make(turbo, d, fused_row, (60, 80), 3, False) for d in (usual, others, without(usual, DHT)))
     assert (len(before), made.tobytes()) == (1, wanted.tobytes())
     frame, whole = (cv2.imdecode(np.frombuffer(data, np.uint8), 1) for data in (without(usual, DHT), usual))
     assert np.array_equal(frame, whole)
@@ -210,7 +210,7 @@ def lmdb_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[byte
 
 
 def look_up(data: NDArray[np.uint8], keys: list[bytes]) -> list[bytes] | None:
-    """The values of keys of one length."""
+    """Look up the values of keys of one length; None if one is missing."""
     places = np.empty((len(keys), 2), np.int64)
     maps, sizes = np.full(len(keys), data.ctypes.data), np.full(len(keys), len(data))
     wanted = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
@@ -280,7 +280,7 @@ for name in fields:
 
 @pytest.mark.parametrize(("container", "index"), [("tar", False), ("tar", True), ("hdf5", False), ("lmdb", False)])
 def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, index: bool) -> None:
-    """Memory whose file is gone would end the process by SIGBUS: it is an error that names the shard instead."""
+    """A file cut short under its mapping raises an error that names the shard, and no SIGBUS ends the process."""
     done = subprocess.run(
         [sys.executable, "-c", CUT, container, str(index)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -292,7 +292,7 @@ def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, i
 
 
 def test_a_fault_that_is_not_ours_still_ends_the_process(tmp_path: Path) -> None:
-    """The handler keeps to the compiled functions: what others map and lose is theirs."""
+    """The handler covers only the compiled functions: a SIGBUS elsewhere ends the process as usual."""
     code = (
         "import mmap, os, numpy as np, shardio\n"
         "ds = shardio.from_samples([{'x': n} for n in range(9)]); ds.read([1, 2])\n"
