@@ -153,7 +153,7 @@ class LmdbReader:
             out, place = check_out(out, len(rows), kind), lease.direct[field]
             try:
                 compiled.gather(place.address + rows * place.stride, kind.row_bytes, out)
-            except compiled.Gone as error:
+            except compiled.MappedFileLost as error:
                 raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
             return out
         if field.startswith("_"):
@@ -195,7 +195,7 @@ class LmdbReader:
                     (row for row in rows.tolist() if row_locator.located(place, np.array([row])) is None), rows[0]
                 )
                 raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
-        except compiled.Gone as error:
+        except compiled.MappedFileLost as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
         return lease.file.read_values(*located, rows, field)
 
@@ -253,7 +253,7 @@ def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
     try:
         with GATE:
             return _checked_lease(file, fields)
-    except compiled.Gone as error:
+    except compiled.MappedFileLost as error:
         raise ShardCorrupt(f"{path}: cut short while it was opened, or its storage failed") from error
     except importlib.import_module("lmdb").Error as error:
         raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error

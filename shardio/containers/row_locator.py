@@ -104,7 +104,7 @@ def fill(found: Sequence[RowLocator], which: NDArray[np.int64], rows: Rows, out:
         offsets, sizes = _column(found, "base", which) + rows * found[0].stride, np.full(count, size)
         if all(place.address for place in found):
             files, seen = _column(found, "file", which).astype(np.int32), _column(found, "seen", which) + rows
-            if native.copy(_entries(found, which, rows), seen, files, offsets + sizes, size, out):
+            if native.copy_large_rows(_entries(found, which, rows), seen, files, offsets + sizes, size, out):
                 return True
     else:
         located = _places(found, which, rows)

@@ -12,7 +12,7 @@ from ..containers import row_locator
 from ..containers.base import Reader, check_out
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
-from ..native.rows import Gone
+from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 
 SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
@@ -104,7 +104,7 @@ class Selection:
             rows, found = self._rows[places], reader.direct(name) if native.library() is not None else None
             try:
                 known = None if found is None else row_locator.sizes(found, rows)
-            except Gone as error:
+            except MappedFileLost as error:
                 raise _cut_short(self._path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
@@ -119,7 +119,7 @@ class Selection:
             found, one = reader.direct(name), np.zeros(len(places), np.int64)
             try:
                 spans = None if found is None else row_locator.spans([found], one, self._rows[places], size)
-            except Gone as error:
+            except MappedFileLost as error:
                 raise _cut_short(self._path(number), name) from error
             if spans is None:
                 return None
@@ -144,7 +144,7 @@ class Selection:
         """Names the shards whose mapped memory is gone."""
         try:
             yield
-        except Gone as error:
+        except MappedFileLost as error:
             gone = ", ".join(self._path(n) for n in self._gone(found, name)) or self._path(self._numbers[0])
             raise _cut_short(gone, name) from error
 
@@ -158,7 +158,7 @@ class Selection:
                     row_locator.fill(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
                     row_locator.values(*alone, row_locator.Scratch())
-            except Gone:
+            except MappedFileLost:
                 yield number
 
     def _direct(self, name: str) -> list[row_locator.RowLocator] | None:

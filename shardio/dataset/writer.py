@@ -17,7 +17,7 @@ from .. import containers
 from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
-from ..format.shard_table import Shards, TextColumn
+from ..format.shard_table import ShardTable, TextColumn
 from ..system import durable
 from ..system.types import Sample
 from ..system.units import parse_size
@@ -193,7 +193,7 @@ def assemble(
     made = manifest.Manifest(
         container,
         described,
-        Shards(
+        ShardTable(
             TextColumn([shard.name for shard in shards]),
             np.array([shard.samples for shard in shards], np.int64),
             np.array([shard.bytes for shard in shards], np.int64),

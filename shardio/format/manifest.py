@@ -19,7 +19,7 @@ import xxhash
 from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import durable, npy
 from .fields import Field, as_fields, fields_to_json
-from .shard_table import Shards, TextColumn
+from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
 TABLE_NAME = "shardio.shards.npy"
@@ -45,7 +45,7 @@ class Manifest:
 
     container: str
     fields: Mapping[str, Field]
-    shards: Shards
+    shards: ShardTable
     digest: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     adopted: bool = False
@@ -154,12 +154,12 @@ class _File(msgspec.Struct):
     conversion: dict[str, Any] = {}
 
 
-def _shards_inline(value: _Shards) -> Shards:
+def _shards_inline(value: _Shards) -> ShardTable:
     samples, sizes = (np.array(column, np.int64) for column in (value.samples, value.bytes))
-    return Shards(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
+    return ShardTable(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
 
 
-def _shards_mapped(value: _Shards, table: Path | None) -> Shards:
+def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
     if table is None or not table.is_file():
         raise ManifestError(f"it refers to {TABLE_NAME}, which is missing")
     try:
@@ -171,7 +171,7 @@ def _shards_mapped(value: _Shards, table: Path | None) -> Shards:
         raise ManifestError(f"{TABLE_NAME}: checksum {actual} is not {value.checksum}")
     if len(mapped) != value.count:
         raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
-    return Shards.from_table(mapped)
+    return ShardTable.from_array(mapped)
 
 
 def _checksum(data: Any) -> str:
@@ -202,7 +202,7 @@ def save(manifest: Manifest, directory: Path) -> None:
     table: bytes | None = None
     if len(manifest.shards) > MOST_INLINE:
         stream = io.BytesIO()
-        np.save(stream, manifest.shards.to_table(), allow_pickle=False)
+        np.save(stream, manifest.shards.to_array(), allow_pickle=False)
         table = stream.getvalue()
         durable.write(directory / TABLE_NAME, table)
     durable.write(directory / FILE_NAME, manifest.to_json(table))

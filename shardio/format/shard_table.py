@@ -52,7 +52,7 @@ class TextColumn(Sequence[str]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shards:
+class ShardTable:
     """A dataset's shards, as columns with a row per shard.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shards:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Shards)
+            isinstance(other, ShardTable)
             and (self.names, self.checksums) == (other.names, other.checksums)
             and np.array_equal(self.samples, other.samples)
             and np.array_equal(self.bytes, other.bytes)
@@ -99,7 +99,7 @@ class Shards:
         shard = np.searchsorted(self.starts, indices, side="right") - 1
         return shard, indices - self.starts[shard]
 
-    def to_table(self) -> NDArray[np.void]:
+    def to_array(self) -> NDArray[np.void]:
         """Return all columns but `starts` as one structured array."""
         columns = {
             "names": self.names.array,
@@ -113,8 +113,8 @@ class Shards:
         return table
 
     @classmethod
-    def from_table(cls, table: NDArray[np.void]) -> "Shards":
-        """Read what `to_table` returned; the columns are views of `table`.
+    def from_array(cls, table: NDArray[np.void]) -> "ShardTable":
+        """Read what `to_array` returned; the columns are views of `table`.
 
         Raises ManifestError if it is anything else.
         """

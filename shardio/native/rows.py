@@ -19,13 +19,13 @@ def _function(name: str, *arguments: Any, result: Any = None) -> Any:
     return function
 
 
-class Gone(Exception):
+class MappedFileLost(Exception):
     """A mapped file was cut short, or its storage failed, during a read."""
 
 
 def _all(done: int, count: int) -> bool:
     if done < 0:
-        raise Gone
+        raise MappedFileLost
     return done == count
 
 
@@ -37,13 +37,13 @@ def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
         size: bytes per row.
         out: receives the rows, C-contiguous, n * size bytes.
 
-    Raises Gone if a mapped file is lost.
+    Raises MappedFileLost if a mapped file is lost.
     """
     call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER, result=_LONG)
     _all(call(len(addresses), addresses.ctypes.data, size, out.ctypes.data), len(addresses))
 
 
-def copy(
+def copy_large_rows(
     addresses: NDArray[np.int64],
     seen: NDArray[np.int64],
     files: NDArray[np.int32],
@@ -61,7 +61,7 @@ def copy(
         size: bytes per row.
         out: receives the rows, C-contiguous, n * size bytes.
 
-    Returns False if a row cannot be copied in this way. Raises Gone if a mapped file is lost.
+    Returns False if a row cannot be copied in this way. Raises MappedFileLost if a mapped file is lost.
     """
     call = _function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
     columns = (column.ctypes.data for column in (addresses, seen, files, ends))
@@ -95,7 +95,7 @@ def find_lmdb_values(
         keys: uint8 [n, key bytes].
         places: receives the offset and the size in bytes of each value in its file, int64 [n, 2].
 
-    Returns False if a key is missing or a file is damaged. Raises Gone if a mapped file is lost.
+    Returns False if a key is missing or a file is damaged. Raises MappedFileLost if a mapped file is lost.
     """
     call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
     columns = maps.ctypes.data, sizes.ctypes.data, keys.ctypes.data
@@ -105,7 +105,7 @@ def find_lmdb_values(
 def is_lmdb(mapped: NDArray[np.uint8]) -> bool:
     """Return whether the header of a mapped file is that of an LMDB that `find_lmdb_values` reads.
 
-    Raises Gone if the mapped file is lost.
+    Raises MappedFileLost if the mapped file is lost.
     """
     call = _function("shardio_lmdb_known", _POINTER, _LONG, result=_LONG)
     return _all(call(mapped.ctypes.data, len(mapped)), 1)

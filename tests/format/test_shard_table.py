@@ -1,4 +1,4 @@
-"""Shards as columns: listed in the manifest, or in a table beside it when there are very many."""
+"""The table of shards: listed in the manifest, or in a file beside it when there are very many."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ import xxhash
 import shardio
 from shardio.errors import ManifestError
 from shardio.format import manifest
-from shardio.format.shard_table import Shards, TextColumn
+from shardio.format.shard_table import ShardTable, TextColumn
 
 
-def shards(names: list[str], samples: list[int] | None = None) -> Shards:
-    """Shards of these names."""
+def shards(names: list[str], samples: list[int] | None = None) -> ShardTable:
+    """A table of shards with these names."""
     counts = np.array(samples or [2] * len(names), np.int64)
-    return Shards(TextColumn(names), counts, counts * 100, TextColumn(["0" * 32] * len(names)))
+    return ShardTable(TextColumn(names), counts, counts * 100, TextColumn(["0" * 32] * len(names)))
 
 
 def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Dataset:
