@@ -1,24 +1,25 @@
-"""Every error that shardio raises on purpose.
+"""The exceptions and warnings that shardio raises on purpose.
 
 ShardioError
 ├── ConfigError (ValueError)        an argument breaks a rule
 ├── MissingDependency (ImportError) an optional package is not installed
 ├── DatasetError
-│   ├── NotADataset                 no manifest where one was looked for
-│   ├── ManifestError               a manifest that cannot be trusted
-│   ├── ShardCorrupt                a shard is not what the manifest says
+│   ├── NotADataset                 a path holds no manifest
+│   ├── ManifestError               a manifest cannot be trusted
+│   ├── ShardCorrupt                a shard differs from what the manifest says
 │   ├── BadSample                   one sample cannot be stored or decoded
-│   └── TooManyBad                  more bad samples than a loader may pass over
+│   └── TooManyBad                  more samples are bad than the limit allows
 ├── MapError (RuntimeError)         the user's own map function failed
-├── SourceError                     what a converter was pointed at cannot be converted
-├── StateMismatch (ValueError)      a loader's state belongs to something else
-├── PipelineStalled (TimeoutError)  no batch came within the time limit
-├── ProducerDied (RuntimeError)     a process that makes batches ended by itself
-└── PipelineClosed (RuntimeError)   an iterator was used after it was closed
+├── SourceError                     a converter cannot convert its input
+├── StateMismatch (ValueError)      a loader's state belongs to another dataset, seed or version
+├── PipelineStalled (TimeoutError)  no batch arrived within the time limit
+├── WorkerDied (RuntimeError)       a worker process ended unexpectedly
+└── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
 
+EngineWarning (UserWarning)         an engine refused a batch of good images
 StateWarning (UserWarning)          what `strict=False` gives up
 
-A message names the rule, the value and the place.
+Every message names the rule, the value and the place.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from typing import Any
 
 
 class ShardioError(Exception):
-    """The root: `except ShardioError` catches all that shardio raises on purpose."""
+    """The base class of all exceptions that shardio raises on purpose."""
 
 
 class ConfigError(ShardioError, ValueError):
@@ -34,15 +35,15 @@ class ConfigError(ShardioError, ValueError):
 
 
 class MissingDependency(ShardioError, ImportError):
-    """An optional package is not installed; the message says how to get it."""
+    """An optional package is not installed; the message gives the command that installs it."""
 
 
 class DatasetError(ShardioError):
-    """Something about a dataset on disk."""
+    """The base class of errors in a dataset on disk."""
 
 
 class NotADataset(DatasetError, FileNotFoundError):
-    """There is no `shardio.json` at the path."""
+    """The path holds no `shardio.json`."""
 
 
 class ManifestError(DatasetError):
@@ -50,50 +51,53 @@ class ManifestError(DatasetError):
 
 
 class ShardCorrupt(DatasetError):
-    """A shard is missing, cut short or changed since it was written."""
+    """A shard is missing, is cut short, or has changed since it was written."""
 
 
 class BadSample(DatasetError):
-    """One sample cannot be stored or decoded; the message names it and says why."""
+    """One sample cannot be stored or decoded; the message names the sample and the reason."""
 
 
 class TooManyBad(DatasetError):
-    """More samples are bad than `max_bad` allows; the message says how many, and what is wrong with the last one.
+    """More samples are bad than `max_bad` allows; the message gives their number and the reason of the last one.
 
     Attributes:
-        skipped: of a conversion, what was left out of it so far.
+        skipped: the samples that a conversion has left out so far.
     """
 
     skipped: Sequence[Any] = ()
 
 
 class MapError(ShardioError, RuntimeError):
-    """The user's own map function failed; the message names it and the sample, the cause is what it raised."""
+    """The user's own map function failed; the message names the function and the sample.
+
+    `__cause__` is the exception that the function raised, if it raised one.
+    """
 
 
 class SourceError(ShardioError):
-    """What a converter was pointed at is missing, unreadable or inconsistent."""
+    """The input of a converter is missing, unreadable or inconsistent."""
 
 
 class StateMismatch(ShardioError, ValueError):
-    """A loader's state was made with another dataset, seed or version; the message holds both values."""
+    """A loader's state belongs to another dataset, seed or version; the message holds both values."""
 
 
 class EngineWarning(UserWarning):
-    """An engine refused a batch of images none of which is bad."""
+    """An engine refused a batch of images although none of them is bad."""
 
 
 class StateWarning(UserWarning):
-    """A state of something else was loaded with `strict=False`; the message holds both values and what is lost."""
+    """`strict=False` loaded a state that belongs to something else; the message holds both values and what is lost."""
 
 
 class PipelineStalled(ShardioError, TimeoutError):
-    """No batch came within the time limit; the message says what each worker is doing."""
+    """No batch arrived within the time limit; the message says what each worker is doing."""
 
 
 class WorkerDied(ShardioError, RuntimeError):
-    """A process that makes batches ended by itself or was killed; the message names it and its exit code."""
+    """A worker process ended unexpectedly; the message names the process and its exit code."""
 
 
 class PipelineClosed(ShardioError, RuntimeError):
-    """A batch was asked of an iterator that has been closed."""
+    """A closed iterator was asked for a batch."""

@@ -1,5 +1,6 @@
-"""Public names of the order: plans and schedules, as pure functions of seed, epoch and position."""
+"""Public names of the sample order: plans and schedules, pure functions of seed, epoch and position."""
 
+from .order.plan import Order as Order
 from .order.plan import Plan as Plan
 from .order.plan import PlanSlice as PlanSlice
 from .order.plan import Schedule as Schedule

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.format.fields import Field, labelled
+from shardio.format.fields import Field, label_as_int64
 
 from . import _arrow_values as values
 from ._arrow_values import arrow
@@ -79,7 +79,7 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
         column = _column(name, kind, features.get(name))
         if column is None:
             raise SourceError(f"{place}: no field holds the column {name!r}, {kind}; choose others with fields")
-        found[field] = replace(column, field=labelled(field, column.field))
+        found[field] = replace(column, field=label_as_int64(field, column.field))
     return found
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
-from shardio.format.fields import Field, labelled
+from shardio.format.fields import Field, label_as_int64
 from shardio.system.types import Sample
 
 from ._arrays import listed, measure
@@ -212,7 +212,7 @@ def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path)
             raise SourceError(f"files must agree: {shown(path)} has no {name!r}, {shown(first)} has")
         if column.problem:
             raise SourceError(f"{shown(path)}: {name!r} cannot be taken: {column.problem}")
-        found[field] = replace(column, field=labelled(field, column.field))
+        found[field] = replace(column, field=label_as_int64(field, column.field))
     if len({column.shape[0] for column in found.values()}) > 1:
         listed = _listed({name: available[name] for name in names.values()})
         raise SourceError(f"{shown(path)}: what is chosen must have the same number of rows: {listed}")

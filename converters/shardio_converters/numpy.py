@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import find
 from shardio.foreign.names import shown
-from shardio.format.fields import Field, labelled
+from shardio.format.fields import Field, label_as_int64
 from shardio.system.types import Sample
 
 from ._arrays import array_field, sample_value
@@ -114,7 +114,7 @@ class Arrays:
     def fields(self) -> Mapping[str, Field]:
         """One for each array, or member of a structured array, that was chosen."""
         found = {name: _field(column) for name, column in self.columns.items()}
-        return {name: labelled(name, field) for name, field in found.items() if field}
+        return {name: label_as_int64(name, field) for name, field in found.items() if field}
 
     @property
     def metadata(self) -> Mapping[str, Any]:

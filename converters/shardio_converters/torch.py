@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format import images
-from shardio.format.fields import Field, infer_fields, labelled
+from shardio.format.fields import Field, infer_fields, label_as_int64
 from shardio.system.types import Sample
 
 from ._common import check_index
@@ -191,7 +191,7 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
             field = replace(field, shape=None)
         if field.kind == "image" and is_made_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
             field = replace(field, channels=1)
-        fields[own] = labelled(own, field)
+        fields[own] = label_as_int64(own, field)
     return fields
 
 

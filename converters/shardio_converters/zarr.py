@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import shown
-from shardio.format.fields import Field, labelled
+from shardio.format.fields import Field, label_as_int64
 from shardio.system.types import Sample
 
 from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
@@ -58,7 +58,7 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
             raise SourceError(f"{shown(root)}: {name!r} cannot be taken: {reason}")
-        chosen[field] = replace(usual[name], field=labelled(field, usual[name].field))
+        chosen[field] = replace(usual[name], field=label_as_int64(field, usual[name].field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
         shapes = listed({name: usual[name].shape for name in names.values()})
         raise SourceError(f"{shown(root)}: arrays differ in their rows; choose some with fields: {shapes}")

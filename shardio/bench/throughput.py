@@ -136,7 +136,7 @@ def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = N
         for rank, pipe in enumerate(pipes)
     ]
     for process, (_, sender) in zip(ranks, pipes, strict=True):
-        with processes.deaf_children():
+        with processes.children_ignore_interrupts():
             process.start()
         sender.close()
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..format.fields import Field, as_fields, described
+from ..format.fields import Field, as_fields, fields_to_json
 from ..system.types import Stored
 from .base import Container
 
@@ -48,7 +48,7 @@ def check_sample(sample: Stored, fields: Mapping[str, Field], sizes: Mapping[str
 def fields_text(fields: Mapping[str, Field]) -> str:
     """Return the fields of a shard without hidden columns as JSON, so that the shard describes itself."""
     visible = {name: field for name, field in fields.items() if not name.startswith("_")}
-    return json.dumps(described(visible), separators=(",", ":"))
+    return json.dumps(fields_to_json(visible), separators=(",", ":"))
 
 
 def parse_fields(text: str | bytes, path: Path) -> dict[str, Field]:

@@ -151,7 +151,7 @@ class LmdbReader:
             out = check_out(out, len(rows), kind)
             try:
                 compiled.gather(locator.address + rows * locator.stride, kind.row_bytes, out)
-            except compiled.Gone as error:
+            except compiled.MappedFileLost as error:
                 raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
             return out
         if field.startswith("_"):
@@ -194,7 +194,7 @@ class LmdbReader:
                     (row for row in rows.tolist() if row_locator.locate(locator, np.array([row])) is None), rows[0]
                 )
                 raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
-        except compiled.Gone as error:
+        except compiled.MappedFileLost as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
         return lease.file.read_values(*spans, rows, field)
 
@@ -251,7 +251,7 @@ def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
     try:
         with GATE:
             return _checked_lease(file, fields)
-    except compiled.Gone as error:
+    except compiled.MappedFileLost as error:
         raise ShardCorrupt(f"{path}: cut short while it was opened, or its storage failed") from error
     except importlib.import_module("lmdb").Error as error:
         raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
@@ -262,7 +262,7 @@ def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
     # Before any transaction: to read pages that the file does not have would end the process.
     _check_size(lease)
     mapped = file.map()
-    if native.library() is not None and compiled.known(mapped):
+    if native.library() is not None and compiled.is_lmdb(mapped):
         get = lookup(mapped)
         _check_content(lease, fields, get)
         lease.locators = _locators(lease, mapped, fields, get)
@@ -278,7 +278,7 @@ def lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | N
 
     def get(key: bytes) -> NDArray[np.uint8] | None:
         span = np.empty((1, 2), np.int64)
-        if not compiled.find(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), span):
+        if not compiled.find_lmdb_values(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), span):
             return None
         start, size = span[0].tolist()
         return mapped[start : start + size]

@@ -186,7 +186,8 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
             if all(locator.address for locator in locators if isinstance(locator, FileRows)):
                 files = _column(locators, "file", shard_of).astype(np.int32)
                 populated = _column(locators, "populated", shard_of) + rows
-                if native.copy(_entries(locators, shard_of, rows), populated, files, offsets + sizes, size, out):
+                entries, ends = _entries(locators, shard_of, rows), offsets + sizes
+                if native.copy_large_rows(entries, populated, files, ends, size, out):
                     return True
         case _:
             spans = _locate(locators, shard_of, rows)
@@ -292,7 +293,7 @@ def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: R
             keys[:, :8] = (_column(locators, "first", shard_of) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
             keys[:, 8:] = np.frombuffer(suffix, np.uint8)
             maps, sizes = _column(locators, "address", shard_of), _column(locators, "limit", shard_of)
-            return (spans[:, 0], spans[:, 1]) if native.find(maps, sizes, keys, spans) else None
+            return (spans[:, 0], spans[:, 1]) if native.find_lmdb_values(maps, sizes, keys, spans) else None
         case SpanTable():
             native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
             return spans[:, 0], spans[:, 1]

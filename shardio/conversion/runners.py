@@ -152,7 +152,7 @@ def _run_in_processes(
         while waiting or pending:
             # A few ahead is enough to keep all processes busy; a million futures would only take memory.
             while waiting and len(pending) < 2 * workers:
-                with processes.deaf_children():  # the first call starts all processes
+                with processes.children_ignore_interrupts():  # the first call starts all processes
                     pending.add(pool.submit(_run_task, function, waiting.popleft()))
             finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..dataset.shard_writer import encode
 from ..errors import BadSample, ConfigError, SourceError
-from ..format.fields import Field, labelled, listed
+from ..format.fields import Field, describe_fields, label_as_int64
 from ..system.types import Sample
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
@@ -51,7 +51,8 @@ class TransformedSource:
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
                 raise ConfigError(
-                    f"squeeze takes fields of arrays of one element, got {name!r}; there are {listed(source.fields)}"
+                    f"squeeze takes fields of arrays of one element, got {name!r}; "
+                    f"there are {describe_fields(source.fields)}"
                 )
         for name in sorted(self._pixels):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
@@ -70,7 +71,7 @@ class TransformedSource:
         if name in self._pixels:
             return self._image_field(name, field)
         if name in self._squeeze:
-            field = labelled(name, Field("scalar", field.dtype))
+            field = label_as_int64(name, Field("scalar", field.dtype))
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             cast = replace(field, dtype=wanted)

@@ -17,7 +17,7 @@ from ..containers.base import Reader
 from ..errors import ConfigError, ShardCorrupt
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
-from ..native.rows import Gone
+from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
 from .location import Location
@@ -130,7 +130,7 @@ class Dataset:
                 if stop <= start:
                     continue
                 # A shard that can't be opened is reported where its samples are read.
-                with contextlib.suppress(ShardCorrupt, OSError, Gone):
+                with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
                     if (found := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(found, start, stop)
 

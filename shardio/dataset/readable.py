@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
-from ..order.interleave import AnyPlan
-from ..order.plan import Shuffle
+from ..order.plan import Order, Shuffle
 from ..system.types import Buffer, Column, Indices
 from .location import Location
 
@@ -58,7 +57,7 @@ class ReadableDataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> AnyPlan:
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """The order of the first epoch."""
 
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:

@@ -13,7 +13,7 @@ from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
-from ..native.rows import Gone
+from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 
 SMALL_ROW = 4096  # bytes: below it, one call for many rows and a second copy cost less than a call for each row
@@ -105,7 +105,7 @@ class Selection:
             rows, found = self._rows[places], reader.locator(name) if native.library() is not None else None
             try:
                 known = None if found is None else row_locator.value_sizes(found, rows)
-            except Gone as error:
+            except MappedFileLost as error:
                 raise _cut_short(self._path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
@@ -122,7 +122,7 @@ class Selection:
             found = reader.locator(name)
             try:
                 spans = None if found is None else row_locator.fixed_offsets(found, self._rows[places], size)
-            except Gone as error:
+            except MappedFileLost as error:
                 raise _cut_short(self._path(number), name) from error
             if spans is None:
                 return None
@@ -147,7 +147,7 @@ class Selection:
         """Name the shards whose mapped memory is gone."""
         try:
             yield
-        except Gone as error:
+        except MappedFileLost as error:
             gone = ", ".join(self._path(n) for n in self._gone(found, name)) or self._path(self._numbers[0])
             raise _cut_short(gone, name) from error
 
@@ -161,7 +161,7 @@ class Selection:
                     row_locator.read_fixed(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
                     row_locator.read_values(*alone, Scratch())
-            except Gone:
+            except MappedFileLost:
                 yield number
 
     def _locators(self, name: str) -> list[row_locator.RowLocator] | None:

@@ -17,7 +17,7 @@ from .. import containers
 from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
-from ..format.shard_table import Shards, TextColumn
+from ..format.shard_table import ShardTable, TextColumn
 from ..system import durable
 from ..system.types import Sample
 from ..system.units import parse_size
@@ -201,7 +201,7 @@ def assemble(
     made = manifest.Manifest(
         container=container,
         fields=described,
-        shards=Shards(
+        shards=ShardTable(
             names=TextColumn([shard.name for shard in shards]),
             samples=np.array([shard.samples for shard in shards], np.int64),
             bytes=np.array([shard.bytes for shard in shards], np.int64),

@@ -154,7 +154,7 @@ def _hue(pixels: PixelArray, values: list[Any], step: SizePreservingStep) -> Pix
         return pixels
     if native.library() is not None:
         turned = np.array(pixels, order="C")  # a copy: the input must stay as it is
-        hue.turn(turned, values[0])
+        hue.adjust_hue(turned, values[0])
         return turned
     hsv = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_RGB2HSV)
     degrees = np.asarray(hsv[:, :, 0], np.float32)

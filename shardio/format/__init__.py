@@ -1,1 +1,1 @@
-"""What stands on disk: fields, images, checksums, the manifest and its table of shards."""
+"""What is stored on disk: fields, image headers, checksums, the manifest and its table of shards."""

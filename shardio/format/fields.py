@@ -1,4 +1,4 @@
-"""Fields: what a sample is made of, and how a value becomes bytes and bytes become a value.
+"""Fields: the named parts of a sample, and how their values are encoded to bytes and decoded.
 
 The stored bytes of a value are the same in every container:
 
@@ -9,11 +9,11 @@ kind       stored bytes
 `array`    fixed shape: little-endian, C order; otherwise a `.npy` file
 `scalar`   little-endian
 `text`     UTF-8
-`bytes`    themselves
+`bytes`    the bytes themselves
 `json`     JSON in UTF-8, keys sorted, no spaces
 =========  ==============================================================
 
-Names that begin with an underscore are kept for the columns that shardio adds to every shard: see `with_hidden`.
+Names that begin with an underscore are reserved for the columns that shardio adds to every shard: see `with_hidden`.
 """
 
 import io
@@ -36,6 +36,8 @@ from . import images
 Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
 
 CHECKSUM = "_checksum"
+"""The hidden column that holds each sample's checksum."""
+
 _INT64 = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -46,9 +48,11 @@ class Field:
 
     Attributes:
         kind: `image`, `array`, `scalar`, `text`, `bytes` or `json`.
-        dtype: NumPy's name of an array's or scalar's element type, such as `int64`.
-        shape: a fixed array's shape, or the (height, width) in pixels that all images share; None where they differ.
-        channels: 3 where images are delivered as RGB, 1 where they are delivered as grey.
+        dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
+        shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ.
+        channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
+
+    Raises ConfigError if these contradict each other.
     """
 
     kind: Kind
@@ -80,31 +84,34 @@ class Field:
 
     @property
     def fixed(self) -> bool:
-        """Whether every sample's stored bytes have the same size and dtype."""
+        """Whether the stored bytes of all samples have the same size and dtype."""
         return self.kind == "scalar" or (self.kind == "array" and self.shape is not None)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of one sample of a fixed field; () for a scalar."""
+        """The shape of one sample's value in a fixed field; () for a scalar."""
         return self.shape or ()
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
-        """The element type as stored: little-endian."""
+        """The stored element type: little-endian."""
         return np.dtype(self.dtype).newbyteorder("<")
 
     @property
     def row_bytes(self) -> int:
-        """The stored bytes of one sample of a fixed field."""
+        """The number of stored bytes per sample in a fixed field."""
         return math.prod(self.row_shape) * np.dtype(self.dtype).itemsize
 
     def encode(self, value: Any) -> Buffer:
-        """The stored bytes of `value`; BadSample if it is not of this field's kind, dtype or shape."""
+        """Return the stored bytes of `value`.
+
+        Raises BadSample if `value` has another kind, dtype or shape and cannot be converted without loss.
+        """
         match self.kind:
             case "image" | "bytes":
                 if not isinstance(value, (bytes, bytearray, memoryview)):
                     raise BadSample(f"expected bytes, got {type(value).__name__}")
-                # A memoryview may have elements of several bytes, or gaps; what is stored is plain bytes.
+                # A memoryview may have elements of several bytes, or gaps.
                 return bytes(value) if isinstance(value, memoryview) else value
             case "text":
                 if not isinstance(value, str):
@@ -120,7 +127,7 @@ class Field:
                 except (TypeError, ValueError) as error:
                     raise BadSample(f"not JSON: {error}") from error
             case "scalar":
-                if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # labels, mostly
+                if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # fast path for labels
                     return value.to_bytes(8, "little", signed=True)
                 return self._array(value, ()).tobytes()
             case "array":
@@ -132,7 +139,10 @@ class Field:
                 return stream.getvalue()
 
     def decode(self, stored: Buffer) -> Any:
-        """The value of stored bytes; arrays and scalars are copies."""
+        """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
+
+        Raises ValueError for damaged text, JSON or `.npy` files; only checksums detect other damage.
+        """
         match self.kind:
             case "image" | "bytes":
                 return bytes(stored)
@@ -171,7 +181,10 @@ FieldLike: TypeAlias = Field | str | tuple[str, tuple[int, ...]] | Mapping[str, 
 
 
 def as_field(value: FieldLike) -> Field:
-    """A Field of its short forms: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape), or a mapping."""
+    """Return the Field for a short form: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape), or a mapping.
+
+    Raises ConfigError for anything else.
+    """
     if isinstance(value, Field):
         return value
     if isinstance(value, str):
@@ -181,31 +194,42 @@ def as_field(value: FieldLike) -> Field:
     if isinstance(value, Mapping):
         known = {"kind", "dtype", "shape", "channels"}
         if unknown := set(value) - known:
-            raise ConfigError(f"a field has {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")
+            raise ConfigError(f"a field takes only {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")
         if "kind" not in value:
-            raise ConfigError(f"a field has a kind, got {dict(value)!r}")
+            raise ConfigError(f"a field needs a kind, got {dict(value)!r}")
         return Field(**value)
     raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape)")
 
 
 def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
-    """Checked names and fields, in the order given."""
+    """Return fields by name, in the order given, from their short forms (see `as_field`).
+
+    A name consists of ASCII letters, digits, `_`, `-` and `.`, and begins with a letter or a digit.
+
+    Raises ConfigError if there are no fields, or for an invalid name or field.
+    """
     if not values:
         raise ConfigError("a dataset needs at least one field")
     for name in values:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigError(f"a field's name is letters, digits, '_', '-' and '.', not first '_': got {name!r}")
+            raise ConfigError(
+                f"a field's name must be letters, digits, '_', '-' and '.', and begin with a letter or a digit: "
+                f"got {name!r}"
+            )
     return {name: as_field(value) for name, value in values.items()}
 
 
-def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
-    """Fields as JSON values, which `as_fields` reads."""
+def fields_to_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Return fields as JSON values, which `as_fields` accepts."""
     parts = ("kind", "dtype", "shape", "channels")
     return {n: {part: v for part in parts if (v := getattr(f, part)) is not None} for n, f in fields.items()}
 
 
 def infer_fields(sample: Sample) -> dict[str, Field]:
-    """Fields that fit one sample: numbers are scalars, arrays keep their shape, bytes that are an image are one."""
+    """Return fields that fit one sample: numbers become scalars, arrays keep their shape, bytes may be images.
+
+    Raises ConfigError for a value that no kind of field holds.
+    """
     return as_fields({name: _infer(name, value) for name, value in sample.items()})
 
 
@@ -225,12 +249,15 @@ def _infer(name: str, value: Any) -> Field:
 
 
 def shape_column(name: str) -> str:
-    """The hidden column that holds an image field's height and width."""
+    """Return the name of the hidden column that holds the height and width of an image field."""
     return f"_shape.{name}"
 
 
 def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """`fields` and the columns that every shard also has: a checksum, and each image's (height, width) in pixels."""
+    """Return `fields` and the hidden columns of every shard.
+
+    These are the checksum of each sample, uint64, and the (height, width) in pixels of each image, int32 [2].
+    """
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
@@ -238,15 +265,15 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
 
 
 def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """`array` in C order as `dtype`, or None if that loses something.
+    """Return `array` in C order as `dtype`, or None if the conversion loses something.
 
-    A lone number may be rounded to a float: a Python number carries no dtype of its own.
+    A single number may be rounded to a float: a Python number carries no dtype of its own.
     """
     if array.dtype.kind == "c" and dtype.kind != "c":
         return None
     with np.errstate(all="ignore"):
         converted = array.astype(dtype, order="C")
-        # There and back, because NumPy compares int64 with float64 as float64, where 2**53 + 1 is 2**53.
+        # Convert back too, because NumPy compares int64 with float64 as float64, where 2**53 + 1 equals 2**53.
         back = converted.real.astype(array.dtype) if array.dtype.kind in "iu" else array
     if array.shape == () and dtype.kind in "fc":
         return converted if np.isfinite(converted) or not np.isfinite(array) else None
@@ -257,17 +284,17 @@ def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 def _dtype_name(dtype: str | None) -> str:
     try:
-        found = np.dtype(dtype) if dtype is not None else None
+        element = np.dtype(dtype) if dtype is not None else None
     except TypeError:
-        found = None
+        element = None
     # A long double differs from machine to machine, and its padding from copy to copy.
-    if found is None or found.kind not in "biufc" or found.char in "gG":
+    if element is None or element.kind not in "biufc" or element.char in "gG":
         raise ConfigError(f"a dtype must be one of NumPy's bool, int, uint, float or complex types, got {dtype!r}")
-    return found.name
+    return element.name
 
 
 def describe(field: Field) -> str:
-    """A field in words."""
+    """Return a field in words: `array, float32, [3, 2]`."""
     match field.kind:
         case "image":
             color = "RGB" if field.channels == 3 else "grey"
@@ -279,13 +306,16 @@ def describe(field: Field) -> str:
     return field.kind
 
 
-def listed(fields: Mapping[str, Field]) -> str:
-    """Fields in words, for messages."""
+def describe_fields(fields: Mapping[str, Field]) -> str:
+    """Return fields in words, for messages."""
     return ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())
 
 
-def labelled(name: str, field: Field) -> Field:
-    """`field`, but int64 where whole numbers are the field `label`: labels are int64 whatever they were stored as."""
+def label_as_int64(name: str, field: Field) -> Field:
+    """Return `field`, or an int64 scalar if it is an integer scalar called `label`.
+
+    Loss functions expect int64, whatever the source stores. A uint64, which int64 cannot hold, stays as it is.
+    """
     if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
         return field
     return Field("scalar", dtype="int64")

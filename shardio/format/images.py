@@ -1,7 +1,7 @@
-"""Image files looked at without decoding: the format, the size, how it is coded, and whether the file is whole.
+"""Inspecting image files without decoding them: format, size, coding, orientation, and whether the file is whole.
 
-Only headers and end marks are read, a few microseconds an image. JPEG: ITU-T T.81, T.871 (JFIF) and T.872
-(Adobe's mark); PNG: RFC 2083; WebP: RFC 9649; orientation: Exif 2.32 (CIPA DC-008).
+This reads headers and end markers only, in a few microseconds per image. Sources: ITU-T T.81, T.871 (JFIF) and T.872
+(Adobe's marker) for JPEG; RFC 2083 for PNG; RFC 9649 for WebP; Exif 2.32 (CIPA DC-008) for the orientation.
 """
 
 import struct
@@ -12,16 +12,23 @@ from ..errors import BadSample
 from ..system.types import Buffer
 
 SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp"}
-"""Image formats and the file name suffix of each."""
+"""The file name suffix of each image format."""
 
 _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
-_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # no data, the name, and the checksum of that: always the same 12 bytes
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # length 0, name, CRC: the same 12 bytes in every file
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What a header says: format, height and width in pixels, channels as stored (1, 3 or 4)."""
+    """What an image's header states.
+
+    Attributes:
+        format: `jpeg`, `png`, `webp` or `bmp`.
+        height: in pixels.
+        width: in pixels.
+        channels: as stored: 1, 3 or 4.
+    """
 
     format: str
     height: int
@@ -30,7 +37,7 @@ class ImageInfo:
 
 
 def sniff(data: Buffer) -> str | None:
-    """The format by its first bytes: `jpeg`, `png`, `webp`, `bmp`, or None."""
+    """Return the format that the first bytes show: `jpeg`, `png`, `webp` or `bmp`; None for any other."""
     head = bytes(data[:16])
     if head[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -44,7 +51,10 @@ def sniff(data: Buffer) -> str | None:
 
 
 def probe(data: Buffer) -> ImageInfo:
-    """Reads the header and looks for the end; BadSample if this is no image, has no pixels or is cut short."""
+    """Read the header of an image file, and check that the file is whole.
+
+    Raises BadSample if `data` is no image, has no pixels or is cut short.
+    """
     if not len(data):
         raise BadSample("the image is empty (0 bytes)")
     kind = sniff(data)
@@ -81,10 +91,10 @@ def _jpeg(data: bytes) -> ImageInfo:
             break
     if size is None:
         raise BadSample("the jpeg image is corrupt: no frame header before the first scan")
-    # Within a scan 0xFF is always followed by 0x00 or a restart mark, so this is the real end. Looked for from the
-    # back, where it nearly always is, but never before the scan: thumbnails in the header have an end of their own.
+    # Within a scan, 0x00 or a restart marker always follows 0xFF, so this marker is the real end. Search from the back,
+    # where it nearly always is, but never before the scan: thumbnails in the header have end markers of their own.
     if data.rfind(b"\xff\xd9", position) < 0:
-        raise BadSample(f"the jpeg image is cut short: no end mark in {len(data)} bytes")
+        raise BadSample(f"the jpeg image is cut short: no end marker in {len(data)} bytes")
     height, width, channels = size
     return ImageInfo("jpeg", height, width, channels)
 
@@ -94,7 +104,7 @@ def _png(data: bytes) -> ImageInfo:
     if data[12:16] != b"IHDR":
         raise BadSample(f"the png image is corrupt: it begins with the chunk {data[12:16]!r}")
     if data.rfind(_PNG_END, 33) < 0:
-        raise BadSample(f"the png image is cut short: no end mark in {len(data)} bytes")
+        raise BadSample(f"the png image is cut short: no end marker in {len(data)} bytes")
     return ImageInfo("png", height, width, {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}.get(color, 3))
 
 
@@ -117,12 +127,12 @@ def _webp(data: bytes) -> ImageInfo:
 
 def _bmp(data: bytes) -> ImageInfo:
     start, header = struct.unpack_from("<II", data, 10)
-    if header == 12:  # the oldest header, of OS/2
+    if header == 12:  # the OS/2 header
         width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
         compression, declared = 0, 0
     else:
         width, height, _, bits, compression, declared = struct.unpack_from("<iiHHII", data, 18)
-    # Rows are padded to 4 bytes; only run-length coding (1 and 2) has to say how long it is.
+    # Rows are padded to 4 bytes; only run-length coding (1 and 2) must declare its length.
     length = declared if compression in (1, 2) else (abs(width) * bits + 31) // 32 * 4 * abs(height)
     if len(data) < start + length:
         raise BadSample(f"the bmp image is cut short: {len(data)} of {start + length} bytes")
@@ -131,12 +141,12 @@ def _bmp(data: bytes) -> ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class JpegCoding:
-    """How a JPEG is coded, by its headers.
+    """How a JPEG is coded, as its headers state.
 
     Attributes:
-        process: the frame's marker less 0xC0: 0 baseline, 1 extended, 2 progressive, 3 lossless, 9 and 10 arithmetic.
-        bits: of one number.
-        colors: `grey`, `ycbcr`, `rgb`, `cmyk` (or YCCK), or `other`.
+        process: the frame marker minus 0xC0: 0 baseline, 1 extended, 2 progressive, 3 lossless, 9 and 10 arithmetic.
+        bits: the bits per sample of a component.
+        colors: `grey`, `ycbcr`, `rgb`, `cmyk` (also YCCK), or `other`.
         several_scans: whether the first scan lacks components.
     """
 
@@ -147,12 +157,12 @@ class JpegCoding:
 
     @property
     def baseline(self) -> bool:
-        """Whether hardware decodes it: baseline with Huffman codes, 8 bits, YCbCr or grey, in one scan."""
+        """Whether hardware decoders accept it: baseline with Huffman codes, 8 bits, YCbCr or grey, in one scan."""
         return self.process == 0 and not self.several_scans and self._plain
 
     @property
     def transcodable(self) -> bool:
-        """Whether its coefficients can be written as a baseline file: a coding of the same numbers, in other order."""
+        """Whether a baseline file can hold its coefficients: a lossless change of coding."""
         return self.process in (0, 1, 2, 9, 10) and self._plain
 
     @property
@@ -161,12 +171,19 @@ class JpegCoding:
 
 
 def jpeg_coding(data: Buffer) -> JpegCoding:
-    """How a JPEG is coded; BadSample if its headers don't say."""
+    """Read how a JPEG is coded from its headers.
+
+    Raises BadSample if they end before the first scan.
+    """
     data = bytes(data)
     frame, jfif, adobe = None, False, None
     for marker, start, stop in _segments(data):
         if marker in _SIZE_MARKERS and stop - start >= 6:
-            frame = marker - 0xC0, data[start], data[start + 6 : stop : 3]  # components are 3 bytes, their names first
+            frame = (
+                marker - 0xC0,
+                data[start],
+                data[start + 6 : stop : 3],
+            )  # 3 bytes per component, the first is its name
         elif marker == 0xE0 and data[start : start + 5] == b"JFIF\0" and stop - start >= 14:
             jfif = True
         elif marker == 0xEE and data[start : start + 5] == b"Adobe" and stop - start >= 12:
@@ -178,7 +195,7 @@ def jpeg_coding(data: Buffer) -> JpegCoding:
 
 
 def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
-    """What decoders take the components for: by the JFIF mark, else Adobe's, else the components' names."""
+    """The color space that decoders assume: by the JFIF marker, else Adobe's, else the components' names."""
     if len(names) != 3:
         return {1: "grey", 4: "cmyk"}.get(len(names), "other")
     rgb = not jfif and (names == b"RGB" if adobe is None else adobe == 0)
@@ -186,7 +203,7 @@ def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """The markers of a JPEG up to its first scan, and where what they hold begins and ends; whole ones only."""
+    """Yield (marker, start, stop) of each whole segment of a JPEG, up to and including the first scan's header."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
@@ -202,11 +219,14 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def orientation(data: Buffer) -> int:
-    """How a picture is to be turned before it is shown: EXIF's 1 (not at all) to 8; 1 if absent or damaged."""
+    """Return the EXIF orientation by which viewers rotate or mirror an image: 1 (upright) to 8.
+
+    An absent or damaged one counts as 1.
+    """
     data = bytes(data)
-    find = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}.get(sniff(data) or "")
+    find_exif = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}.get(sniff(data) or "")
     try:
-        return 1 if find is None else _tiff_orientation(find(data).removeprefix(b"Exif\0\0"))
+        return 1 if find_exif is None else _tiff_orientation(find_exif(data).removeprefix(b"Exif\0\0"))
     except struct.error:
         return 1
 
@@ -239,7 +259,7 @@ def _webp_exif(data: bytes) -> bytes:
 
 
 def _tiff_orientation(tiff: bytes) -> int:
-    """Tag 0x0112 of the first directory."""
+    """The value of tag 0x0112 in the first directory of a TIFF structure."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:
         return 1

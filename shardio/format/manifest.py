@@ -1,7 +1,7 @@
-"""The manifest: `shardio.json`, which says what a dataset is made of.
+"""The manifest: `shardio.json`, which describes a dataset and lists its shards.
 
-It is written last and by rename, so a directory that has one is whole. The columns of very many shards stand in a file
-beside it, `shardio.shards.npy`, which is memory-mapped: the processes of a node share its pages.
+A writer creates it last and by rename, so a directory that has one is whole. With more than `MOST_INLINE` shards, their
+columns are in `shardio.shards.npy` beside it, memory-mapped, so that the processes of a node share its pages.
 """
 
 import io
@@ -18,33 +18,34 @@ import xxhash
 
 from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import durable, npy
-from .fields import Field, as_fields, described
-from .shard_table import Shards, TextColumn
+from .fields import Field, as_fields, fields_to_json
+from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
 TABLE_NAME = "shardio.shards.npy"
 VERSION = 1
 MOST_INLINE = 10_000
-"""Shards that the manifest lists itself: that many are read faster than a second file is opened."""
+"""The most shards that the manifest itself lists: reading so many takes less time than opening a second file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dataset is made of.
+    """The description of a dataset.
 
     Attributes:
-        container: `tar`, `hdf5`, `lmdb` (or `memory`).
-        fields: name to Field, in order.
-        shards: the shard files.
-        digest: names the content: fields, values, their order; not container or shard size. `xxh3:` and 32 digits.
-        metadata: whatever the source had to say (class names, where it came from).
-        adopted: whether others wrote the shards' files, which are then never removed.
-        conversion: what tells the conversion that made it from another one.
+        container: `tar`, `hdf5`, `lmdb`, `indexed` or `memory`.
+        fields: the fields by name, in order.
+        shards: the shards, in order.
+        digest: `xxh3:` and 32 hexadecimal digits that identify the content: fields, values and their order, but not
+            container or shard size.
+        metadata: what the source states about itself, as JSON values (class names, origin).
+        adopted: whether the shards' files belong to others; shardio never removes them.
+        conversion: what distinguishes the conversion that wrote this dataset from others, as JSON values.
     """
 
     container: str
     fields: Mapping[str, Field]
-    shards: Shards
+    shards: ShardTable
     digest: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     adopted: bool = False
@@ -52,26 +53,32 @@ class Manifest:
 
     @property
     def samples(self) -> int:
-        """Samples in the dataset: N."""
+        """The number of samples in the dataset."""
         return int(self.shards.starts[-1])
 
     def to_json(self, table: bytes | None = None) -> bytes:
-        """The manifest as it is written; with `table`, the content of `shardio.shards.npy`, it refers to that."""
+        """Return the content of `shardio.json`.
+
+        Args:
+            table: the content of `shardio.shards.npy`, to refer to instead of listing the shards.
+        """
         value = {
             "format": "shardio",
             "version": VERSION,
             "container": self.container,
             "digest": self.digest,
             "samples": self.samples,
-            "fields": described(self.fields),
+            "fields": fields_to_json(self.fields),
             "metadata": dict(self.metadata),
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
-            "shards": self._listed() if table is None else {"count": len(self.shards), "checksum": _checksum(table)},
+            "shards": self._shards_to_json()
+            if table is None
+            else {"count": len(self.shards), "checksum": _checksum(table)},
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
 
-    def _listed(self) -> dict[str, Any]:
+    def _shards_to_json(self) -> dict[str, Any]:
         shards = self.shards
         return {
             "names": list(shards.names),
@@ -82,16 +89,23 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, place: str = FILE_NAME, table: Path | None = None) -> "Manifest":
-        """Reads what `to_json` wrote, and the file `table` if it refers to one; ManifestError, naming `place`, if it is
-        anything else."""
+        """Read what `to_json` returned.
+
+        Args:
+            data: the content of `shardio.json`.
+            place: the path to name in errors.
+            table: the path of `shardio.shards.npy`, in case `data` refers to it.
+
+        Raises ManifestError if `data` is not a valid manifest.
+        """
         try:
-            head = msgspec.json.decode(data, type=_Head)
+            head = msgspec.json.decode(data, type=_FormatAndVersion)
             if head.format != "shardio":
                 raise ManifestError(f"format is {head.format!r}, not 'shardio'")
             if head.version != VERSION:
                 raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
             value = msgspec.json.decode(data, type=_File)
-            shards = _listed(value.shards) if value.shards.count is None else _mapped(value.shards, table)
+            shards = _shards_inline(value.shards) if value.shards.count is None else _shards_mapped(value.shards, table)
             fields = as_fields(value.fields)
             manifest = cls(
                 value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion
@@ -104,22 +118,22 @@ class Manifest:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """ConfigError unless `metadata` is JSON, so that this does not show when all shards are written."""
+    """Check, before any shard is written, that `metadata` is JSON with text keys; raise ConfigError otherwise."""
     try:
-        told = json.loads(json.dumps(metadata, allow_nan=False))
+        decoded = json.loads(json.dumps(metadata, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"metadata must be JSON: {error}") from error
-    if told.keys() != metadata.keys():
+    if decoded.keys() != metadata.keys():
         raise ConfigError("metadata's keys must be text")
 
 
-class _Head(msgspec.Struct):
+class _FormatAndVersion(msgspec.Struct):
     format: str = ""
     version: int = 0
 
 
 class _Shards(msgspec.Struct):
-    """Either the columns, or how many there are in the file beside and its checksum."""
+    """Either the columns, or the number of rows and the checksum of the table file."""
 
     names: list[str] = []
     samples: list[int] = []
@@ -140,12 +154,12 @@ class _File(msgspec.Struct):
     conversion: dict[str, Any] = {}
 
 
-def _listed(value: _Shards) -> Shards:
+def _shards_inline(value: _Shards) -> ShardTable:
     samples, sizes = (np.array(column, np.int64) for column in (value.samples, value.bytes))
-    return Shards(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
+    return ShardTable(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
 
 
-def _mapped(value: _Shards, table: Path | None) -> Shards:
+def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
     if table is None or not table.is_file():
         raise ManifestError(f"it refers to {TABLE_NAME}, which is missing")
     try:
@@ -157,7 +171,7 @@ def _mapped(value: _Shards, table: Path | None) -> Shards:
         raise ManifestError(f"{TABLE_NAME}: checksum {actual} is not {value.checksum}")
     if len(mapped) != value.count:
         raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
-    return Shards.from_table(mapped)
+    return ShardTable.from_array(mapped)
 
 
 def _checksum(data: Any) -> str:
@@ -165,27 +179,30 @@ def _checksum(data: Any) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the dataset at `path`: its directory, or the `shardio.json` itself.
+    """Read the manifest of a dataset.
 
-    Raises NotADataset where there is none, ManifestError if it cannot be trusted.
+    Args:
+        path: the dataset's directory, or its `shardio.json`.
+
+    Raises NotADataset if there is none, ManifestError if it cannot be trusted.
     """
     given = Path(path)
     place = given / FILE_NAME if given.is_dir() else given
     if given.is_dir() and not place.is_file():
-        parts = sorted(found.parent.name for found in given.glob(f"*/{FILE_NAME}"))
-        told = f"it holds the datasets {', '.join(parts)}" if parts else "a conversion may have been cut off"
-        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {told}")
+        inside = sorted(file.parent.name for file in given.glob(f"*/{FILE_NAME}"))
+        hint = f"it holds the datasets {', '.join(inside)}" if inside else "a conversion may have been cut off"
+        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {hint}")
     if not place.is_file():
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
     return Manifest.from_json(place.read_bytes(), str(place), place.with_name(TABLE_NAME))
 
 
 def save(manifest: Manifest, directory: Path) -> None:
-    """Writes `shardio.json` into `directory`: a temporary file, fsync, rename, fsync of the directory."""
+    """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
     table: bytes | None = None
     if len(manifest.shards) > MOST_INLINE:
         stream = io.BytesIO()
-        np.save(stream, manifest.shards.to_table(), allow_pickle=False)
+        np.save(stream, manifest.shards.to_array(), allow_pickle=False)
         table = stream.getvalue()
         durable.write(directory / TABLE_NAME, table)
     durable.write(directory / FILE_NAME, manifest.to_json(table))

@@ -1,4 +1,7 @@
-"""A dataset's shards, as columns: a million of them are four arrays, and where they come from a file, shared memory."""
+"""The table of a dataset's shards: one array per column, which processes share if a file is mapped.
+
+A million shards take four arrays, not a million objects.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,10 +21,12 @@ _MOST_SAMPLES = 1 << 62
 
 @final
 class TextColumn(Sequence[str]):
-    """ASCII texts in one array of fixed width: no Python object for each.
+    """A sequence of ASCII strings in one array of fixed width, without a Python object per string.
 
     Args:
         texts: strings, or an array of NumPy's kind S.
+
+    Raises ManifestError if a string is not ASCII.
     """
 
     def __init__(self, texts: Sequence[str] | NDArray[np.bytes_]) -> None:
@@ -34,8 +39,8 @@ class TextColumn(Sequence[str]):
         return len(self.array)
 
     def __getitem__(self, number: Any) -> Any:
-        found = self.array[number]
-        return TextColumn(found) if isinstance(found, np.ndarray) else found.decode("ascii")
+        item = self.array[number]
+        return TextColumn(item) if isinstance(item, np.ndarray) else item.decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
         return (text.decode("ascii") for text in self.array)
@@ -47,15 +52,17 @@ class TextColumn(Sequence[str]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shards:
-    """A dataset's shards, as columns of one length.
+class ShardTable:
+    """A dataset's shards, as columns with a row per shard.
 
     Attributes:
-        names: file names, all in the dataset's directory.
-        samples: samples in each, int64.
-        bytes: size of each shard's files together, int64.
-        checksums: XXH3-128 over each shard's files, 32 hexadecimal digits.
-        starts: the index of each shard's first sample, and N last, int64 [shards + 1]; computed.
+        names: the file names, all in the dataset's directory.
+        samples: the number of samples in each shard, int64 [shards].
+        bytes: the total size of each shard's files, int64 [shards].
+        checksums: XXH3-128 over each shard's files, as 32 hexadecimal digits.
+        starts: the index of each shard's first sample, then the dataset's size, int64 [shards + 1]; computed.
+
+    Raises ManifestError if the columns differ in length, a number is out of range, or a name is unsafe or not unique.
     """
 
     names: TextColumn
@@ -66,7 +73,7 @@ class Shards:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Shards)
+            isinstance(other, ShardTable)
             and (self.names, self.checksums) == (other.names, other.checksums)
             and np.array_equal(self.samples, other.samples)
             and np.array_equal(self.bytes, other.bytes)
@@ -76,7 +83,7 @@ class Shards:
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.samples) == len(self.bytes) == len(self.checksums):
-            raise ManifestError("shards: names, samples, bytes and checksums must be equally many")
+            raise ManifestError("shards: names, samples, bytes and checksums must have the same length")
         for name in ("samples", "bytes"):
             column = getattr(self, name)
             if len(column) and (column.min() < 0 or column.sum(dtype=np.float64) > _MOST_SAMPLES):
@@ -88,12 +95,12 @@ class Shards:
         return len(self.names)
 
     def locate(self, indices: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shard number and the row within it of each sample, int64 [n] each."""
+        """Return the shard number and the row within that shard of each of n samples, int64 [n] each."""
         shard = np.searchsorted(self.starts, indices, side="right") - 1
         return shard, indices - self.starts[shard]
 
-    def to_table(self) -> NDArray[np.void]:
-        """All columns as one structured array."""
+    def to_array(self) -> NDArray[np.void]:
+        """Return all columns but `starts` as one structured array."""
         columns = {
             "names": self.names.array,
             "samples": self.samples,
@@ -106,18 +113,21 @@ class Shards:
         return table
 
     @classmethod
-    def from_table(cls, table: NDArray[np.void]) -> "Shards":
-        """What `to_table` made; ManifestError if it is anything else. The columns are views of it."""
+    def from_array(cls, table: NDArray[np.void]) -> "ShardTable":
+        """Read what `to_array` returned; the columns are views of `table`.
+
+        Raises ManifestError if it is anything else.
+        """
         kinds = {"names": "S", "samples": "i", "bytes": "i", "checksums": "S"}
-        found = {name: table.dtype[name] for name in table.dtype.names or ()}
-        right = {name: dtype.kind for name, dtype in found.items()} == kinds
-        if table.ndim != 1 or not right or any(found[name] != np.dtype("<i8") for name in ("samples", "bytes")):
+        dtypes = {name: table.dtype[name] for name in table.dtype.names or ()}
+        right = {name: dtype.kind for name, dtype in dtypes.items()} == kinds
+        if table.ndim != 1 or not right or any(dtypes[name] != np.dtype("<i8") for name in ("samples", "bytes")):
             raise ManifestError(f"shards: not a table of names, samples, bytes and checksums: {table.dtype}")
         return cls(TextColumn(table["names"]), table["samples"], table["bytes"], TextColumn(table["checksums"]))
 
 
 def _check_names(names: TextColumn) -> None:
-    """A name comes from a file and ends in a path, so it must be one plain name and nothing else, and no two alike."""
+    """Check that each name, which comes from a file and becomes part of a path, is a plain file name, and unique."""
     if not len(names):
         return
     letters = np.ascontiguousarray(names.array).view(np.uint8).reshape(len(names), -1)
@@ -130,4 +140,4 @@ def _check_names(names: TextColumn) -> None:
             f"shards: not the name of a file in the dataset's directory: {wrong.decode('ascii', 'replace')!r}"
         )
     if not (names.array[1:] > names.array[:-1]).all() and len(np.unique(names.array)) != len(names):
-        raise ManifestError("shards: a name stands twice")
+        raise ManifestError("shards: a name occurs twice")

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PipelineClosed
-from ..order.interleave import AnyPlan
-from ..order.plan import Schedule
+from ..order.plan import Order, Schedule
 from ..system.at_exit import close_at_exit
 from .batch.host_batch import BatchResult, HostBatch
 from .batch.remake import read_on_host, remake_images
@@ -39,7 +38,7 @@ class EpochIterator(Iterator[Batch]):
 
     def __init__(
         self,
-        plan: AnyPlan,
+        plan: Order,
         schedule: Schedule,
         *,
         workers: Workers,

@@ -223,7 +223,7 @@ class Loader:
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
         epoch = EpochIterator(
-            replace(self._plan, epoch=self._progress.epoch),
+            self._plan.at_epoch(self._progress.epoch),
             schedule,
             workers=self._workers,
             prefetcher=self._prefetcher,
@@ -241,7 +241,7 @@ class Loader:
 
         A loop that is under way goes on as it was, and no longer moves the state.
         """
-        self._progress = Progress(replace(self._plan, epoch=operator.index(epoch)).epoch)
+        self._progress = Progress(self._plan.at_epoch(operator.index(epoch)).epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands: a few numbers, the same on every rank, counted in delivered batches.

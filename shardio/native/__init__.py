@@ -1,8 +1,8 @@
-"""The compiled part of shardio, where it was built: C functions, called without the GIL.
+"""The optional compiled part of shardio: C functions that run without the GIL.
 
-`hatch_build.py` compiles it when the package is installed, given a C compiler and libjpeg-turbo's headers. Without it
-everything works, through slower ways. It is plain C behind ctypes and knows nothing of Python, so one build serves
-every version of Python.
+`hatch_build.py` compiles it when the package is installed, if a C compiler and libjpeg-turbo's headers are there.
+Without it, everything works with slower Python code. It is plain C behind ctypes and knows nothing of Python, so one
+build serves all versions of Python. The modules of this folder call its functions, and need `library()` to be loaded.
 """
 
 import ctypes
@@ -14,10 +14,10 @@ FILE = Path(__file__).parent / "_native.so"
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled functions; None where they were not built, or for another machine."""
+    """Return the compiled functions, or None if they were not built, or cannot be loaded on this machine."""
     if not FILE.is_file():
         return None
     try:
         return ctypes.CDLL(str(FILE))
-    except OSError:  # built elsewhere, or the libjpeg that it was built with is gone
+    except OSError:  # built for another machine, or libjpeg has been removed
         return None

@@ -1,7 +1,7 @@
-/* Area averages of planes of bytes: each result is the mean of the rectangle that it covers, as OpenCV's INTER_AREA.
+/* Area averages of byte planes: each result is the mean of the rectangle that it covers, as with OpenCV's INTER_AREA.
  *
- * Rows are summed up as they arrive, in 15-bit numbers, and averaged across when a result's last row is there. The wide
- * kernel does the same integer arithmetic as the plain one: every processor gives the same bytes. */
+ * Rows are summed as they arrive, in 15-bit numbers, and averaged horizontally once a result's last row is in. The wide
+ * kernel does the same integer arithmetic as the plain one, so every processor gives the same bytes. */
 #include "image.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { DOWN_ONE = 1 << 15, ACROSS_ONE = 1 << 14, GROUP = 4, SHIFT = 21, TILE = 32 };
 
-/* Samples of one result at most, to full groups. */
+/* The most samples that one result averages, rounded up to whole groups; 0 if they exceed AREA_TAPS. */
 static int taps_of(Lengths lengths) {
     int64_t span = (lengths.from * lengths.every - 1) / (lengths.parts * lengths.to) + 2;
     return span > AREA_TAPS ? 0 : (int)(span + GROUP - 1) / GROUP * GROUP;
@@ -20,7 +20,7 @@ static int taps_of(Lengths lengths) {
 
 static int32_t count_of(Lengths lengths) { return (int32_t)((lengths.to + lengths.every - 1) / lengths.every); }
 
-/* All lengths in units of which a sample has parts * to, and a result from * every: whole numbers, so exact. */
+/* Fills an axis. Lengths are in units of which a sample has parts * to and a result from * every: exact integers. */
 static void axis_cover(AreaAxis *axis, Lengths lengths, int one) {
     int64_t sample = lengths.parts * lengths.to, result = lengths.from * lengths.every;
     int64_t end = lengths.from * lengths.to, first = lengths.mirrored ? end - axis->count * result : 0;
@@ -41,7 +41,7 @@ static void axis_cover(AreaAxis *axis, Lengths lengths, int one) {
     }
 }
 
-/* Results in the other order. */
+/* Reverses the order of the results. */
 static void axis_turn(AreaAxis *axis) {
     for (int32_t i = 0, j = axis->count - 1; i < j; i++, j--) {
         int32_t at = axis->at[i];
@@ -112,7 +112,7 @@ static void across_plain(const uint16_t *sums, const AreaAxis *x, int from, uint
 }
 
 #ifdef WIDE
-/* Four results at a time, four samples of each. */
+/* Averages four results at a time, from four samples each per step. */
 static int across_wide(const uint16_t *sums, const AreaAxis *x, uint8_t *out) {
     const __m128i half = _mm_set1_epi32(1 << (SHIFT - 1));
     const uint16_t *weights = x->weights;
@@ -163,7 +163,7 @@ void area_row(Area *area, const uint8_t *row) {
                (size_t)area->x.count);
         return;
     }
-    while (area->next < area->y.count) { /* a row may end one result and begin the next */
+    while (area->next < area->y.count) { /* a row may end one result and begin the next one */
         int32_t at = area->y.at[area->next], last = area->y.last[area->next];
         uint16_t weight = area->y.weights[area->next * area->y.taps + (number - at)];
         if (number == at) put_row(area->sums, row, weight, (uint16_t)((last - at + 1) / 2), area->samples);

@@ -11,7 +11,7 @@ static struct sigaction before;
 
 static void on_fault(int number, siginfo_t *info, void *context) {
     if (shardio_escape) siglongjmp(*shardio_escape, 1);
-    /* Not ours: as if we had never been asked. Without a handler of others the access faults again, and ends us. */
+    /* Not our fault: pass it on. Without another handler, the access faults again and ends the process. */
     if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(number, info, context);
     else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) sigaction(number, &before, NULL);
     else before.sa_handler(number);
@@ -21,7 +21,7 @@ static void install(void) {
     struct sigaction ours;
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = on_fault;
-    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK; /* not deferred: the handler is left by a jump */
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK; /* SA_NODEFER: a jump leaves the handler */
     sigaction(SIGBUS, &ours, &before);
 }
 

@@ -1,7 +1,8 @@
-/* Memory-mapped files may go away: one that is cut short, or storage that fails, is a SIGBUS where the memory is read.
+/* Protection against lost memory-mapped files: reading memory whose file was cut short, or whose storage fails, raises
+ * SIGBUS.
  *
- * GUARDED(call) is the value of `call`, or GONE if that happened in it. `call` must hold nothing that would have to be
- * given back. What faults anywhere else ends the process as it always did. */
+ * GUARDED(call) is the value of `call`, or GONE if such a fault ends it. `call` must own no resource, since a jump
+ * leaves it. A fault anywhere else ends the process as usual. */
 #ifndef SHARDIO_GUARD_H
 #define SHARDIO_GUARD_H
 #include <setjmp.h>
@@ -9,7 +10,7 @@
 
 enum { GONE = -1 };
 
-/* Where this thread goes on after a fault; NULL outside of GUARDED. */
+/* Where this thread continues after a fault; NULL outside GUARDED. */
 extern __thread sigjmp_buf *shardio_escape __attribute__((tls_model("initial-exec")));
 void shardio_catch(void);
 

@@ -1,12 +1,12 @@
-/* JPEG files looked through, without decoding, for what other decoders might take amiss. ITU-T T.81, T.872. */
+/* Checks JPEG files, without decoding them, for what other decoders may read differently. Source: ITU-T T.81, T.872. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
 
-/* Whether the last scan, which begins at `at`, has an end mark behind it. Within a scan 0xff is followed by 0 or a
- * restart mark, so this is the real end. */
+/* Whether an end marker follows the scan that begins at `at`. Within a scan, 0 or a restart marker follows 0xff, so
+ * this is the real end. */
 static int ends(const uint8_t *data, int64_t at, int64_t size) {
     for (int64_t i = size - 2; i >= at; i--)
         if (data[i] == 0xff && data[i + 1] == 0xd9)
@@ -14,12 +14,12 @@ static int ends(const uint8_t *data, int64_t at, int64_t size) {
     return 0;
 }
 
-/* Components 'R', 'G', 'B', or Adobe's mark of no colour transform: not YCbCr. */
+/* Whether Adobe's marker says that there is no colour transform, or the components are called R, G and B: not YCbCr. */
 static int is_rgb(const uint8_t *frame, int adobe) {
     return adobe == 0 || (frame[8] == 'R' && frame[11] == 'G' && frame[14] == 'B');
 }
 
-/* Whether this is a whole grey or YCbCr JPEG of 8 bits, Huffman-coded, of that height and width. */
+/* Whether this is a whole, Huffman-coded, 8-bit grey or YCbCr JPEG of the given height and width. */
 static int plain(const uint8_t *data, int64_t size, int height, int width) {
     const uint8_t *framed = NULL;
     int adobe = -1;
@@ -55,7 +55,8 @@ static int plain(const uint8_t *data, int64_t size, int height, int width) {
     return 0;
 }
 
-/* Sets found[i] to 1 or 0 for each of `count` files at data[i], of sizes[i] bytes; images: height and width. */
+/* Sets found[i] to `plain` of the file of sizes[i] bytes at data[i], for each of `count` files. `images` holds each
+ * one's height and width. */
 void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
                          uint8_t *found) {
     for (int64_t i = 0; i < count; i++)

@@ -1,9 +1,10 @@
-/* Hues turned, in the HSV model: RGB bytes to RGB bytes. A colour keeps its largest and its smallest value. */
+/* Hue rotation of RGB bytes in the HSV model. A colour keeps its largest and its smallest channel value. */
 #include <features.h>
 #include <stdint.h>
 
-/* The numbers are finite, and no comparison needs to be told of: then the compiler turns choices into arithmetic, eight
- * pixels at a time where the processor can. There is no fused arithmetic in it: every processor gives the same bytes. */
+/* All numbers are finite, and floating-point exceptions are of no interest: so the compiler may turn branches into
+ * arithmetic, on eight pixels at a time where the processor can. It uses no fused multiply-add: every processor gives
+ * the same bytes. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-trapping-math", "finite-math-only", "no-signed-zeros")
 #if defined(__x86_64__) && defined(__GLIBC__)
@@ -14,13 +15,14 @@
 #define EVERY_PROCESSOR
 #endif
 
-enum { BLOCK = 256 /* pixels, so that the planes of a block stay in the nearest cache */ };
+enum { BLOCK = 256 /* pixels: the planes of a block fit the first-level cache */ };
 
 typedef struct {
     float r[BLOCK], g[BLOCK], b[BLOCK];
 } Planes;
 
-/* What is left of the span between largest and smallest in a channel, at a hue of 0 to 6 that is moved on by `turn`. */
+/* The share, 0 to 1, of the span between largest and smallest value by which a channel is below the largest one. `hue`
+ * is 0 to 6, `turn` the channel's offset on the hue circle. */
 static inline float less(float hue, float turn) {
     float k = hue + turn;
     k = k >= 6 ? k - 6 : k;
@@ -46,7 +48,7 @@ static inline void turn(Planes *planes, int count, float shift) {
     }
 }
 
-/* Turns the hues of `count` pixels in place by `shift` of the circle, -0.5 to 0.5. */
+/* Rotates the hues of `count` pixels in place by `shift`, a fraction of the hue circle from -0.5 to 0.5. */
 EVERY_PROCESSOR void shardio_hue(uint8_t *pixels, int64_t count, float shift) {
     Planes planes;
     for (int64_t first = 0; first < count; first += BLOCK) {

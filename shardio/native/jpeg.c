@@ -1,6 +1,6 @@
-/* JPEG files to resized crops: libjpeg-turbo decodes only what a crop shows, many images a call.
+/* Resized crops of many JPEG files in one call: libjpeg-turbo decodes only the region that a crop shows.
  *
- * Whatever is out of the ordinary (a warning, CMYK, a box outside of the image) is left to the caller, image by image. */
+ * Anything unusual (a warning, CMYK, a box outside the image) is left to the caller, image by image. */
 #include "image.h"
 
 #include <setjmp.h>
@@ -24,21 +24,21 @@ typedef struct {
     Resizer resizer;
 } Decoder;
 
-/* What to make of `count` files. Arrays have a row for each. */
+/* The results wanted of `count` files. Arrays have a row per file. */
 typedef struct {
     int64_t count;
     const uint8_t *const *data;
     const int64_t *sizes;
-    const int32_t *images;  /* height and width that the image should have */
-    const int32_t *boxes;   /* top, left, height, width of the region in the image */
-    const int32_t *scaled;  /* height and width that the region is resized to */
-    const int32_t *windows; /* top and left, in the resized region, of what is wanted of it */
+    const int32_t *images;  /* the expected height and width of the image */
+    const int32_t *boxes;   /* top, left, height and width of the region in the image */
+    const int32_t *scaled;  /* height and width to which the region is resized */
+    const int32_t *windows; /* top and left of the result within the resized region */
     const uint8_t *flips;
-    const float *affine; /* NULL: bytes, channels last; else float planes: factor and offset of each channel */
+    const float *affine; /* factor and offset per channel, for float planes; NULL for bytes, channels last */
     uint8_t *out;
-    int64_t out_bytes; /* of one result */
+    int64_t out_bytes; /* per result */
     int32_t height, width, channels;
-    uint8_t *failed; /* is set to 1 where the caller has to look */
+    uint8_t *failed; /* set to 1 for each file that is left to the caller */
 } Work;
 
 static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
@@ -63,9 +63,9 @@ void shardio_decoder_free(Decoder *decoder) {
     free(decoder);
 }
 
-/* The pixels of `box` (top, left, height, width) of an image of that height and width; 0 if it can't be trusted.
+/* Decodes `box` (top, left, height, width) of an image. Returns 0 if the result cannot be trusted.
  *
- * Begins afresh for each file: libjpeg would go on with the last one's tables where there are none. */
+ * Each file gets a new decompressor: libjpeg would use the last file's tables for one that lacks them. */
 static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int32_t *image, const int32_t *box,
                   int channels, Picture *picture) {
     struct jpeg_decompress_struct *info = &decoder->info;
@@ -83,7 +83,7 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
     if (!known || info->image_height != (JDIMENSION)image[0] || info->image_width != (JDIMENSION)image[1])
         escape((j_common_ptr)info);
     info->out_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
-    info->do_fancy_upsampling = FALSE; /* chroma is repeated, as all fast loaders do; it is a fifth faster */
+    info->do_fancy_upsampling = FALSE; /* repeat chroma samples, as fast loaders do: a fifth faster */
     jpeg_start_decompress(info);
     JDIMENSION left = (JDIMENSION)box[1], width = (JDIMENSION)box[3];
     jpeg_crop_scanline(info, &left, &width); /* widens the crop to whole blocks */
@@ -91,7 +91,7 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
     size_t stride = (size_t)width * (size_t)channels;
     uint8_t *pixels = scratch_take(&decoder->pixels, stride * (size_t)box[2] + READ_BEYOND);
     if (!pixels) escape((j_common_ptr)info);
-    /* Several rows a call: libjpeg makes two at once, and would copy the second for a caller who takes one. */
+    /* Several rows per call: libjpeg decodes two at once, and would copy the second for a caller who takes one. */
     for (JDIMENSION row = 0; row < (JDIMENSION)box[2];) {
         JSAMPROW rows[ROWS_PER_CALL];
         JDIMENSION ask = (JDIMENSION)box[2] - row < ROWS_PER_CALL ? (JDIMENSION)box[2] - row : ROWS_PER_CALL;
@@ -121,7 +121,7 @@ static int make_one(Decoder *decoder, const Work *work, int64_t i) {
     Axis y = {at, weights}, x = {at + height, weights + 2 * height};
     axis_fill(y, box[2], scaled[0], window[0], height);
     axis_fill(x, box[3], scaled[1], window[1], width);
-    /* Of the region only what the window shows. */
+    /* Decode only the part of the region that the window shows. */
     int32_t top = y.at[0], left = x.at[0];
     int32_t rows = y.at[height - 1] + 1 + (box[2] > 1) - top, columns = x.at[width - 1] + 1 + (box[3] > 1) - left;
     for (int k = 0; k < height; k++) y.at[k] -= top;
@@ -133,7 +133,7 @@ static int make_one(Decoder *decoder, const Work *work, int64_t i) {
                    work->out + i * work->out_bytes);
 }
 
-/* How many of the files the caller has to look at. */
+/* Returns the number of files that are left to the caller. */
 int64_t shardio_decode(Decoder *decoder, const Work *work) {
     int64_t bad = 0;
     for (int64_t i = 0; i < work->count; i++) {

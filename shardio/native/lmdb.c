@@ -1,15 +1,15 @@
-/* Keys looked up in memory-mapped LMDB files: many keys of many files in one call, without LMDB's transactions.
+/* Lookup of many keys in memory-mapped LMDB files in one call, without LMDB's transactions.
  *
  * Source: the file format of LMDB 0.9 (lmdb/libraries/liblmdb/mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data
- * version 1, 64 bits, little-endian. The files are whole and nobody writes to them; still nothing in them is trusted:
- * every place is checked to lie within the file before it is read. */
+ * version 1, 64 bits, little-endian. The files are whole and nobody writes to them, but nothing in them is trusted:
+ * each read first checks that its place lies within the file. */
 #include "guard.h"
 #include <stdint.h>
 #include <string.h>
 
 enum {
-    HEADER = 16,   /* of a page: number (8), padding (2), flags (2), end of the pointers (2), begin of the nodes (2) */
-    NODE = 8,      /* of a node: size or page (4), flags (2), key's size (2) */
+    HEADER = 16,   /* of a page: number (8), padding (2), flags (2), end of the pointers (2), start of the nodes (2) */
+    NODE = 8,      /* of a node: size or page (4), flags (2), key size (2) */
     BRANCH = 1,    /* page flags */
     LEAF = 2,
     OVERFLOWS = 4,
@@ -33,7 +33,7 @@ READ(uint16_t, u16)
 READ(uint32_t, u32)
 READ(uint64_t, u64)
 
-/* The newer of the two meta pages says where the main tree begins. */
+/* Reads where the main tree begins from the newer of the two meta pages. Returns 0 if this is no such LMDB file. */
 static int open_file(File *file, const uint8_t *map, int64_t size) {
     *file = (File){map, (uint64_t)size, 0, 0};
     uint64_t newest = 0;
@@ -60,7 +60,7 @@ static int compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t
     return order ? order : (a_size > b_size) - (a_size < b_size);
 }
 
-/* Where the key's value is in the file, and its bytes; 0 if there is no such key or the file is not what it should be. */
+/* Finds the offset and the size in bytes of the key's value. Returns 0 if the key is missing or the file is damaged. */
 static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t *offset, int64_t *bytes) {
     uint64_t number = file->root, pages = file->size / file->page;
     for (int depth = 0; depth < DEEPEST; depth++) {
@@ -68,7 +68,7 @@ static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t
         const uint8_t *page = file->map + number * file->page;
         uint64_t flags = u16(page + 10) & 7, lower = u16(page + 12);
         if ((flags != BRANCH && flags != LEAF) || lower < HEADER || lower > file->page) return 0;
-        /* The first node that is greater than the key; a branch's first node stands for all that is less. */
+        /* Search for the first node greater than the key; the first node of a branch has no key and precedes all. */
         int64_t low = flags == BRANCH, high = (int64_t)(lower - HEADER) / 2, exact = -1;
         const uint8_t *node = NULL;
         while (low < high) {
@@ -107,8 +107,9 @@ static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t
     return 0;
 }
 
-/* For each i the offset and size in file i (mapped at `maps[i]`, of `sizes[i]` bytes) of the value of key i, the
- * `key_size` bytes at `keys + i * key_size`. Returns `count`, or the first i that was not found, or GONE. */
+/* For each i, sets `places[2i]` and `places[2i + 1]` to the offset and the size of the value of key i, the `key_size`
+ * bytes at `keys + i * key_size`, in the file of `sizes[i]` bytes mapped at `maps[i]`. Returns `count`, or the first i
+ * whose key is not found, or GONE. */
 static int64_t find_all(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
                         int64_t key_size, int64_t *places) {
     File file = {0};
@@ -129,5 +130,5 @@ static int64_t known(const uint8_t *map, int64_t size) {
     return open_file(&file, map, size);
 }
 
-/* Whether the file is an LMDB of the kind that is read here, by its head; or GONE. */
+/* Returns whether the header is that of an LMDB file that this code reads, or GONE. */
 int64_t shardio_lmdb_known(const uint8_t *map, int64_t size) { return GUARDED(known(map, size)); }

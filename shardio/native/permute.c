@@ -1,4 +1,4 @@
-/* The permutation of `permutation.py`, number by number: see there for what it is and where it comes from. */
+/* The permutation of `order/permutation.py`, which describes it and names its sources. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -8,8 +8,8 @@ static inline uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-/* Replaces each of `count` positions, all below n, by the number that stands there. `rounds` is even; `high` and `low`
- * are the bits of the two halves. */
+/* Replaces each of `count` positions, all below n, by the number at that position. `rounds` is even; `high` and `low`
+ * are the widths of the two halves in bits. */
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys) {
     const uint64_t masks[2] = {((uint64_t)1 << high) - 1, ((uint64_t)1 << low) - 1};

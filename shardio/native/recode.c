@@ -1,7 +1,7 @@
-/* JPEG files to smaller or plainer ones, without a detour over RGB: the planes of brightness and colour are averaged as
- * they are decoded and encoded as they are; progressive files become baseline ones with the very same coefficients.
+/* JPEG files to smaller or baseline ones, without conversion to RGB: the luma and chroma planes are averaged while they
+ * are decoded, and then encoded; progressive files become baseline files with the same coefficients.
  *
- * Whatever is out of the ordinary (CMYK, RGB, 12 bits, odd sampling) is left to the caller. */
+ * Anything unusual (CMYK, RGB, 12 bits, odd sampling) is left to the caller. */
 #include "image.h"
 
 #include <setjmp.h>
@@ -10,9 +10,9 @@
 
 #include <jpeglib.h>
 
-#include <jerror.h> /* asks jpeglib.h what there is */
+#include <jerror.h> /* depends on the definitions of jpeglib.h */
 
-#if JPEG_LIB_VERSION >= 70 /* libjpeg-turbo as Ubuntu builds it: both are the same there, too */
+#if JPEG_LIB_VERSION >= 70 /* as Ubuntu builds libjpeg-turbo: both directions have the same size there, too */
 #define DCT_scaled_size DCT_h_scaled_size
 #define min_DCT_scaled_size min_DCT_h_scaled_size
 #endif
@@ -22,7 +22,7 @@ enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16 };
 typedef struct {
     struct jpeg_error_mgr base;
     jmp_buf escape;
-    char damage[JMSG_LENGTH_MAX]; /* what is wrong with the file's data; empty if nothing is */
+    char damage[JMSG_LENGTH_MAX]; /* the reason why the file counts as damaged; empty if it does not */
 } Errors;
 
 typedef struct {
@@ -36,16 +36,16 @@ typedef struct {
     struct jpeg_compress_struct out;
     Errors errors;
     File file;
-    Scratch lines[PLANES];  /* the rows that libjpeg decodes at once */
+    Scratch lines[PLANES];  /* the rows that one call of libjpeg decodes */
     Scratch made[PLANES];   /* the planes of the result */
-    Scratch turned[PLANES]; /* the same, before rows and columns change places */
+    Scratch turned[PLANES]; /* the same before transposing */
     Area areas[PLANES];
 } Recoder;
 
-/* How the picture in a file is to be turned: first mirrored, then rows and columns change places. */
+/* How to orient the picture: mirror it first, then transpose it. */
 enum { ROWS_MIRRORED = 1, COLUMNS_MIRRORED = 2, SWAPPED = 4 };
 
-/* What is to be made of a file: the result's sides, ROWS_MIRRORED etc., the result's quality. */
+/* A file, and the result wanted of it: height and width, orientation (ROWS_MIRRORED etc.), quality. */
 typedef struct {
     const uint8_t *data;
     int64_t size;
@@ -54,7 +54,7 @@ typedef struct {
 
 static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
 
-/* Warnings that pixels were made up for data that is missing or makes no sense; others are about oddities. */
+/* Treats the warnings by which libjpeg invents pixels for missing or senseless data as damage; others are harmless. */
 static void note_warning(j_common_ptr info, int level) {
     Errors *errors = (Errors *)info->err;
     if (level >= 0) return;
@@ -134,8 +134,9 @@ static uint8_t *take(Recoder *recoder, Scratch *scratch, size_t size) {
     return memory;
 }
 
-/* Starts decoding. Scales of 1/2, 1/4 and 1/8 come free with the transform, but sharper than averages are: so at least
- * twice the result's pixels each way are left to average. `height` and `width` are as the file has its sides. */
+/* Starts decoding. The inverse transform scales by 1/2, 1/4 and 1/8 at no cost, but its results are sharper than
+ * averages: so it leaves at least twice the result's pixels in each direction to average. `height` and `width` are the
+ * result's before transposing. */
 static void start_reading(Recoder *recoder, int height, int width) {
     struct jpeg_decompress_struct *in = &recoder->in;
     need(recoder, height >= 1 && (unsigned)height <= in->image_height);
@@ -153,7 +154,7 @@ static void start_reading(Recoder *recoder, int height, int width) {
     jpeg_start_decompress(in);
 }
 
-/* Decodes all planes, row by row, to where the areas have their results. */
+/* Decodes all planes row by row into the results of their areas. */
 static void read_planes(Recoder *recoder) {
     struct jpeg_decompress_struct *in = &recoder->in;
     JSAMPROW rows[PLANES][MAX_SAMP_FACTOR * DCTSIZE];
@@ -174,7 +175,7 @@ static void read_planes(Recoder *recoder) {
     }
 }
 
-/* The planes of the result, turned and of its size, each row padded to whole blocks; how many. */
+/* Makes the planes of the result in its size and orientation, each row padded to whole blocks. Returns their number. */
 static int make_planes(Recoder *recoder, const Work *work, Plane *planes) {
     struct jpeg_decompress_struct *in = &recoder->in;
     int swapped = work->turn & SWAPPED, count = in->num_components;
@@ -208,7 +209,7 @@ static int make_planes(Recoder *recoder, const Work *work, Plane *planes) {
     return count;
 }
 
-/* Encodes planes whose colours have half the sides of the brightness. Rows below the last repeat it. */
+/* Encodes planes whose chroma has half the height and width of the luma. Rows below the last one repeat it. */
 static void write_planes(Recoder *recoder, const Plane *planes, int count, int quality) {
     struct jpeg_compress_struct *out = &recoder->out;
     out->image_height = (JDIMENSION)planes->height;
@@ -241,7 +242,7 @@ static void recode(Recoder *recoder, const Work *work) {
     write_planes(recoder, planes, count, work->quality);
 }
 
-/* The same coefficients in one scan. */
+/* Writes the same coefficients in one scan. */
 static void transcode(Recoder *recoder, const Work *work) {
     (void)work;
     struct jpeg_decompress_struct *in = &recoder->in;
@@ -249,8 +250,8 @@ static void transcode(Recoder *recoder, const Work *work) {
     jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
     for (int c = 0; c < in->num_components; c++) {
         const JQUANT_TBL *steps = in->comp_info[c].quant_table;
-        need(recoder, steps != NULL); /* there was a scan of it */
-        for (int k = 0; k < DCTSIZE2; k++) need(recoder, steps->quantval[k] < 256); /* as baseline files have */
+        need(recoder, steps != NULL); /* the component occurred in a scan */
+        for (int k = 0; k < DCTSIZE2; k++) need(recoder, steps->quantval[k] < 256); /* the limit of baseline files */
     }
     jpeg_copy_critical_parameters(in, out);
     out->arith_code = FALSE;
@@ -264,7 +265,7 @@ static void end(Recoder *recoder) {
     jpeg_destroy_compress(&recoder->out);
 }
 
-/* Begins afresh for each file: libjpeg would go on with the last one's Huffman tables where there are none. */
+/* Each file gets a new decompressor: libjpeg would use the last file's Huffman tables for one that lacks them. */
 static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, const Work *), const void **result) {
     recoder->errors.damage[0] = 0;
     if (setjmp(recoder->errors.escape)) {
@@ -283,16 +284,18 @@ static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, c
     return (int64_t)(recoder->file.room - recoder->file.base.free_in_buffer);
 }
 
-/* A baseline JPEG of `height` x `width` pixels, turned. Gives its size, with `result` set to its bytes, which stay
- * until the next call; 0 if the file is not for this function; or, if it is damaged, minus the length of a text about
- * that, with `result` set to the text. */
+/* Encodes the file anew as a baseline JPEG of `height` x `width` pixels in orientation `turn`.
+ *
+ * Returns the size of the new file, and points `result` to its bytes, valid until the next call. Returns 0 if this
+ * code does not handle the file. If the file is damaged, returns minus the length of the reason, a text to which
+ * `result` then points. */
 int64_t shardio_recode(Recoder *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width,
                        int32_t turn, int32_t quality, const void **result) {
     Work work = {data, size, height, width, turn, quality};
     return run(recoder, &work, recode, result);
 }
 
-/* The same pixels as a baseline JPEG. Gives what `shardio_recode` gives. */
+/* Converts the file to a baseline JPEG with the same pixels. Returns what `shardio_recode` returns. */
 int64_t shardio_transcode(Recoder *recoder, const uint8_t *data, int64_t size, const void **result) {
     Work work = {.data = data, .size = size};
     return run(recoder, &work, transcode, result);

@@ -1,4 +1,4 @@
-"""One JPEG to another in one call, without the GIL: `recode.c`. Only where `library()` is."""
+"""Re-encoding of a JPEG file in one call, without the GIL (`recode.c`)."""
 
 import ctypes
 import threading
@@ -8,28 +8,35 @@ from typing import Any
 from ..errors import BadSample
 from . import library
 
-_LARGE = 1 << 24  # pixels; memory that an image of more of them took is given back
+_LARGE = 1 << 24
+"""Pixels of a result above which the thread frees its decoder's memory afterwards."""
 _local = threading.local()
 
 
-def recode(data: bytes, size: tuple[int, int], turn: tuple[bool, bool, bool], quality: int) -> bytes | None:
-    """A baseline JPEG (YCbCr 4:2:0, or grey) of the JPEG file `data`; None if it is not for this code.
+def recode(data: bytes, size: tuple[int, int], orientation: tuple[bool, bool, bool], quality: int) -> bytes | None:
+    """Encode a JPEG file anew as a baseline JPEG (YCbCr 4:2:0, or grey), smaller or in another orientation.
 
     Args:
         data: the file.
-        size: height and width of the result, none larger than the file's.
-        turn: whether the file's rows are mirrored (bottom to top), its columns (right to left), and then both swapped.
-        quality: of the result, 1 to 100.
+        size: height and width of the result in pixels, neither larger than the file's.
+        orientation: whether to mirror the rows (bottom to top), to mirror the columns (right to left), and then to
+            transpose.
+        quality: the JPEG quality of the result, 1 to 100.
 
-    Raises BadSample if data is missing or makes no sense.
+    Returns the new file, or None if the file is of a kind that this code does not handle.
+
+    Raises BadSample if the file is damaged.
     """
     height, width = size
-    flags = sum(bit << place for place, bit in enumerate(turn))
+    flags = sum(flag << bit for bit, flag in enumerate(orientation))
     return _call("shardio_recode", data, height, width, flags, quality, large=height * width > _LARGE)
 
 
 def transcode(data: bytes) -> bytes | None:
-    """A baseline JPEG with the very coefficients of the file `data`, without its metadata; else as `recode`."""
+    """Convert a JPEG file to a baseline JPEG with the same coefficients, without metadata.
+
+    Returns and raises what `recode` does.
+    """
     return _call("shardio_transcode", data)
 
 
@@ -39,24 +46,24 @@ def _call(name: str, data: bytes, *arguments: int, large: bool = False) -> bytes
     integers = map(ctypes.c_int32, arguments)
     call = getattr(recoder.library, name)
     size = call(recoder.address, data, ctypes.c_int64(len(data)), *integers, ctypes.byref(result))
-    made = ctypes.string_at(result, abs(size)) if size else None
+    output = ctypes.string_at(result, abs(size)) if size else None
     if large:
         del _local.recoder
-    if made is not None and size < 0:
-        raise BadSample(f"the jpeg image is damaged: {made.decode(errors='replace')}")
-    return made
+    if output is not None and size < 0:  # the output is the reason
+        raise BadSample(f"the jpeg image is damaged: {output.decode(errors='replace')}")
+    return output
 
 
 def _recoder() -> "_Recoder":
-    """This thread's own, made by the library that is in use."""
-    found: _Recoder | None = getattr(_local, "recoder", None)
-    if found is None or found.library is not library():
-        found = _local.recoder = _Recoder(library())
-    return found
+    """Return this thread's recoder, from the library that is loaded."""
+    recoder: _Recoder | None = getattr(_local, "recoder", None)
+    if recoder is None or recoder.library is not library():
+        recoder = _local.recoder = _Recoder(library())
+    return recoder
 
 
 class _Recoder:
-    """Decoder, encoder and memory of C, freed when nobody holds them."""
+    """Decoder, encoder and memory on the C side, freed with this object."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -66,5 +73,5 @@ class _Recoder:
         if not address:
             raise MemoryError("no memory for a JPEG encoder")
         self.address = ctypes.c_void_p(address)
-        # At exit the system takes all memory back: freeing it here could take it from a thread that still encodes.
+        # No finalizer at exit: a thread may still be encoding, and the system reclaims the memory anyway.
         weakref.finalize(self, library.shardio_recoder_free, self.address).atexit = False

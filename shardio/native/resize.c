@@ -1,7 +1,7 @@
-/* Bilinear resizing of bytes with OpenCV's arithmetic (INTER_LINEAR): 11-bit weights, across first, then down.
+/* Bilinear resizing of bytes with OpenCV's arithmetic (INTER_LINEAR): 11-bit weights, horizontally, then vertically.
  *
- * A row is resized across once and kept for as long as results need it, as 15-bit numbers. The wide kernels do the same
- * integer arithmetic as the plain ones: every processor gives the same bytes. */
+ * Each row is resized horizontally once and kept, in 15-bit numbers, as long as results need it. The wide kernels do
+ * the same integer arithmetic as the plain ones, so every processor gives the same bytes. */
 #include "image.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ void axis_fill(Axis axis, int from, int to, int first, int count) {
             at = 0;
             share = 0;
         }
-        if (at >= from - 1) { /* the last pixel alone, and no read beyond it unless it is the only one */
+        if (at >= from - 1) { /* the last pixel alone; nothing is read beyond it unless it is the only one */
             at = from > 1 ? from - 2 : 0;
             share = from > 1;
         }
@@ -55,8 +55,8 @@ static void planes_plain(const uint8_t *row, const float *affine, float *out, si
 }
 
 #ifdef WIDE
-/* Four RGB pixels at a time: each pair of neighbours is 6 of the 8 bytes loaded. `pairs` has each weight pair 4 times,
- * for results 0, 2, 1, 3 of the group. */
+/* Resizes four RGB pixels at a time: a pair of neighbours is 6 of 8 loaded bytes. `pairs` holds each pair of weights
+ * 4 times, for results 0, 2, 1, 3 of the group. */
 __attribute__((target("avx2"))) static void across_wide(const uint8_t *source, int16_t *out, const int32_t *at,
                                                         const int16_t *pairs, int width) {
     const __m256i zero = _mm256_setzero_si256();
@@ -94,7 +94,7 @@ __attribute__((target("avx2"))) static void down_wide(const int16_t *above, cons
     down_plain(above + i, below + i, weights, out + i, count - i);
 }
 
-/* For across_wide: byte offsets, and weights as it reads them; what is beyond `width` repeats the first pixel. */
+/* Prepares byte offsets and weights in the layout of across_wide; results past `width` repeat the first. */
 static int16_t *pairs_fill(Resizer *resizer, Axis x, int width, int32_t **offsets) {
     size_t groups = (size_t)(width + GROUP - 1) / GROUP, room = groups * GROUP;
     int16_t *pairs = scratch_take(&resizer->pairs, room * (8 * sizeof *pairs + sizeof **offsets));
@@ -109,7 +109,7 @@ static int16_t *pairs_fill(Resizer *resizer, Axis x, int width, int32_t **offset
     return pairs;
 }
 
-/* Sixteen RGB pixels at a time. The planes are much larger than any cache: aligned stores go past it. */
+/* Converts sixteen RGB pixels at a time. The planes are much larger than any cache: aligned stores bypass it. */
 __attribute__((target("avx2"))) static void planes_wide(const uint8_t *row, const float *affine, float *out,
                                                         size_t plane, int width) {
     const int8_t *take = (const int8_t[]){0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, /* red of the first */
@@ -168,7 +168,7 @@ int resize(Resizer *resizer, Picture source, Axis y, Axis x, int height, int wid
     int16_t *pairs = wide ? pairs_fill(resizer, x, width, &offsets) : NULL;
     if (wide && !pairs) return -1;
 #endif
-    int16_t *kept[2] = {rows, rows + room}; /* two source rows, resized across */
+    int16_t *kept[2] = {rows, rows + room}; /* two source rows, resized horizontally */
     int number[2] = {-1, -1};
     for (int i = 0; i < height; i++) {
         if (number[1] == y.at[i]) {
@@ -204,7 +204,7 @@ int resize(Resizer *resizer, Picture source, Axis y, Axis x, int height, int wid
             planes_plain(bytes, affine, line, plane, 0, width, channels);
     }
 #ifdef WIDE
-    _mm_sfence(); /* stores that went past the cache are seen before this thread says that it is done */
+    _mm_sfence(); /* makes the stores that bypassed the cache visible before this thread reports completion */
 #endif
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Many rows in one call: copied from memory, or read from files. */
+/* Copying many rows from memory, or reading them from files, in one call. */
 #define _DEFAULT_SOURCE
 #include "guard.h"
 #include <errno.h>
@@ -17,8 +17,8 @@
 #endif
 enum { AHEAD = 8, LINE = 64 };
 
-/* Copies `size` bytes from each address, end to end. Rows lie apart: the first lines of those to come are asked for
- * while one is copied, and the processor's own prefetcher does the rest. */
+/* Copies `size` bytes from each address, end to end. Rows lie apart, so this prefetches the first cache lines of later
+ * rows while it copies one; the processor's own prefetcher does the rest. */
 static int64_t gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out) {
     for (int64_t i = 0; i < count; i++, out += size) {
         if (i + AHEAD < count)
@@ -35,7 +35,8 @@ int64_t shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t s
 }
 
 #if defined(__x86_64__)
-/* Past the cache: what is copied here is larger, and to write a line that is not in the cache would first read it. */
+/* Copies with stores that bypass the cache: a store to an uncached line would first read it, and the data exceeds the
+ * cache. */
 __attribute__((target("avx2"))) static void copy_past_cache(uint8_t *out, const uint8_t *from, size_t size) {
     size_t head = -(uintptr_t)out % 32;
     if (head > size) head = size;
@@ -49,9 +50,9 @@ __attribute__((target("avx2"))) static void copy_past_cache(uint8_t *out, const 
 }
 #endif
 
-/* Copies large rows, `size` bytes each, end to end from places of mapped files. A row's pages are mapped, and read from
- * the disk if need be, all at once when it is first asked for, which `seen` notes. A file that has become too short,
- * shorter than `ends[i]`, is not touched. Returns `count`, or the first row that cannot be had so, or GONE. */
+/* Copies large rows of mapped files, `size` bytes each, end to end. The first copy of a row, which `seen` records, maps
+ * all its pages at once, and reads them from disk if necessary. A file shorter than `ends[i]`, where row i ends, is not
+ * touched. Returns `count`, or the first row that cannot be copied in this way, or GONE. */
 static int64_t copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
                     const int64_t *ends, int64_t size, uint8_t *out) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -77,8 +78,8 @@ int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *co
     return GUARDED(copy(count, addresses, seen, files, ends, size, out));
 }
 
-/* Reads `sizes[i]` bytes at `offsets[i]` of file `files[i]` to `out + places[i]`, for each i. Returns `count`, or the
- * first i that failed: its file ended early, or errno says why. */
+/* Reads `sizes[i]` bytes at `offsets[i]` of file `files[i]` into `out + places[i]`, for each i. Returns `count`, or the
+ * first i that fails: its file ends early, or errno says why. */
 int64_t shardio_read(int64_t count, const int32_t *files, const int64_t *offsets, const int64_t *sizes,
                      const int64_t *places, uint8_t *out) {
     for (int64_t i = 0; i < count; i++) {

@@ -1,4 +1,4 @@
-"""Many rows in one call, without the GIL: `rows.c`, `lmdb.c` and `permute.c`. Only where `library()` is."""
+"""Many rows, LMDB keys or positions in one call, without the GIL (`rows.c`, `lmdb.c`, `permute.c`)."""
 
 import ctypes
 from functools import cache
@@ -14,28 +14,36 @@ _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 @cache
 def _function(name: str, *arguments: Any, result: Any = None) -> Any:
-    found = getattr(library(), name)
-    found.argtypes, found.restype = arguments, result
-    return found
+    function = getattr(library(), name)
+    function.argtypes, function.restype = arguments, result
+    return function
 
 
-class Gone(Exception):
-    """A mapped file has become too short, or its storage failed, while it was read."""
+class MappedFileLost(Exception):
+    """A mapped file was cut short, or its storage failed, during a read."""
 
 
 def _all(done: int, count: int) -> bool:
     if done < 0:
-        raise Gone
+        raise MappedFileLost
     return done == count
 
 
 def gather(addresses: NDArray[np.int64], size: int, out: NDArray[Any]) -> None:
-    """Copies `size` bytes from each address, int64 [n], to `out`, C-contiguous of n * size bytes. May raise Gone."""
+    """Copy n rows of `size` bytes from memory.
+
+    Args:
+        addresses: the address of each row, int64 [n].
+        size: bytes per row.
+        out: receives the rows, C-contiguous, n * size bytes.
+
+    Raises MappedFileLost if a mapped file is lost.
+    """
     call = _function("shardio_gather", _LONG, _POINTER, _LONG, _POINTER, result=_LONG)
     _all(call(len(addresses), addresses.ctypes.data, size, out.ctypes.data), len(addresses))
 
 
-def copy(
+def copy_large_rows(
     addresses: NDArray[np.int64],
     seen: NDArray[np.int64],
     files: NDArray[np.int32],
@@ -43,10 +51,17 @@ def copy(
     size: int,
     out: NDArray[Any],
 ) -> bool:
-    """As `gather`, for large rows of mapped files; False if any could not be had so. May raise Gone.
+    """Copy n large rows of `size` bytes from mapped files, like `gather`.
 
-    `seen` are addresses of a byte for each row, 0 until it was copied once; `files` descriptors; `ends` the places in
-    the files where the rows end.
+    Args:
+        addresses: the address of each row, int64 [n].
+        seen: the address of a flag byte for each row, int64 [n]: 0 until the row is first copied, then 1.
+        files: the descriptor of each row's file, int32 [n].
+        ends: the offset in its file at which each row ends, int64 [n].
+        size: bytes per row.
+        out: receives the rows, C-contiguous, n * size bytes.
+
+    Returns False if a row cannot be copied in this way. Raises MappedFileLost if a mapped file is lost.
     """
     call = _function("shardio_copy", _LONG, *[_POINTER] * 4, _LONG, _POINTER, result=_LONG)
     columns = (column.ctypes.data for column in (addresses, seen, files, ends))
@@ -60,27 +75,43 @@ def read(
     places: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> bool:
-    """Reads `sizes[i]` bytes at `offsets[i]` of the descriptor `files[i]` to `out[places[i]:]`; False if any failed."""
+    """Read `sizes[i]` bytes at `offsets[i]` of descriptor `files[i]` into `out[places[i]:]`, for each i.
+
+    Returns False if any read fails.
+    """
     call = _function("shardio_read", _LONG, *[_POINTER] * 5, result=_LONG)
     columns = (column.ctypes.data for column in (files, offsets, sizes, places))
     return bool(call(len(files), *columns, out.ctypes.data) == len(files))
 
 
-def find(maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]) -> bool:
-    """Looks up keys, uint8 [n, key bytes], in LMDB files mapped at the addresses `maps`, of `sizes` bytes; fills
-    `places`, int64 [n, 2], with offsets and sizes in the files. False if any is not there. May raise Gone."""
+def find_lmdb_values(
+    maps: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint8], places: NDArray[np.int64]
+) -> bool:
+    """Look up n keys in memory-mapped LMDB files.
+
+    Args:
+        maps: the address at which each key's file is mapped, int64 [n].
+        sizes: the size of that file in bytes, int64 [n].
+        keys: uint8 [n, key bytes].
+        places: receives the offset and the size in bytes of each value in its file, int64 [n, 2].
+
+    Returns False if a key is missing or a file is damaged. Raises MappedFileLost if a mapped file is lost.
+    """
     call = _function("shardio_lmdb_find", _LONG, _POINTER, _POINTER, _POINTER, _LONG, _POINTER, result=_LONG)
     columns = maps.ctypes.data, sizes.ctypes.data, keys.ctypes.data
     return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
-def known(mapped: NDArray[np.uint8]) -> bool:
-    """Whether a mapped file is an LMDB of the kind that `find` reads, by its head. May raise Gone."""
+def is_lmdb(mapped: NDArray[np.uint8]) -> bool:
+    """Return whether the header of a mapped file is that of an LMDB that `find_lmdb_values` reads.
+
+    Raises MappedFileLost if the mapped file is lost.
+    """
     call = _function("shardio_lmdb_known", _POINTER, _LONG, result=_LONG)
     return _all(call(mapped.ctypes.data, len(mapped)), 1)
 
 
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
-    """Replaces positions by what `Permutation` has there, in place."""
+    """Replace each position by the number that `Permutation` has there, in place."""
     call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)
     call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)

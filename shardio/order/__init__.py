@@ -1,1 +1,1 @@
-"""Pure decisions on which sample comes when, and on which rank."""
+"""Which sample comes when, and on which rank: pure functions, no I/O."""

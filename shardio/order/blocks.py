@@ -1,8 +1,8 @@
-"""Block shuffle: runs of neighbours in permuted order, mixed within a window, for storage that wants long reads.
+"""Block shuffle: permuted blocks of neighbours, shuffled within windows, for storage that needs long reads.
 
-The stored order, turned by a random offset, is cut into blocks; the blocks are permuted; each `window` blocks that then
-follow one another are one window, whose samples are permuted among themselves. What is left over by the last whole
-block comes last, in the last window: the offset makes that another part of the dataset in every epoch.
+A random offset rotates the stored order, which is then cut into blocks. The blocks are permuted; each `window`
+consecutive blocks form a window, whose samples are permuted among themselves. The samples after the last whole block
+come last, in the last window: the offset makes them another part of the dataset in every epoch.
 
 Source: the shuffle buffer of sequential readers (tf.data, WebDataset), here as a pure function of the position.
 """
@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .permutation import Permutation, derive
 
-_OFFSET, _BLOCKS, _WINDOW = 1, 2, 3  # what a key is for
+_OFFSET, _BLOCKS, _WINDOW = 1, 2, 3  # the purposes for which keys are derived
 
 
 @dataclass(frozen=True, slots=True)
-class BlockOrder:
-    """The order of 0..n-1 that belongs to `key`, of constant size.
+class BlockPermutation:
+    """The block permutation of 0..n-1 that belongs to `key`, in constant memory.
 
     Args:
-        n: samples.
-        key: any whole number.
-        block: neighbouring samples that stay together.
-        window: blocks that are mixed with one another.
+        n: the number of samples.
+        key: any integer.
+        block: samples per block: neighbours that stay in one window.
+        window: blocks per window, whose samples are permuted among themselves.
+
+    Raises ConfigError unless block and window are integers of at least 1.
     """
 
     n: int
@@ -45,32 +47,32 @@ class BlockOrder:
         object.__setattr__(self, "_blocks", Permutation(whole, derive(self.key, _BLOCKS)) if whole else None)
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number at each position; positions must be in [0, n)."""
+        """Return the number at each position; positions must be in [0, n)."""
         span = self.block * self.window
         windows = positions // span
-        found = np.empty_like(positions)
+        within = np.empty_like(positions)
         for number in np.unique(windows).tolist():
-            here = windows == number
-            mixed = Permutation(min(span, self.n - number * span), derive(self.key, _WINDOW, number))
-            found[here] = mixed(positions[here] - number * span)
-        return self._stored(windows * self.window + found // self.block, found % self.block)
+            members = windows == number
+            permutation = Permutation(min(span, self.n - number * span), derive(self.key, _WINDOW, number))
+            within[members] = permutation(positions[members] - number * span)
+        return self._numbers(windows * self.window + within // self.block, within % self.block)
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The blocks of windows start..stop-1, as (first sample, samples) in stored order.
+        """Return the blocks of windows start..stop-1 as runs of stored samples, (first, count).
 
-        A block that goes beyond the last sample goes on at the first: then it is two.
+        A block that passes the last sample continues at the first: it gives two runs.
         """
         last = min(stop * self.window, -(-self.n // self.block))
         blocks = np.arange(start * self.window, last, dtype=np.int64)
         sizes = np.minimum(self.block, self.n - blocks * self.block)
-        found: list[tuple[int, int]] = []
-        for begin, size in zip(self._stored(blocks, np.zeros_like(blocks)).tolist(), sizes.tolist(), strict=True):
+        runs: list[tuple[int, int]] = []
+        for begin, size in zip(self._numbers(blocks, np.zeros_like(blocks)).tolist(), sizes.tolist(), strict=True):
             head = min(size, self.n - begin)
-            found += [(begin, head)] + ([(0, size - head)] if head < size else [])
-        return found
+            runs += [(begin, head)] + ([(0, size - head)] if head < size else [])
+        return runs
 
-    def _stored(self, blocks: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples at some places of the blocks that stand at these places of the order."""
+    def _numbers(self, blocks: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored number of sample `within[i]` of the block that the permutation puts at `blocks[i]`."""
         numbers = blocks.copy()
         whole = blocks < self.n // self.block
         if self._blocks is not None:

@@ -1,17 +1,16 @@
-"""Several sources drawn from by weight: which source, and which of its samples, stands at each position.
+"""Weighted mixtures: which source, and which of its samples, stands at each position.
 
-Positions are counted on from one epoch of the mixture into the next, and cut into windows as long as the sum of the
-weights, which are whole numbers. Each window holds every source exactly as often as its weight says, shuffled anew in
-each; and each source is gone through in epochs of its own, whole ones, in the order in which its turns come. All of it
-is a pure function of the position, as `plan.Plan` is.
+Positions count on from one epoch of the mixture to the next, and windows of equal length cut them. A window is as long
+as the sum of the weights, which are integers, and holds each source exactly as often as its weight says, shuffled anew
+in every window. Each source goes through epochs of its own: its k-th turn takes position `k % size` of its epoch
+`k // size`. All of it is a pure function of the position, like `plan.Plan`.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,42 +21,45 @@ from .permutation import derive, splitmix64
 from .plan import Plan, Shuffle
 
 MOST_TURNS = 4096
-"""The longest window: finer weights are rounded to it."""
+"""The length of the longest window, to which finer weights are rounded."""
 
 
 def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
-    """Whole numbers, as small as can be, in the proportions of `weights`; rounded where their sum would be too large.
+    """Return the smallest integers in the proportions of `weights`, rounded where their sum exceeds `MOST_TURNS`.
 
-    Raises ConfigError unless all are positive and finite.
+    Raises ConfigError unless all weights are positive and finite.
     """
     for name, weight in weights.items():
         if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
             raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
-    exact = [Fraction(repr(float(weight))) for weight in weights.values()]  # 0.1 is meant as a tenth
+    exact = [Fraction(repr(float(weight))) for weight in weights.values()]  # 0.1 means a tenth, not its nearest float
     scale = math.lcm(*(part.denominator for part in exact))
     parts = [int(part * scale) for part in exact]
     parts = [part // math.gcd(*parts) for part in parts]
     if sum(parts) > MOST_TURNS:
         shares = [Fraction(MOST_TURNS * part, sum(parts)) for part in parts]
         parts = [max(1, int(share)) for share in shares]
-        most = sorted(range(len(parts)), key=lambda place: parts[place] - shares[place])
-        for place in most[: max(0, MOST_TURNS - sum(parts))]:
-            parts[place] += 1
+        most_reduced = sorted(range(len(parts)), key=lambda number: parts[number] - shares[number])
+        for number in most_reduced[: max(0, MOST_TURNS - sum(parts))]:
+            parts[number] += 1
         parts = [part // math.gcd(*parts) for part in parts]
     return dict(zip(weights, parts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class MixedPlan:
-    """The order of one epoch of a mixture; see `plan.Plan`.
+    """The order of one epoch of a weighted mixture: a `plan.Order` in constant memory.
 
     Args:
-        n: positions of an epoch.
-        sizes: samples of each source.
-        weights: turns of each source in a window.
-        seed: any whole number.
-        epoch: of the mixture: 0, 1, ...
-        shuffle, block, window: how each source is shuffled; with None sources take turns evenly, in their stored order.
+        n: the number of positions in an epoch of the mixture.
+        sizes: the number of samples in each source.
+        weights: the turns of each source in a window.
+        seed: any integer.
+        epoch: the mixture's epoch: 0, 1, ...
+        shuffle, block, window: the shuffling of each source, as for `Plan`. With `shuffle=None` the sources take turns
+            at even intervals and stay in their stored order.
+
+    Raises ConfigError as `Plan` does.
     """
 
     n: int
@@ -79,47 +81,56 @@ class MixedPlan:
         ]
         object.__setattr__(self, "_turns", np.array([source for _, source in sorted(turns)], np.int64))
         object.__setattr__(self, "_starts", np.cumsum([0, *self.sizes]))
-        self._source(0, 0)  # its rules are checked now
+        self._source_plan(0, 0)  # checks shuffle, block and window
 
     @property
     def order(self) -> str:
-        """What the order depends on besides sources, weights, seed and epoch."""
-        return self._source(0, 0).order
+        """The shuffling of each source in words, as in `Plan.order`."""
+        return self._source_plan(0, 0).order
 
     def indices(self, start: int, stop: int) -> Indices:
-        """The mixture's sample indices, int64 [stop - start], at positions start..stop-1 of this epoch."""
+        """Return the mixture's sample indices, int64 [stop - start], at positions start..stop-1 of this epoch.
+
+        Raises ConfigError unless 0 <= start <= stop <= n.
+        """
         if not 0 <= start <= stop <= self.n:
             raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
-        return self.drawn(np.arange(start, stop, dtype=np.int64))[0]
+        return self.lookup(np.arange(start, stop, dtype=np.int64))[0]
 
-    def drawn(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """The sample index at each position in [0, n), and what its random choices are keyed by: a sample that comes
-        again, in a later epoch of its source, is cropped in another way."""
-        sources, turns = self._taken(self.epoch * self.n + positions)
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the sample index at each position in [0, n), and its random key.
+
+        The key counts the source's epochs too: a sample that comes again in a later one is augmented differently.
+        """
+        sources, turns = self._turns_at(self.epoch * self.n + positions)
         sizes = np.array(self.sizes)[sources]
-        epochs, places = turns // sizes, turns % sizes
+        epochs, source_positions = turns // sizes, turns % sizes
         indices = self._starts[sources]
         for source, epoch in {*zip(sources.tolist(), epochs.tolist(), strict=True)}:
             rows = (sources == source) & (epochs == epoch)
-            indices[rows] += self._source(source, epoch).drawn(places[rows])[0]
+            indices[rows] += self._source_plan(source, epoch).lookup(source_positions[rows])[0]
         return indices, epochs * self._starts[-1] + indices
 
-    def replacement(self, index: int, draw: int, attempt: int) -> tuple[int, int]:
-        """The sample, and its draw, that comes in the place of a bad one: of the same source."""
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return the index and the random key of another sample of the same source, which replaces a bad one."""
         source = int(np.searchsorted(self._starts, index, "right")) - 1
-        other = int(self._starts[source]) + derive(self.seed, draw, attempt, 0xBAD) % self.sizes[source]
-        return other, draw - index + other
+        other = int(self._starts[source]) + derive(self.seed, rng_key, attempt, 0xBAD) % self.sizes[source]
+        return other, rng_key - index + other
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
-        """None: storage is not asked ahead for a mixture."""
+        """Return (0, -1), for none: mixtures are not read ahead."""
         return 0, -1
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """None."""
+        """Return no runs: mixtures are not read ahead."""
         return []
 
-    def _taken(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source at each position, counted from the first epoch's first, and how often it has had its turn."""
+    def at_epoch(self, epoch: int) -> "MixedPlan":
+        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+        return replace(self, epoch=epoch)
+
+    def _turns_at(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source at each position, counted from the first epoch on, and its number of earlier turns."""
         length = len(self._turns)
         windows, inverse = np.unique(positions // length, return_inverse=True)
         sources = np.broadcast_to(self._turns, (len(windows), length))
@@ -127,7 +138,7 @@ class MixedPlan:
             slots = windows[:, None].astype(np.uint64) * np.uint64(length) + np.arange(length, dtype=np.uint64)
             keys = splitmix64((slots + np.uint64(derive(self.seed, 0x717))).astype(np.uint64, copy=False))
             sources = np.take_along_axis(sources, np.argsort(keys, axis=1, kind="stable"), axis=1)
-        # Grouped by source, in the order of their slots: the place in the group is the turn within the window.
+        # Group the slots by source, in order: the rank within a group is the turn within the window.
         grouped = np.argsort(sources, axis=1, kind="stable")
         firsts = np.cumsum([0, *self.weights])[:-1]
         turns = np.empty_like(grouped)
@@ -135,10 +146,8 @@ class MixedPlan:
         turns += windows[:, None] * np.array(self.weights)[sources] - firsts[sources]
         return sources[inverse, positions % length], turns[inverse, positions % length]
 
-    def _source(self, source: int, epoch: int) -> Plan:
-        return _plan(self.sizes[source], derive(self.seed, source), epoch, self.shuffle, self.block, self.window)
+    def _source_plan(self, source: int, epoch: int) -> Plan:
+        return _cached_plan(self.sizes[source], derive(self.seed, source), epoch, self.shuffle, self.block, self.window)
 
 
-AnyPlan: TypeAlias = Plan | MixedPlan
-
-_plan = lru_cache(maxsize=256)(Plan)
+_cached_plan = lru_cache(maxsize=256)(Plan)

@@ -1,11 +1,11 @@
-"""The plan: which sample stands at which position of an epoch, and which positions a rank takes at a step.
+"""Which sample stands at which position of an epoch, and which positions a rank takes at a step.
 
-The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on container, world, batch size, threads or
-engine. Rank r takes at step s the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is its batch size,
-G the global batch `world.size * B`, and `start` the position that the epoch is begun or resumed at.
+The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on the container, the world, the batch size, the
+threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is
+its batch size, G the global batch `world.size * B`, and `start` the position at which the epoch begins or resumes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
-from .blocks import BlockOrder
+from .blocks import BlockPermutation
 from .permutation import Permutation, derive
 from .world import World
 
@@ -21,18 +21,63 @@ Shuffle: TypeAlias = Literal["global", "block"] | None
 Tail: TypeAlias = Literal["drop", "pad"]
 
 
+class Order(Protocol):
+    """The order of one epoch: all that a loader needs to know of it.
+
+    `Plan` is the order of a dataset, `interleave.MixedPlan` that of a weighted mixture. Implementations are frozen
+    dataclasses with a field `epoch`, so that `dataclasses.replace(order, epoch=...)` gives the order of another epoch.
+    They keep no state: a method returns the same for the same arguments in every process.
+    """
+
+    @property
+    def n(self) -> int:
+        """The number of positions in the epoch."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, and of the samples' random transforms."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch: 0, 1, ..."""
+
+    @property
+    def order(self) -> str:
+        """The shuffling in words: a loader's state resumes only with equal ones."""
+
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the sample index and the random key, int64 [k] each, at each of k positions in [0, n).
+
+        The random key, together with the seed and the epoch, determines the sample's random transforms.
+        """
+
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return the index and the random key of the sample that replaces a bad one at attempt 1, 2, ..."""
+
+    def windows(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first and the last shuffling window that hold positions start..stop-1, or (0, -1) for none."""
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the runs of neighbouring samples, (first, count), in windows start..stop-1, to read them ahead."""
+
+    def at_epoch(self, epoch: int) -> "Order":
+        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The order of one epoch: a pure function from position to sample index, in constant memory.
+    """The order of one epoch of a dataset: a pure function from position to sample index, in constant memory.
 
     Args:
-        n: samples in the dataset.
-        seed: any whole number.
+        n: the number of samples in the dataset.
+        seed: any integer.
         epoch: 0, 1, ...
-        shuffle: `"global"` for a permutation of all samples, `"block"` for one of blocks, mixed within windows (see
-            `blocks`), None for the stored order.
-        block: samples in a block, for `"block"`.
-        window: blocks that are mixed with one another, for `"block"`.
+        shuffle: `"global"` permutes all samples; `"block"` permutes blocks of neighbours and then the samples within
+            windows of blocks (see `blocks`); None keeps the stored order.
+        block: samples per block, for `"block"`.
+        window: blocks per window, for `"block"`.
+
+    Raises ConfigError unless n, block and window are at least 1, epoch is at least 0 and shuffle is one of the above.
     """
 
     n: int
@@ -41,76 +86,72 @@ class Plan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
-    _order: Permutation | BlockOrder | None = field(init=False, repr=False)
+    _permutation: Permutation | BlockPermutation | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"a plan needs at least one sample, got n = {self.n}")
         if self.epoch < 0:
             raise ConfigError(f"epoch must be 0 or more, got {self.epoch}")
-        object.__setattr__(self, "_order", self._make_order())
+        object.__setattr__(self, "_permutation", self._make_permutation())
 
-    def _make_order(self) -> Permutation | BlockOrder | None:
+    def _make_permutation(self) -> Permutation | BlockPermutation | None:
         match self.shuffle:
             case "global":
                 return Permutation(self.n, derive(self.seed, self.epoch))
             case "block":
-                return BlockOrder(self.n, derive(self.seed, self.epoch), self.block, self.window)
+                return BlockPermutation(self.n, derive(self.seed, self.epoch), self.block, self.window)
             case None:
                 return None
         raise ConfigError(f"shuffle must be 'global', 'block' or None, got {self.shuffle!r}")
 
     @property
     def order(self) -> str:
-        """What the order depends on besides n, seed and epoch: `global`, `stored`, or `block of 64, window of 16`."""
+        """The shuffling in words: `global`, `stored`, or `block of 64, window of 16`."""
         blocks = f"block of {self.block}, window of {self.window}"
         return blocks if self.shuffle == "block" else (self.shuffle or "stored")
 
     def indices(self, start: int, stop: int) -> Indices:
-        """The sample indices, int64 [stop - start], at positions start..stop-1; ConfigError outside [0, n]."""
+        """Return the sample indices, int64 [stop - start], at positions start..stop-1.
+
+        Raises ConfigError unless 0 <= start <= stop <= n.
+        """
         if not 0 <= start <= stop <= self.n:
             raise ConfigError(f"positions must be in [0, {self.n}], got {start} to {stop}")
-        return self.drawn(np.arange(start, stop, dtype=np.int64))[0]
+        return self.lookup(np.arange(start, stop, dtype=np.int64))[0]
 
-    def drawn(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """The sample index at each position in [0, n), and what its random choices are keyed by: the index again."""
-        indices = positions if self._order is None else self._order(positions)
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the sample index at each position in [0, n), and its random key, which is the index again."""
+        indices = positions if self._permutation is None else self._permutation(positions)
         return indices, indices
 
-    def replacement(self, index: int, draw: int, attempt: int) -> tuple[int, int]:
-        """The sample, and its draw, that comes in the place of a bad one at the first, second, ... attempt."""
-        other = derive(self.seed, self.epoch, draw, attempt, 0xBAD) % self.n
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return the index and the random key of the sample that replaces a bad one at attempt 1, 2, ..."""
+        other = derive(self.seed, self.epoch, rng_key, attempt, 0xBAD) % self.n
         return other, other
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
-        """The windows, first to last, that positions start..stop-1 are in; (0, -1) unless shuffled by blocks."""
+        """Return the first and the last window that hold positions start..stop-1; (0, -1) without block shuffle."""
         span = self.block * self.window
-        return (start // span, (stop - 1) // span) if isinstance(self._order, BlockOrder) else (0, -1)
+        return (start // span, (stop - 1) // span) if isinstance(self._permutation, BlockPermutation) else (0, -1)
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """What windows start..stop-1 hold: runs of neighbouring samples, (first, count)."""
-        return self._order.runs(start, stop) if isinstance(self._order, BlockOrder) else []
+        """Return the runs of neighbouring samples, (first, count), that windows start..stop-1 hold."""
+        return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
 
-
-class Order(Protocol):
-    """The order of one epoch: what `Plan` and `interleave.MixedPlan` have in common."""
-
-    @property
-    def n(self) -> int:
-        """Positions of an epoch."""
-
-    def drawn(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """See `Plan.drawn`."""
+    def at_epoch(self, epoch: int) -> "Plan":
+        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+        return replace(self, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSlice:
-    """One rank's share of one step, [B] each.
+    """The samples that one rank takes, with their random keys; slicing gives those of some rows.
 
     Attributes:
-        indices: the samples' numbers, int64.
-        draws: what their random choices are keyed by, besides seed and epoch, int64.
-        valid: which count: all but a pad tail's repeats.
+        indices: the samples' indices in the dataset, int64 [B].
+        rng_keys: what determines their random transforms, besides the seed and the epoch, int64 [B].
+        valid: False where a sample repeats one of the epoch to fill a padded tail, bool [B].
     """
 
     indices: Indices
@@ -123,15 +164,17 @@ class PlanSlice:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The steps that cut what is left of an epoch into global batches, the same number of them on every rank.
+    """The steps that cut the rest of an epoch into global batches, the same number of them on every rank.
 
     Args:
-        n: samples in an epoch.
-        world: the ranks.
+        n: the number of positions in the epoch.
+        world: this process and the ranks around it.
         batch_size: samples per rank and step.
         tail: `"drop"` leaves out the last `(n - start) % G` positions of the epoch; `"pad"` fills the last global batch
-            with positions from the epoch's beginning, marked as not valid.
-        start: the position to go on from, in [0, n].
+            with positions from the beginning of the epoch, marked as not valid.
+        start: the position in [0, n] at which the first step begins.
+
+    Raises ConfigError if `batch_size`, `tail` or `start` is out of range.
     """
 
     n: int
@@ -150,24 +193,27 @@ class Schedule:
 
     @property
     def global_batch(self) -> int:
-        """Samples that all ranks together take at a step."""
+        """The number of samples that all ranks together take at a step."""
         return self.world.size * self.batch_size
 
     def __len__(self) -> int:
-        """Steps from `start` to the epoch's end."""
+        """Return the number of steps from `start` to the end of the epoch."""
         left = self.n - self.start
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
     def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:
-        """What this rank takes at `step`, or at the `steps` that begin with it, one after the other."""
+        """Return what this rank takes at `step` and the `steps - 1` steps after it, one step behind the other."""
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
         if self.tail == "drop":
-            return PlanSlice(*plan.drawn(positions), np.ones(len(positions), np.bool_))
-        return PlanSlice(*plan.drawn(positions % self.n), positions < self.n)
+            return PlanSlice(*plan.lookup(positions), np.ones(len(positions), np.bool_))
+        return PlanSlice(*plan.lookup(positions % self.n), positions < self.n)
 
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
-        """The positions, first to one behind the last, that this rank takes in `steps` from `step` on; at most n."""
+        """Return the range of positions, first and one past the last, that this rank takes in `steps` from `step` on.
+
+        The range ends at n: a padded tail's repeated positions are not in it.
+        """
         first, last = self._first(step), self._first(step + steps - 1) + self.batch_size
         return min(self.n - 1, first), min(self.n, last)
 
@@ -175,5 +221,5 @@ class Schedule:
         return self.start + step * self.global_batch + self.world.rank * self.batch_size
 
     def position_after(self, step: int) -> int:
-        """The position that is next once `step` has been delivered on all ranks; at most n."""
+        """Return the position that follows `step` once all ranks have delivered it; at most n."""
         return min(self.n, self.start + (step + 1) * self.global_batch)

@@ -1,4 +1,4 @@
-"""The world: which of how many data-parallel processes this one is."""
+"""The world: this process's rank among the data-parallel processes of a job."""
 
 import os
 import re
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _LAUNCHERS: tuple[tuple[str, tuple[str, str, str, str]], ...] = (
-    # launcher, (rank, size, local rank, local size); the first whose rank and size are both set wins
+    # launcher, (rank, size, local rank, local size); the first with both rank and size set wins
     ("torchrun", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")),
     (
         "Open MPI",
@@ -25,13 +25,15 @@ _LAUNCHERS: tuple[tuple[str, tuple[str, str, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The data-parallel processes of a job, seen from one of them.
+    """This process's place among the data-parallel processes of a job.
 
     Attributes:
-        rank: this process, 0 to size-1.
-        size: processes in the job.
-        local_rank: this process among those of its node.
-        local_size: processes on this node.
+        rank: the rank of this process, 0 to size-1.
+        size: the number of processes in the job.
+        local_rank: the rank of this process on its node, 0 to local_size-1.
+        local_size: the number of processes on this node.
+
+    Raises ConfigError if a number is out of range.
     """
 
     rank: int = 0
@@ -49,12 +51,18 @@ class World:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> "World":
-        """This process's world: torch.distributed if initialised, else the launcher's variables, else one process.
+        """Return the world of this process.
 
-        The variables of torchrun, Open MPI and Slurm (`srun`) are known, in that order. ConfigError if they are wrong.
+        The first of these that applies decides: torch.distributed, if it is initialised; the environment variables of
+        torchrun, Open MPI or Slurm (`srun`), in that order; else this process is alone.
+
+        Args:
+            environ: variables to use instead of `os.environ`; torch.distributed is then not asked.
+
+        Raises ConfigError if a launcher's variable makes no sense.
         """
         env = os.environ if environ is None else environ
-        dist: Any = sys.modules.get("torch.distributed")  # where nobody has imported it, nobody has initialised it
+        dist: Any = sys.modules.get("torch.distributed")  # not imported means not initialised
         if environ is None and dist is not None and dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
             local_rank, local_size = env.get("LOCAL_RANK"), env.get("LOCAL_WORLD_SIZE")
@@ -63,7 +71,7 @@ class World:
             return cls(rank, size, int(local_rank), int(local_size))
         for launcher, (rank_name, size_name, local_rank_name, local_size_name) in _LAUNCHERS:
             if launcher == "Slurm" and "SLURM_STEP_ID" not in env:
-                continue  # inside sbatch's own shell: the script is one process, whatever was allocated
+                continue  # in the shell of sbatch itself: one process, whatever is allocated
             if rank_name in env and size_name in env:
                 rank, size = _number(env, rank_name, launcher), _number(env, size_name, launcher)
                 if local_rank_name not in env or local_size_name not in env:
@@ -73,14 +81,14 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: str | Sequence[str]) -> "World":
-        """The data-parallel world of a job that is parallel in other ways too.
+        """Return the data-parallel world of a job that uses other kinds of parallelism too.
 
         Args:
-            mesh: torch's DeviceMesh, with named dimensions.
-            dims: the dimension along which data is split, or several (`("replicate", "shard")`), the first one slowest.
-                Ranks that differ in other dimensions only (tensor, pipeline) get the same samples.
+            mesh: a torch DeviceMesh with named dimensions.
+            dims: the dimension that splits the data, or several, slowest first: `("replicate", "shard")`. Ranks that
+                differ in other dimensions only (tensor, pipeline) get the same samples.
 
-        Raises ConfigError for a name that the mesh does not have, or on a rank outside of it.
+        Raises ConfigError if the mesh has no dimension of such a name, or if this rank is outside the mesh.
         """
         names, wanted = mesh.mesh_dim_names or (), (dims,) if isinstance(dims, str) else tuple(dims)
         coordinate = mesh.get_coordinate()
@@ -90,15 +98,15 @@ class World:
         for name in wanted:
             if name not in names:
                 raise ConfigError(f"the mesh's dimensions are {', '.join(names) or 'unnamed'}, got {name!r}")
-            place = names.index(name)
-            rank, size = rank * mesh.size(place) + coordinate[place], size * mesh.size(place)
-        # Processors are shared by all processes of a node, whatever they are to each other.
+            axis = names.index(name)
+            rank, size = rank * mesh.size(axis) + coordinate[axis], size * mesh.size(axis)
+        # All processes of a node share its CPUs, whatever their roles in the mesh.
         node = cls.detect()
         return cls(rank, size, node.local_rank, node.local_size)
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    # Slurm's tasks per node read "4", "4(x2)" or "4,3(x2)"; the largest is what a local rank can be sure to be below.
+    # Slurm's tasks per node read "4", "4(x2)" or "4,3(x2)"; every local rank is below the largest.
     counts = re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", env[name])
     if not counts:
         raise ConfigError(f"{launcher}'s {name} must be a whole number, got {env[name]!r}")

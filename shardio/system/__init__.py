@@ -1,1 +1,4 @@
-"""What the operating system gives: processors, threads, processes, memory, durable writes, clocks."""
+"""The ground that everything stands on: CPUs, processes, threads, memory, durable files, clocks, sizes, shared types.
+
+No module here knows what a dataset is.
+"""

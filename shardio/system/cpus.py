@@ -1,35 +1,39 @@
-"""How many processors this process may use: its affinity, its control group's limits, and its fair share of them."""
+"""How many CPUs this process may use, by its affinity and its control groups (cgroups), and a rank's fair share."""
 
 import math
 import os
 from pathlib import Path
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+"""The file that names the control groups of this process."""
 
 
 def usable() -> int:
-    """Processors that this process may use at once: its affinity, or its control group's time limit if that is less."""
+    """Return the number of CPUs that this process may use at once.
+
+    That is its affinity, or the time limit of its control groups if that is less.
+    """
     return share(1)
 
 
 def share(local_size: int) -> int:
-    """One rank's fair part, at least 1, where `local_size` ranks run on this node.
+    """Return one rank's fair share of the CPUs, at least 1, where `local_size` ranks run on this node.
 
-    A launcher may have given each rank processors of its own: then the affinities of all ranks together fit the node,
-    and the part is all that this process may use. A limit of time holds for the ranks together.
+    If the affinities of all ranks together fit the node, the launcher has bound each rank to CPUs of its own, and the
+    share is the whole affinity. Otherwise the ranks divide it. They always divide a time limit.
     """
-    mine = len(os.sched_getaffinity(0))
-    part = mine if mine * local_size <= _node() else mine // local_size
+    affinity = len(os.sched_getaffinity(0))
+    part = affinity if affinity * local_size <= _node_cpus() else affinity // local_size
     return max(1, math.ceil(min(part, _time_limit() / local_size)))
 
 
-def _node() -> int:
-    """Processors of the node, or of the part of it that this job's control group has."""
+def _node_cpus() -> int:
+    """The number of CPUs of the node, or of the part of it that this job's control group has."""
     for folder in _folders():
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
-            if (found := _read(folder / name)) is not None:
-                return sum(_width(part) for part in found.split(",") if part) or (os.cpu_count() or 1)
+            if (ranges := _read(folder / name)) is not None:
+                return sum(_width(part) for part in ranges.split(",") if part) or (os.cpu_count() or 1)
     return os.cpu_count() or 1
 
 
@@ -39,7 +43,7 @@ def _width(part: str) -> int:
 
 
 def _time_limit() -> float:
-    """Processors' worth of time that the tightest of the control groups grants; infinity without a limit."""
+    """The tightest of the control groups' time limits, in CPUs; infinity without a limit."""
     limit = math.inf
     for folder in _folders():
         period = _read(folder / "cpu.cfs_period_us")
@@ -50,20 +54,20 @@ def _time_limit() -> float:
 
 
 def _folders() -> list[Path]:
-    """The control groups that this process is in, innermost first: version 2's, or version 1's for processors."""
+    """The folders of this process's control groups, innermost first: version 2's, or version 1's for CPUs."""
     folders = []
-    for line in (_read(_OWN) or "").splitlines():
+    for line in (_read(MEMBERSHIP) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and not {"cpu", "cpuset"} & set(controllers.split(",")):
             continue
-        root = _GROUPS / controllers
+        root = CONTROL_GROUPS / controllers
         inner = Path(path.lstrip("/"))
         folders += [root / part for part in (inner, *inner.parents)]
-    return folders or [_GROUPS]
+    return folders or [CONTROL_GROUPS]
 
 
 def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()
-    except OSError:  # not there, or not ours to read: then it limits nothing that we know of
+    except OSError:  # absent or not readable: no known limit
         return None

@@ -1,11 +1,11 @@
-"""Files that are either whole or not there: written beside, fsynced, renamed."""
+"""Files that are either whole or absent: written under a temporary name, fsynced, renamed."""
 
 import os
 from pathlib import Path
 
 
 def sync_file(path: Path) -> None:
-    """Asks for a file's content to be on stable storage."""
+    """Flush a file's content to stable storage (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -14,7 +14,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Asks for a directory's entries (new names, renames) to be on stable storage."""
+    """Flush a directory's entries (new names, renames) to stable storage (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -23,7 +23,10 @@ def sync_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replaces `path` by `data` at once: a reader sees the old file or the new one."""
+    """Replace the file at `path` with `data` atomically: a reader sees the old file or the new one.
+
+    If this fails, the old file stays and the temporary one is removed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

@@ -1,4 +1,4 @@
-"""NumPy's own file format, read from bytes that may be damaged."""
+"""Reading `.npy`, NumPy's own file format, from bytes that may be damaged."""
 
 import tokenize
 from collections.abc import Callable
@@ -8,10 +8,12 @@ _TRIES = 100
 
 
 def guarded(read: Callable[[], Any]) -> Any:
-    """What `read` gives, a call of NumPy that reads a `.npy` header. ValueError for whatever a damaged header raises.
+    """Call `read`, which has NumPy read a `.npy` header, and return its result.
 
-    NumPy parses headers with `ast`, which in some versions of Python fails at random where threads do so at once
-    (https://github.com/python/cpython/issues/106905): such a call is made again.
+    NumPy parses headers with `ast`, which in some versions of Python fails at random if several threads parse at once
+    (https://github.com/python/cpython/issues/106905): this calls `read` again after such a failure.
+
+    Raises ValueError for whatever exception a damaged header causes.
     """
     for _ in range(_TRIES):
         try:

@@ -1,4 +1,4 @@
-"""Optional packages: loaded on use, and a clear word when they are missing."""
+"""Optional packages: imported on first use, with an error that tells how to install a missing one."""
 
 import importlib
 import os
@@ -6,14 +6,17 @@ from types import ModuleType
 
 from ..errors import MissingDependency
 
-_QUIET = {"nvidia.nvimgcodec": ("PYNVIMGCODEC_VERBOSITY", "0")}
-"""By module the variable that keeps it from writing to stderr what is told by errors, with names, anyway."""
+_LOG_SETTINGS = {"nvidia.nvimgcodec": ("PYNVIMGCODEC_VERBOSITY", "0")}
+"""For each module, the environment variable and value that keep it from repeating on stderr what errors report."""
 
 
 def load(module: str, *, purpose: str, extra: str) -> ModuleType:
-    """Imports `module`, or raises MissingDependency: `PURPOSE needs MODULE: pip install 'shardio-data[EXTRA]'`."""
-    if module in _QUIET:
-        os.environ.setdefault(*_QUIET[module])  # read when it is imported
+    """Import and return `module`.
+
+    Raises MissingDependency if it is not installed: `PURPOSE needs MODULE: pip install 'shardio-data[EXTRA]'`.
+    """
+    if module in _LOG_SETTINGS:
+        os.environ.setdefault(*_LOG_SETTINGS[module])  # the module reads it when it is imported
     try:
         return importlib.import_module(module)
     except ImportError as error:

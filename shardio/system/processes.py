@@ -1,4 +1,4 @@
-"""Helper processes that never outlive the one that started them."""
+"""Child processes that never outlive their parent, and this process's limit of open files."""
 
 import ctypes
 import multiprocessing
@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
 
 CONTEXT = multiprocessing.get_context("spawn")
-"""How shardio starts processes: afresh, since a fork of a process with threads may hold locks for ever."""
+"""The context in which shardio starts processes: spawn, since a forked child may inherit locks that never open."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Called in a child: asks the kernel to end it when its parent ends, however that happens (Linux)."""
+    """Ask the kernel to kill this child process when its parent ends, however that happens (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
-    if parent is not None and os.getppid() != parent.pid:  # it was gone before the kernel had been asked
+    if parent is not None and os.getppid() != parent.pid:  # the parent ended before the call
         os._exit(1)
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes started in the `with` block ignore Ctrl-C, which a terminal sends to all: their parent ends them."""
-    # A new process inherits what its creator's thread blocks. Here the signal is only put off, not lost.
+def children_ignore_interrupts() -> Iterator[None]:
+    """Make processes started in the `with` block ignore Ctrl-C, which a terminal sends to all: the parent ends them."""
+    # A new process inherits the signal mask of the thread that creates it. In this process the signal is only delayed.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -40,22 +40,22 @@ def deaf_children() -> Iterator[None]:
 
 
 def start(process: SpawnProcess) -> None:
-    """Starts a process that asks the kernel to end it with its parent, and that ignores Ctrl-C.
+    """Start a process that ignores Ctrl-C and whose target calls `die_with_parent`.
 
-    To the kernel the parent is the thread that starts it. So where that is not the main thread, which stays to the end,
-    another one starts it that does.
+    The kernel takes the thread that starts the process for its parent. So unless the main thread, which lasts to the
+    end, calls this, another thread that lasts as long as this process starts the child.
     """
     if threading.current_thread() is threading.main_thread():
-        _start_deaf(process)
+        _start_ignoring_interrupts(process)
         return
     global _starter
-    if _starter is None or _starter[0] != os.getpid():  # forked: the thread is the parent's
+    if _starter is None or _starter[0] != os.getpid():  # after a fork, the thread exists in the parent only
         _starter = os.getpid(), ThreadPoolExecutor(1, "shardio starter")
-    _starter[1].submit(_start_deaf, process).result()
+    _starter[1].submit(_start_ignoring_interrupts, process).result()
 
 
-def _start_deaf(process: SpawnProcess) -> None:
-    with deaf_children():
+def _start_ignoring_interrupts(process: SpawnProcess) -> None:
+    with children_ignore_interrupts():
         process.start()
 
 
@@ -63,9 +63,9 @@ _starter: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def allow_open_files(wanted: int) -> int:
-    """Raises this process's soft limit of open files towards `wanted`, as far as the hard limit allows.
+    """Raise this process's soft limit of open files to `wanted`, or as far as the hard limit allows.
 
-    Returns the limit that now holds. A dataset may have thousands of shards, and opening one anew for each read of a
+    Returns the limit that now holds. A dataset may have thousands of shards, and to open one for each read of a
     shuffled epoch would cost more than the read.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

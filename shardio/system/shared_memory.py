@@ -1,4 +1,4 @@
-"""A value for several processes at once, whose arrays they share instead of having a copy each."""
+"""Values for several processes at once, which share the memory of their arrays instead of copying it."""
 
 import mmap
 import os
@@ -12,12 +12,13 @@ _ALIGN = 64
 
 @final
 class Shared:
-    """A value that goes to processes as they are started. Its arrays lie in memory without a name that all of them map.
+    """A value to pass to processes as they start; its arrays lie in anonymous memory (memfd) that all of them map.
 
-    What a process changes in them is its own. Sources of a hundred million files have gigabytes of names and sizes.
+    The mapping is copy-on-write: a process keeps its changes to itself. This matters because a source of a hundred
+    million files has gigabytes of names and sizes.
 
     Args:
-        value: anything that pickles; NumPy arrays within it are shared.
+        value: anything that pickles; the NumPy arrays within it are shared.
     """
 
     def __init__(self, value: Any) -> None:
@@ -34,23 +35,23 @@ class Shared:
                 file.write(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # DupFd must be made here, while the process is being started: made earlier it is served by a named socket.
+        # DupFd must be created while the process starts: created earlier, it serves the file by a named socket.
         return _Received, (DupFd(self._handle), self._pickled, self._spans)
 
     def load(self) -> Any:
-        """The value anew: every call gives another one."""
+        """Return a new value, separate from those of other calls."""
         return _load(self._handle, self._pickled, self._spans)
 
 
 @final
 class _Received:
-    """The same in a process that was started."""
+    """A `Shared` value as the started process receives it."""
 
     def __init__(self, handle: Any, pickled: bytes, spans: list[tuple[int, int]]) -> None:
         self._handle, self._pickled, self._spans = handle.detach(), pickled, spans
 
     def load(self) -> Any:
-        """The value."""
+        """Return the value; call this once."""
         try:
             return _load(self._handle, self._pickled, self._spans)
         finally:
@@ -60,5 +61,5 @@ class _Received:
 def _load(handle: int, pickled: bytes, spans: list[tuple[int, int]]) -> Any:
     size = os.fstat(handle).st_size
     memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_COPY) if size else bytearray())
-    # Our own pickle, made above.
+    # Trusted: `Shared` pickled it in the parent process.
     return pickle.loads(pickled, buffers=[memory[start : start + size] for start, size in spans])  # noqa: S301

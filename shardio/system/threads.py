@@ -1,4 +1,4 @@
-"""Work done by threads, and its results taken in order."""
+"""Work on threads, with results in order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,14 +8,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AHEAD = 2  # items for each thread that are under way, or done and not yet taken
+AHEAD = 2
+"""The items per thread that are in progress, or finished and not yet taken."""
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """`work` of each item, in the order of the items whatever is done first.
+    """Yield `work(item)` for each item, in the order of the items, computed by `threads` threads.
 
-    A bounded number of results waits to be taken. What `work` raises is raised at its item's turn; what has not begun
-    by then, or when the caller takes no more, is not begun.
+    At most `AHEAD` items per thread are in progress or wait to be taken. An exception of `work` is raised at its item's
+    turn. After that, or when the caller closes the iterator, no further item begins.
     """
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Result]] = deque()

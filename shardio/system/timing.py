@@ -1,4 +1,4 @@
-"""Where the workers' time goes: a clock of named stages that many threads add to."""
+"""Where the workers' time goes: a clock of named stages, shared by threads."""
 
 import threading
 import time
@@ -7,26 +7,26 @@ from contextlib import contextmanager
 
 
 class StageClock:
-    """Adds up the time that threads spend in each stage, and knows which stage each of them is in.
+    """Sums the time that threads spend in each stage, and knows the current stage of each thread.
 
     Args:
-        tell: called with a stage's name when it begins.
+        on_stage: called with the name of each stage as it begins.
     """
 
-    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
         self.doing: dict[int, str] = {}
-        """The stage that each thread is in, by its identifier."""
-        self._tell = tell
+        """The current stage of each thread, by the thread's identifier."""
+        self._on_stage = on_stage
         self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times the `with` block for stage `name`."""
+        """Count the time of the `with` block towards stage `name`."""
         thread, begun = threading.get_ident(), time.perf_counter()
         self.doing[thread] = name
-        if self._tell is not None:
-            self._tell(name)
+        if self._on_stage is not None:
+            self._on_stage(name)
         try:
             yield
         finally:
@@ -34,12 +34,12 @@ class StageClock:
             self.add({name: time.perf_counter() - begun})
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Adds what another clock has measured."""
+        """Add the seconds by stage that another clock has measured."""
         with self._lock:
             for name, spent in seconds.items():
                 self._seconds[name] = self._seconds.get(name, 0.0) + spent
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage, over all threads."""
+        """Return the seconds by stage, summed over all threads."""
         with self._lock:
             return dict(self._seconds)

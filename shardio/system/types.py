@@ -1,4 +1,4 @@
-"""The types that every layer shares."""
+"""Type aliases that all folders share."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -10,16 +10,16 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
 
 Sample: TypeAlias = Mapping[str, Any]
-"""One record: field names to values, as a person writes them (`{"image": b"...", "label": 3}`)."""
+"""One record in Python values, by field name: `{"image": b"...", "label": 3}`."""
 
 Stored: TypeAlias = Mapping[str, Buffer]
-"""One record as a shard keeps it: field names to bytes."""
+"""One record in stored bytes, by field name."""
 
 Rows: TypeAlias = NDArray[np.int64]
-"""Sample numbers within one shard, in any order, repeats allowed."""
+"""Row numbers within one shard, in any order, repeats allowed."""
 
 Indices: TypeAlias = NDArray[np.int64]
-"""Sample numbers within a dataset, 0 to N-1."""
+"""Sample indices within a dataset, 0 to N-1, in any order, repeats allowed."""
 
 Column: TypeAlias = NDArray[Any] | list[bytes]
-"""One field of many samples: an array `[n, *shape]` when every sample has the same size, else the bytes of each."""
+"""One field of n samples: an array `[n, *shape]` if all have the same size, else the bytes of each."""

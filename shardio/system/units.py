@@ -1,4 +1,4 @@
-"""Sizes as people write them: `64MB`, `1.5GiB`, 4096."""
+"""Sizes in bytes as people write them: `64MB`, `1.5GiB`, 4096."""
 
 import re
 
@@ -8,7 +8,10 @@ _UNITS = {"": 1, "B": 1} | {p + s: b**e for s, b in (("B", 1000), ("iB", 1024)) 
 
 
 def parse_size(value: int | str, name: str = "size") -> int:
-    """Bytes of a size such as `64MB` (10^6), `64MiB` (2^20) or an int; ConfigError if it is none or below 1."""
+    """Return a size in bytes, given as an int or as text such as `64MB` (MB = 10^6) or `64MiB` (MiB = 2^20).
+
+    Raises ConfigError, with `name` in its message, if `value` is no size or less than 1 byte.
+    """
     if isinstance(value, str) and value.strip().isdigit():
         raise ConfigError(f"{name} needs a unit, such as 64MB or 1GiB; got {value!r}")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
@@ -19,7 +22,7 @@ def parse_size(value: int | str, name: str = "size") -> int:
 
 
 def format_size(size: float) -> str:
-    """A size for people, in decimal units: `1.5 GB`."""
+    """Return a size in bytes as text in decimal units: `1.5 GB`."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

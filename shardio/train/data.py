@@ -8,7 +8,7 @@ import numpy as np
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
-from ..format.fields import listed
+from ..format.fields import describe_fields
 from ..loader.loader import Loader
 from ..transforms import (
     CenterCrop,
@@ -157,10 +157,11 @@ def _small(size: tuple[int, int] | None) -> bool:
 def _open(path: str) -> Dataset:
     dataset = open_dataset(path)
     label, image = dataset.fields.get("label"), dataset.fields.get("image")
+    fields = describe_fields(dataset.fields)
     if image is None or image.kind != "image":
-        raise ConfigError(f"{path}: training needs an image field called 'image'; there are {listed(dataset.fields)}")
-    if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
         raise ConfigError(
-            f"{path}: training needs an integer scalar field called 'label'; there are {listed(dataset.fields)}"
+            f"{path}: training needs an image field called 'image'; there are {describe_fields(dataset.fields)}"
         )
+    if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
+        raise ConfigError(f"{path}: training needs an integer scalar field called 'label'; there are {fields}")
     return dataset

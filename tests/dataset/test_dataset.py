@@ -251,7 +251,7 @@ def _rename(m: dict[str, Any]) -> dict[str, Any]:
         (lambda m: m | {"samples": 1}, "samples is 1, but the shards hold 40"),
         (lambda m: m | {"fields": {}}, "at least one field"),
         (_rename, "not the name of a file"),
-        (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "equally many"),
+        (lambda m: m | {"shards": m["shards"] | {"samples": [-1]}}, "must have the same length"),
         (lambda m: {"format": "shardio", "version": 1}, "missing required field"),
         (lambda m: [], "Expected `object`"),
     ],

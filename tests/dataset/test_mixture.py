@@ -43,7 +43,7 @@ def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: i
     """Every window holds each source as often as its weight says; every source's samples come in whole epochs."""
     weights = weights[: len(sizes)]
     plans = [MixedPlan(n, tuple(sizes), tuple(weights), seed, epoch, shuffle, 4, 3) for epoch in range(4)]
-    drawn = [plan.drawn(np.arange(n)) for plan in plans]
+    drawn = [plan.lookup(np.arange(n)) for plan in plans]
     indices, draws = (np.concatenate(column) for column in zip(*drawn, strict=True))
     starts = np.cumsum([0, *sizes])
     sources = np.searchsorted(starts, indices, "right") - 1
@@ -56,7 +56,7 @@ def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: i
             assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
     assert len(np.unique(draws)) == len(draws)  # a sample that comes again is not cropped as before
     some = np.random.default_rng(0).integers(0, n, 20)  # any position alone, in any order
-    assert plans[2].drawn(some)[0].tolist() == drawn[2][0][some].tolist()
+    assert plans[2].lookup(some)[0].tolist() == drawn[2][0][some].tolist()
 
 
 @given(

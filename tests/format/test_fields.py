@@ -1,4 +1,4 @@
-"""Fields: values become bytes and come back the same, and what does not fit is refused rather than changed."""
+"""Fields: values survive encoding and decoding unchanged, and a value that does not fit is refused, not changed."""
 
 import io
 import json
@@ -43,7 +43,7 @@ JSON = st.recursive(
 
 
 def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether dtype, shape and every bit agree; NaN is NaN."""
+    """Whether dtype, shape and every bit agree, of NaN too."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
@@ -246,7 +246,7 @@ class TestField:
         ],
     )
     def test_fields_that_make_no_sense_are_refused(self, options: Mapping[str, Any], reason: str) -> None:
-        """A field checks itself where it is made."""
+        """A field checks itself at construction."""
         with pytest.raises(ConfigError, match=reason):
             Field(**options)
 
@@ -277,7 +277,7 @@ class TestShortForms:
             ("video", "got 'video'"),  # neither a kind nor a dtype
             (("float32",), "not a field"),
             (3, "not a field: 3"),
-            ({"dtype": "int64"}, "a field has a kind"),
+            ({"dtype": "int64"}, "a field needs a kind"),
             ({"kind": "text", "size": 3}, "got size"),
         ],
     )
@@ -289,7 +289,7 @@ class TestShortForms:
     @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
     def test_names_are_plain(self, name: Any) -> None:
         """A name becomes part of file names and keys; a leading underscore is kept for shardio's own columns."""
-        with pytest.raises(ConfigError, match="a field's name is letters"):
+        with pytest.raises(ConfigError, match="a field's name must be letters"):
             as_fields({name: "text"})
 
     def test_fields_keep_their_order(self) -> None:
@@ -323,14 +323,14 @@ class TestInference:
         ],
     )
     def test_the_field_of_a_value(self, value: Any, expected: Field) -> None:
-        """A value tells its field, and the field stores the value."""
+        """The inferred field has the expected kind, and stores the value."""
         fields = infer_fields({"value": value})
         assert fields == {"value": expected}
         fields["value"].encode(value)
 
     @pytest.mark.parametrize("value", [object(), {1, 2}, 2**80, np.array(["words"]), np.datetime64("2020-01-01")])
     def test_what_no_field_holds(self, value: Any) -> None:
-        """A value of which no kind of field is made is refused."""
+        """A value that no kind of field holds is refused."""
         with pytest.raises(ConfigError):
             infer_fields({"value": value})
 

@@ -181,12 +181,12 @@ def test_orientations_are_read(name: str, kind: int, order: str, number: int) ->
 
 @pytest.mark.parametrize("data", [*FILES.values(), with_thumbnail(jpeg(9, 11), jpeg(3, 4)), b"", b"no image"])
 def test_no_orientation_is_upright(data: bytes) -> None:
-    """Without EXIF, or without that tag in it."""
+    """An image without EXIF data, or without the orientation tag, is upright."""
     assert orientation(data) == 1
 
 
 def test_the_orientation_is_the_images_own() -> None:
-    """A turned thumbnail says nothing, nor does what stands behind the header."""
+    """The orientation of a thumbnail does not count, nor does EXIF data behind the image."""
     thumbnail = with_exif(jpeg(3, 4), tiff(6))
     assert orientation(with_thumbnail(jpeg(9, 11), thumbnail)) == 1
     assert orientation(jpeg(9, 11) + thumbnail) == 1
@@ -211,7 +211,7 @@ def test_the_orientation_is_the_images_own() -> None:
 )
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy"])
 def test_a_damaged_orientation_is_none(name: str, exif: bytes) -> None:
-    """Nothing is read from beyond the block, and no number that EXIF does not know."""
+    """Damaged EXIF data, or a value that EXIF does not define, counts as upright."""
     assert orientation(with_exif(FILES[name], exif)) == 1
 
 
@@ -257,7 +257,7 @@ def named(image: bytes, names: bytes) -> bytes:
     ],
 )
 def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
-    """By the headers of the image itself; colours are told as decoders tell them."""
+    """The image's own headers decide, not a thumbnail's; colour spaces follow the rules of decoders."""
     assert jpeg_coding(data) == expected
     plain = expected.colors in ("ycbcr", "grey")
     assert (expected.baseline, expected.transcodable) == (plain and not expected.process, plain)
@@ -276,14 +276,14 @@ def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
     ],
 )
 def test_colors_are_what_decoders_take_them_for(data: bytes) -> None:
-    """The same numbers, read as YCbCr, give the picture that was encoded; read as RGB, another one."""
+    """If OpenCV decodes the picture that was encoded, it took the components for YCbCr, else for RGB."""
     decoded, plain = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
     assert jpeg_coding(data).colors == ("ycbcr" if (decoded == plain).all() else "rgb")
 
 
 @pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])
 def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
-    """It is a bad sample, as for `probe`."""
+    """A JPEG that is cut within its headers is a bad sample, as for `probe`."""
     with pytest.raises(BadSample, match="headers end before any scan"):
         jpeg_coding(jpeg(9, 11)[:cut])
 
@@ -291,7 +291,7 @@ def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_a_damaged_header_has_a_coding_or_none(changes: list[tuple[int, int]], progressive: bool) -> None:
-    """Nothing but BadSample comes of it."""
+    """A damaged header raises BadSample or nothing."""
     data = bytearray(jpeg(9, 11, progressive=progressive))
     for place, byte in changes:
         data[place] = byte

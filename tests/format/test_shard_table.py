@@ -1,4 +1,4 @@
-"""Shards as columns: listed in the manifest, or in a table beside it when there are very many."""
+"""The table of shards: listed in the manifest, or in a file beside it when there are very many."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ import xxhash
 import shardio
 from shardio.errors import ManifestError
 from shardio.format import manifest
-from shardio.format.shard_table import Shards, TextColumn
+from shardio.format.shard_table import ShardTable, TextColumn
 
 
-def shards(names: list[str], samples: list[int] | None = None) -> Shards:
-    """Shards of these names."""
+def shards(names: list[str], samples: list[int] | None = None) -> ShardTable:
+    """A table of shards with these names."""
     counts = np.array(samples or [2] * len(names), np.int64)
-    return Shards(TextColumn(names), counts, counts * 100, TextColumn(["0" * 32] * len(names)))
+    return ShardTable(TextColumn(names), counts, counts * 100, TextColumn(["0" * 32] * len(names)))
 
 
 def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Dataset:
@@ -48,7 +48,7 @@ def test_names_that_are_no_plain_file_are_refused(names: list[str]) -> None:
 
 
 def test_counts_that_overflow_are_refused() -> None:
-    """Samples that add up to more than an index can number are no dataset."""
+    """Sample counts are neither negative nor add up to more than indices can number."""
     with pytest.raises(ManifestError, match="samples must be in"):
         shards(["a", "b", "c"], [2**62, 2**62, 2**62])
     with pytest.raises(ManifestError, match="samples must be in"):
@@ -56,7 +56,7 @@ def test_counts_that_overflow_are_refused() -> None:
 
 
 def test_names_read_as_text() -> None:
-    """Names are a sequence of strings, whatever they are kept in."""
+    """The names are a sequence of strings, although they are stored as one array."""
     found = shards(["b.tar", "a.tar", "long-name.tar"]).names
     assert list(found) == ["b.tar", "a.tar", "long-name.tar"]
     assert (found[0], found[-1], list(found[1:]), len(found)) == (
@@ -84,7 +84,7 @@ def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing, changed, cut short, of other columns, or of Python objects: each is said."""
+    """The error tells a missing, changed or cut table from one with other columns or with Python objects."""
     monkeypatch.setattr(manifest, "MOST_INLINE", 5)
     write(tmp_path / "d")
     table = tmp_path / "d" / manifest.TABLE_NAME

@@ -1,4 +1,4 @@
-"""The keyed permutation: a bijection for every n, without memory, that mixes well."""
+"""The keyed permutation: a bijection for every n, in constant memory, that spreads its numbers evenly."""
 
 import numpy as np
 import pytest

@@ -131,7 +131,7 @@ def test_block_order_is_a_permutation_of_blocks(n: int, block: int, window: int,
 def test_windows_hold_what_their_positions_deliver(
     n: int, block: int, window: int, seed: int, ends: tuple[int, int]
 ) -> None:
-    """The runs of the windows that some positions are in hold those positions' samples, and no window more."""
+    """The runs of the windows at some positions hold those positions' samples, and no other window's."""
     plan = Plan(n, seed, 0, "block", block, window)
     start, stop = min(ends[0], n - 1), min(max(ends[1], ends[0] + 1), n)
     stop = max(stop, start + 1)
@@ -144,7 +144,7 @@ def test_windows_hold_what_their_positions_deliver(
 
 
 def test_the_last_block_moves() -> None:
-    """With a tail that is dropped, it is not always the same samples that are left out."""
+    """A dropped tail leaves out other samples in other epochs."""
     dropped = [set(Plan(103, 0, epoch, "block", 10, 3).indices(100, 103).tolist()) for epoch in range(30)]
     assert len(set.union(*dropped)) > 40
 

@@ -48,13 +48,13 @@ def test_detect(environ: dict[str, str], expected: World) -> None:
     ],
 )
 def test_wrong_variables_are_refused(environ: dict[str, str], message: str) -> None:
-    """A launcher's mistake is named, not guessed around."""
+    """A launcher's variable that makes no sense raises an error."""
     with pytest.raises(ConfigError, match=message):
         World.detect(environ)
 
 
 def test_torch_distributed_wins(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An initialised process group knows better than variables that were left behind."""
+    """An initialised process group takes precedence over environment variables."""
     import torch.distributed as dist
 
     monkeypatch.setenv("RANK", "3")

@@ -1,4 +1,4 @@
-"""Processors that a rank may use: affinity, control groups of both versions, and a fair share."""
+"""The CPUs that a rank may use: affinity, control groups of both versions, and a fair share."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def machine(
     own: str = "0::/job/step\n",
     files: dict[str, str] | None = None,
 ) -> None:
-    """A node of 64 processors on which this process may use `affinity`, with control group files of this content."""
+    """Simulate a node of 64 CPUs, of which this process may use `affinity`, with these control group files."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
     (tmp_path / "own").write_text(own)
@@ -24,8 +24,8 @@ def machine(
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
-    monkeypatch.setattr(cpus, "_OWN", tmp_path / "own")
-    monkeypatch.setattr(cpus, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cpus, "MEMBERSHIP", tmp_path / "own")
+    monkeypatch.setattr(cpus, "CONTROL_GROUPS", tmp_path / "groups")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def machine(
 def test_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affinity: int, own: str, files: dict[str, str], expected: int
 ) -> None:
-    """The tightest of all limits."""
+    """The tightest of all limits decides."""
     machine(tmp_path, monkeypatch, affinity=affinity, own=own, files=files)
     assert cpus.usable() == expected
 
@@ -71,6 +71,6 @@ def test_share(
     files: dict[str, str],
     expected: int,
 ) -> None:
-    """Ranks that share processors share them fairly; ranks that have their own use them all."""
+    """Ranks divide the CPUs that they share; a rank that is bound to CPUs of its own uses all of them."""
     machine(tmp_path, monkeypatch, affinity=affinity, files=files)
     assert cpus.share(local_size) == expected

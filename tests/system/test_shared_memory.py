@@ -1,4 +1,4 @@
-"""Values that processes share."""
+"""Values in memory that several processes share."""
 
 import multiprocessing
 import os
@@ -16,13 +16,13 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def private_kib() -> int:
-    """What this process has for itself."""
+    """The private memory of this process in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 def look(shared: Shared, pipe: Any) -> None:
-    """In a process: what came, and how much memory it took."""
+    """In the other process: load the value, and send back what it holds and how much private memory it takes."""
     before = private_kib()
     value = shared.load()
     total = int(value["large"].sum())
@@ -31,7 +31,7 @@ def look(shared: Shared, pipe: Any) -> None:
 
 
 def test_arrays_are_shared_by_processes() -> None:
-    """Two processes get the value; the large array costs neither of them memory, and what they change is their own."""
+    """Two processes load the value; the large array takes no memory in either, and changes stay private."""
     large = np.arange(8_000_000)
     value = {"large": large, "small": np.arange(3), "texts": Texts(f"größe {n}" for n in range(9)), "plain": [1, "a"]}
     shared = Shared(value)
@@ -48,7 +48,7 @@ def test_arrays_are_shared_by_processes() -> None:
 
 
 def test_each_load_is_another_value() -> None:
-    """Threads do not see what another one changes."""
+    """A change to one loaded value does not show in another one."""
     shared = Shared({"a": np.zeros(2), "nothing": np.empty(0)})
     one, other = shared.load(), shared.load()
     one["a"][0] = 1
@@ -56,7 +56,7 @@ def test_each_load_is_another_value() -> None:
 
 
 def test_nothing_stays_open() -> None:
-    """The memory goes with the last that holds it."""
+    """The memory is freed with the last reference to it."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         Shared(np.zeros(10)).load()
@@ -64,7 +64,7 @@ def test_nothing_stays_open() -> None:
 
 
 def test_texts_that_came_cannot_grow() -> None:
-    """They may lie in memory that is shared; names of files that are not UTF-8 come back too."""
+    """Unpickled texts may lie in shared memory, so they cannot grow; file names that are not UTF-8 survive too."""
     texts = pickle.loads(pickle.dumps(Texts(["a", "", "\udcff"])))  # noqa: S301
     assert list(texts) == ["a", "", "\udcff"]
     with pytest.raises(TypeError, match="another process"):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ...format.fields import Field
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
 from .host_batch import BatchResult
@@ -137,7 +136,7 @@ class _Task:
 
 
 def epoch_jobs(
-    spec: BatchSpec, size: JobSize, memory: BatchMemory, plan: AnyPlan, schedule: Schedule, clock: StageClock
+    spec: BatchSpec, size: JobSize, memory: BatchMemory, plan: Order, schedule: Schedule, clock: StageClock
 ) -> Iterator[BatchJob]:
     """The jobs of an epoch, in order. With `shuffle="block"` storage is asked for samples one window ahead."""
     asked = -1  # the last window that storage was asked for

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...engines.torch_steps import mix_images
 from ...errors import ConfigError
-from ...format.fields import Field, listed
+from ...format.fields import Field, describe_fields
 from ...transforms import MixUp
 from ...transforms.mixing import Mixer, MixParams, as_mixers, first_invalid_label, mixed_labels
 from ...transforms.recipe import Recipe
@@ -69,7 +69,9 @@ def mixing_spec(
         return None
     label = fields.get(LABEL)
     if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-        raise ConfigError(f"mixing needs a field {LABEL!r} of one whole number each; there are {listed(fields)}")
+        raise ConfigError(
+            f"mixing needs a field {LABEL!r} of one whole number each; there are {describe_fields(fields)}"
+        )
     if len(recipes) != 1:
         raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
     ((image, recipe),) = recipes.items()

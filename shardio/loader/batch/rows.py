@@ -21,8 +21,7 @@ from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
-from ...order.interleave import AnyPlan
-from ...order.plan import PlanSlice
+from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord, is_bad_sample
 from .mixing import LABEL
@@ -86,7 +85,7 @@ class BatchRows:
     def __init__(
         self,
         spec: BatchSpec,
-        plan: AnyPlan,
+        plan: Order,
         samples: PlanSlice,
         arrays: Mapping[str, NDArray[Any]],
         *,

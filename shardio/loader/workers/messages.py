@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ..batch.host_batch import HostBatch
 
 
@@ -27,7 +26,7 @@ class StartEpoch:
     """
 
     number: int
-    plan: AnyPlan
+    plan: Order
     schedule: Schedule
     first: int
     stride: int

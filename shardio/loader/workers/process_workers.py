@@ -18,8 +18,7 @@ from typing import final
 import numpy as np
 
 from ...errors import ConfigError, PipelineClosed, PipelineStalled, WorkerDied
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult, HostBatch, map_nested
@@ -70,7 +69,7 @@ class WorkerProcesses:
         """Whether all of them run, and belong to this process: after a fork they are the parent's."""
         return self._pid == os.getpid() and all(member.alive for member in self.members)
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
+    def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
         """Start on the batches of `schedule`; what is left of an older epoch is dropped."""
         self.epoch += 1
         for number, member in enumerate(self.members):

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.timing import StageClock
 from ..batch.host_batch import HostBatch, map_nested
@@ -27,7 +26,7 @@ class _Epoch:
     """The steps of an epoch that this worker makes."""
 
     number: int
-    plan: AnyPlan
+    plan: Order
     schedule: Schedule
     steps: Iterator[int]
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from ...order.interleave import AnyPlan
-from ...order.plan import Schedule
+from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult
 from ..batch.job import epoch_jobs, job_size
@@ -103,7 +102,7 @@ class Workers:
         """The current number of workers and prefetched batches."""
         return self._tuner.setting
 
-    def begin(self, plan: AnyPlan, schedule: Schedule, clock: StageClock) -> BatchPipeline:
+    def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
         """Start on an epoch."""
         options = self._options
         if options.isolate:
