@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.format.fields import Field, labelled
+from shardio.source import Field, labelled
 
 from . import _arrow_values as values
 from ._arrow_values import arrow

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.optional import load
+from shardio.source import Field, load_optional, probe_image
 
-from ._arrays import array_field
+from ._fields import array_field
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Makes a sample's value of a scalar that is not null, or raises BadSample."""
@@ -29,7 +27,7 @@ _TEXTS = ("string", "large_string", "string_view")
 
 def arrow() -> Any:
     """The package pyarrow."""
-    return load("pyarrow", purpose="reading tables of Arrow", extra="parquet")
+    return load_optional("pyarrow", purpose="reading tables of Arrow", extra="parquet")
 
 
 def stored(kind: Any) -> Any:
@@ -104,7 +102,7 @@ def as_py(scalar: Any) -> Any:
 def image(convert: Convert, scalar: Any) -> bytes:
     """Bytes that must be an image."""
     data: bytes = convert(scalar)
-    images.probe(data)
+    probe_image(data)
     return data
 
 
@@ -121,7 +119,11 @@ def array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
     values = scalar.values
     outer = len(values)
     for length in lengths:
-        found = load("pyarrow.compute", purpose="arrays", extra="parquet").list_value_length(values).to_numpy(False)
+        found = (
+            load_optional("pyarrow.compute", purpose="arrays", extra="parquet")
+            .list_value_length(values)
+            .to_numpy(False)
+        )
         if (found != length).any():  # a null has the length nan
             raise BadSample(f"expected lists of {length} values, got one of {found[found != length][0]}")
         values = values.flatten()

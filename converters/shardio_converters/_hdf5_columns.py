@@ -14,9 +14,10 @@ from typing import Any, final
 
 import numpy as np
 
-from shardio.format.fields import CHECKSUM, Field, shape_column
+from shardio.foreign.hdf5 import is_hidden_column
+from shardio.source import Field
 
-from ._arrays import array_field
+from ._fields import array_field
 
 _HOPS = 32  # links to links that are followed before they count as a loop
 _UNKNOWN = Field("bytes")
@@ -74,8 +75,7 @@ class Contents:
 
     def usual(self) -> dict[str, Column]:
         """The columns that are taken when none are chosen: not what shardio itself adds to a shard."""
-        hidden = (CHECKSUM, shape_column(""))
-        return {name: c for name, c in self.columns.items() if not c.problem and not name.startswith(hidden)}
+        return {name: c for name, c in self.columns.items() if not c.problem and not is_hidden_column(name)}
 
     def all(self) -> dict[str, Column]:
         """All columns under all their names, those through links within the file too."""

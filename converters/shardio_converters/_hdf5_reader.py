@@ -10,11 +10,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.containers._hdf5_library import missing_filter
 from shardio.errors import BadSample, SourceError
+from shardio.foreign.hdf5 import missing_filter
 from shardio.foreign.names import shown
 
-from ._arrays import Blocks, rows_at_once, sample_value
+from ._blocks import Blocks, rows_at_once
+from ._fields import sample_value
 from ._hdf5_columns import Column
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)

@@ -13,10 +13,9 @@ from typing import Any, final
 
 from shardio.errors import SourceError
 from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.optional import load
+from shardio.source import Field, load_optional
 
-from ._arrays import array_field
+from ._fields import array_field
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -49,7 +48,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._zarr = load("zarr", purpose="the converter 'zarr'", extra="zarr")
+        self._zarr = load_optional("zarr", purpose="the converter 'zarr'", extra="zarr")
         stores = self._zarr.storage
         try:
             if not root.is_dir():

@@ -17,13 +17,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.source import Field, Sample, check_index, encode_png
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -161,7 +157,7 @@ class Cifar:
         record = self._records[file][row]
         labels = [(field, int(record[column])) for column, field in enumerate(self.names)]
         planes = record[len(labels) :].reshape(3, _SIDE, _SIDE)
-        image = png(planes.transpose(1, 2, 0), f"{shown(self.files[file][0])}, record {row}")
+        image = encode_png(planes.transpose(1, 2, 0), f"{shown(self.files[file][0])}, record {row}")
         return {"image": image, **dict(reversed(labels))}
 
     def column(self, name: str) -> NDArray[Any] | None:

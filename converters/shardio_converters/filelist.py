@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.image_files import check_image_size
 from shardio.foreign.names import shown
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, probe_image
 
-from ._common import check_image_size, check_index, choose, sniffed
-from ._lists import Column, Listing
-from ._texts import Texts
+from ._fields import choose, sniffed
+from ._string_array import StringArray
+from ._text_tables import Column, Listing
 
 PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
@@ -96,7 +95,7 @@ class _Files:
     """One file a row: the field, of kind `image` or `bytes`, and the paths."""
 
     field: Field
-    paths: Texts
+    paths: StringArray
 
 
 @final
@@ -121,7 +120,7 @@ class FileList:
         return FileList, (self.root, self.files, self.columns, self.classes)
 
     @property
-    def _keys(self) -> Texts:
+    def _keys(self) -> StringArray:
         return next(iter(self.files.values())).paths
 
     @property
@@ -203,7 +202,7 @@ def _classified(
     if len(numbers) < len(known):
         raise ConfigError(f"classes must differ, got {', '.join(known)}")
     texts = (numbers.get(text, -1) for text in values)
-    labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, Texts) else values
+    labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, StringArray) else values
     outside = (labels < 0) | (labels >= len(known))
     if outside.any():
         row = int(outside.argmax())
@@ -215,7 +214,7 @@ def _classified(
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 
-def _sizes(root: Path, paths: Texts, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
+def _sizes(root: Path, paths: StringArray, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
     def part(start: int) -> NDArray[np.int64]:
         stop = min(start + _AT_ONCE, len(paths))
         return np.fromiter((_size(root, paths[row]) for row in range(start, stop)), np.int64, stop - start)
@@ -230,7 +229,7 @@ def _size(root: Path, path: str) -> int:
         return 0
 
 
-def _heads(root: Path, paths: Texts) -> Iterator[bytes]:
+def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
     """The first bytes of the first files, as far as they can be read."""
     for path in islice(paths, _SNIFFED):
         try:
@@ -243,7 +242,7 @@ def _read(root: Path, path: str, field: Field) -> bytes:
     data = _bytes_of(root, path, image=field.kind == "image")
     if field.kind == "image":
         try:
-            images.probe(data)
+            probe_image(data)
         except BadSample as error:
             raise BadSample(f"{shown(root / path)}: {error}") from error
     return data

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
-from shardio.format.fields import Field, labelled
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, labelled
 
-from ._arrays import listed, measure
-from ._common import OneOpen, check_index, choose
+from ._blocks import OneOpen
+from ._fields import choose, listed, measure
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 

@@ -14,15 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.image_files import read_image
 from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.optional import load
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, load_optional
 
-from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once
 from ._arrow_values import numbers
-from ._common import check_index, choose, read_image
+from ._fields import choose, measure
 
 _COLUMN_ROWS = 1 << 16  # rows whose scalars are read at once
 
@@ -154,7 +152,7 @@ class HuggingFace:
 
 def _loaded(src: Any) -> tuple[str, Any]:
     """A Dataset or DatasetDict, and what messages call it."""
-    library = load("datasets", purpose="the converter 'huggingface'", extra="huggingface")
+    library = load_optional("datasets", purpose="the converter 'huggingface'", extra="huggingface")
     if isinstance(src, (library.Dataset, library.DatasetDict)):
         return f"the {type(src).__name__}", src
     if isinstance(src, (library.IterableDataset, library.IterableDatasetDict)):

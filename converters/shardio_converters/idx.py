@@ -17,12 +17,8 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.source import Field, Sample, check_index, encode_png
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK = 1 << 20
@@ -177,7 +173,7 @@ class Idx:
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._images.shape[0])
         label = {"label": int(self._numbers[index])} if self._labels else {}
-        return {"image": png(self._pixels[index], f"{self._images}, image {index}"), **label}
+        return {"image": encode_png(self._pixels[index], f"{self._images}, image {index}"), **label}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.image_files import read_image, read_images
 from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index
 
-from ._common import check_index, read_image, read_images
-from ._texts import Texts
+from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # kinds of files that a remark names, or folders
@@ -62,13 +61,13 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
             raise SourceError(f"{shown(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
         return ImageFolder(
             root,
-            Texts(n for n, _ in found),
+            StringArray(n for n, _ in found),
             np.array([s for _, s in found], np.int64),
             (),
             (),
             _remarks(suffixes, left, 0),
         )
-    paths = Texts()
+    paths = StringArray()
     sizes = array("q")
     counts: list[int] = []
     left, empty = Counter[str](), list[str]()
@@ -105,7 +104,7 @@ class ImageFolder:
     """
 
     root: Path
-    paths: Texts
+    paths: StringArray
     file_sizes: NDArray[np.int64]
     classes: tuple[str, ...]
     starts: tuple[int, ...]

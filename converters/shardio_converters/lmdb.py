@@ -8,16 +8,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import lmdb as foreign
 from shardio.foreign.files import File
 from shardio.foreign.names import naming, shown
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.source import Field, Sample, check_index, encode_png, probe_image, sniff_image
 
 LAYOUTS = ("auto", "datum", "image")
 _PROBES = 100
@@ -110,7 +105,7 @@ class Lmdb:
         key, value, place = self.entry(index)
         with naming(place):
             if not self._datums:
-                images.probe(value)
+                probe_image(value)
                 return {"image": value, "key": key}
             datum = foreign.datum(value)
             return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
@@ -145,13 +140,15 @@ class Lmdb:
             raise BadSample(f"its Datum holds an {kind}, an {self._field.kind} is wanted")
         if datum.encoded:
             data = datum.bytes_of(record)
-            images.probe(data)
+            probe_image(data)
             return data
         pixels = datum.array(record)
         if kind == "array":
             return pixels
         colors = pixels[::-1] if self._bgr else pixels
-        return png(colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum")
+        return encode_png(
+            colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum"
+        )
 
 
 def _kind(datum: foreign.Datum) -> str:
@@ -162,7 +159,7 @@ def _holds_images(source: Lmdb) -> bool:
     """Whether the first value is an image, not a Datum; SourceError if it is neither."""
     try:
         _, value, place = source.entry(0)
-        if images.sniff(value):
+        if sniff_image(value):
             return True
         with naming(place):
             datum = foreign.datum(value)

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import find
 from shardio.foreign.names import shown
-from shardio.format.fields import Field, labelled
-from shardio.system.types import Sample
+from shardio.foreign.npy import NpyArray, is_npz, of_npy, of_npz
+from shardio.source import Field, Sample, check_index, labelled
 
-from ._arrays import array_field, sample_value
-from ._common import check_index, choose
-from ._npy_files import Stored, is_npz, of_npy, of_npz
+from ._fields import array_field, choose, sample_value
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
@@ -70,7 +68,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
 class _Column:
     """An array, or the member of a structured one that `names` lead to: its elements' type, and its shape."""
 
-    stored: Stored
+    stored: NpyArray
     names: tuple[str, ...]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -103,7 +101,7 @@ class Arrays:
             raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
 
     @cached_property
-    def _mapped(self) -> dict[Stored, NDArray[Any]]:
+    def _mapped(self) -> dict[NpyArray, NDArray[Any]]:
         return {}
 
     @cached_property
@@ -157,7 +155,7 @@ class Arrays:
         return self._views[name]
 
 
-def _columns(name: str, stored: Stored) -> Iterator[tuple[str, _Column]]:
+def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
     def members(name: str, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Any]:
         if dtype.subdtype:
             dtype, inner = dtype.subdtype

@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
-from shardio.format.fields import Field
-from shardio.system.optional import load
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, load_optional
 
-from ._arrays import measure
 from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once
 from ._arrow_values import arrow, numbers
-from ._common import OneOpen, check_index, choose, spread
+from ._blocks import OneOpen
+from ._fields import choose, measure, spread
 
 _KEPT = 64 << 20  # bytes of a row group that are kept
 _BUFFER = 256 << 10  # bytes read at once of each column
@@ -229,7 +227,7 @@ def _files(src: Paths) -> list[Path]:
 
 def _open(path: Path) -> Any:
     """A pyarrow.parquet.ParquetFile that reads in the thread it is used in; SourceError if the file is none."""
-    library = load("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
+    library = load_optional("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
     try:
         file = arrow().OSFile(os.fsencode(path))  # opened here, because of a path it takes UTF-8 only
         # Without a buffer a whole column is read for its first rows.

@@ -7,15 +7,13 @@ from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import check_plain, find
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
 from shardio.foreign.tfrecord import scan as scan_file
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, probe_image, sniff_image
 
-from ._common import check_index, choose
+from ._fields import choose
 
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
@@ -158,7 +156,7 @@ def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str,
             values = feature.values(data)
         texts = values if isinstance(values, list) else []
         if len(values):
-            image = all(images.sniff(value) is not None for value in texts)
+            image = all(sniff_image(value) is not None for value in texts)
             found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
     return found
 
@@ -206,7 +204,7 @@ def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
         raise BadSample(f"expected one value, got {len(values)}")
     value: Any = values[0]
     if field.kind == "image":
-        images.probe(value)
+        probe_image(value)
     return value.item() if field.kind == "scalar" else _text(value) if field.kind == "text" else value
 
 

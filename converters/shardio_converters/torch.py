@@ -15,12 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.format import images
-from shardio.format.fields import Field, infer_fields, labelled
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, infer_fields, labelled, probe_image, sniff_image
 
-from ._common import check_index
-from ._torch_values import default_names, is_made_here, parts, plain
+from ._torch_samples import default_names, is_made_here, parts, plain
 from ._user_code import Named, made, run
 
 
@@ -124,7 +121,7 @@ class MapStyle:
     def _sample(self, sample: Any) -> Sample:
         values = _values(sample, self.names)
         for name, field in self.fields.items():
-            if field.channels == 1 and name in values and images.probe(values[name]).channels != 1:
+            if field.channels == 1 and name in values and probe_image(values[name]).channels != 1:
                 raise BadSample(f"field {name!r}: expected a grey image, as the first and the last are")
         return values
 
@@ -196,7 +193,7 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
 
 
 def _is_grey(image: Any) -> bool:
-    return isinstance(image, bytes) and bool(images.sniff(image)) and images.probe(image).channels == 1
+    return isinstance(image, bytes) and bool(sniff_image(image)) and probe_image(image).channels == 1
 
 
 def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str, ...]:

@@ -15,13 +15,12 @@ import numpy as np
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members, tar
 from shardio.foreign.files import File, check_plain, find
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index
 
-from ._common import check_index, choose
+from ._fields import choose
 
 _KEY_DIGITS = 12
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import shown
-from shardio.format.fields import Field, labelled
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, labelled
 
-from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
-from ._common import OneOpen, check_index, choose
+from ._blocks import Blocks, OneOpen, rows_at_once
+from ._fields import choose, listed, measure, sample_value
 from ._zarr_store import DAMAGE, Column, Store, columns
 
 _MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own

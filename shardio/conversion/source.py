@@ -124,3 +124,9 @@ def find(name: str) -> Converter:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the converter {name!r} ({entry.value}) cannot be loaded: {error}") from error
     raise ConfigError(f"no converter is called {name!r}; installed: {', '.join(names()) or 'none'}")
+
+
+def check_index(index: int, count: int) -> None:
+    """Raise IndexError unless `index` is in [0, count), as `Source.__getitem__` must."""
+    if not 0 <= index < count:
+        raise IndexError(f"index must be in [0, {count}), got {index}")

@@ -19,8 +19,8 @@ from ..errors import BadSample, SourceError
 from ..system import optional as _optional
 from . import protobuf
 from .files import File, open_file, unreadable
+from .locations import Spans
 from .names import shown
-from .places import Spans
 from .protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 _HEADER = struct.Struct("<QI")  # a record's length and its checksum

@@ -22,7 +22,7 @@ from shardio.dataset.shard_writer import ShardWriter
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.testing.sources import check_source
-from shardio_converters._arrays import rows_at_once
+from shardio_converters._blocks import rows_at_once
 from shardio_converters.hdf5 import hdf5
 
 COUNT = 5

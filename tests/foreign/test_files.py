@@ -17,7 +17,7 @@ import pytest
 
 from shardio.errors import MissingDependency, SourceError
 from shardio.foreign.files import File, find, open_file
-from shardio.foreign.places import ValueLocations, scan
+from shardio.foreign.locations import ValueLocations, scan
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,

@@ -1,23 +1,55 @@
-"""What sources of arrays share: rows read in blocks, and an array's elements as the values of a sample."""
+"""Fields of a source: which of its columns become which fields, of what kind, and how an element becomes a value."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardio.errors import BadSample
-from shardio.format import images
-from shardio.format.fields import Field
-
-from ._common import sniffed, spread, utf8
+from shardio.errors import BadSample, ConfigError
+from shardio.foreign.names import field_name
+from shardio.source import Field, probe_image, sniff_image
 
 _LISTED = 20  # arrays that a message names
 _SNIFFED = 16  # rows that are looked at for an image
-_BLOCK = 1 << 20  # bytes read at once: enough to make a call's own cost small, few enough to throw away
-_BAND = 16 << 20  # bytes of chunks side by side that are still read whole for one of their rows
+
+
+def choose(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
+    """Which of a source's own names become which fields, in order: `{field: own name}`.
+
+    Args:
+        given: `{field: own name}`, or text such as `"image=data/images,label"`, where a name without `=` is both. All
+            that are available without it.
+        available: the source's own names.
+        place: the source, for messages.
+
+    Raises ConfigError for a name that the source does not have, or one field given twice.
+    """
+    known = list(available)
+    if given is None:
+        pairs = [(field_name(name), name) for name in known]
+    elif isinstance(given, str):
+        parts = [part.strip() for part in given.split(",") if part.strip()]
+        pairs = [_pair(part, known) for part in parts]
+    else:
+        pairs = list(given.items())
+    chosen: dict[str, str] = {}
+    for field, name in pairs:
+        if name not in known:
+            raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}")
+        if field in chosen:
+            raise ConfigError(f"{place}: {chosen[field]!r} and {name!r} would both be the field {field!r}; rename one")
+        chosen[field] = name
+    if not chosen:
+        raise ConfigError(f"fields must name at least one of {', '.join(known)}, got {given!r}")
+    return chosen
+
+
+def _pair(part: str, known: list[str]) -> tuple[str, str]:
+    if part in known:  # a name may hold an equals sign itself
+        return field_name(part), part
+    field, equals, name = part.partition("=")
+    return (field.strip(), name.strip()) if equals else (field_name(part), part)
 
 
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
@@ -53,7 +85,7 @@ def sample_value(element: Any, field: Field) -> Any:
             if not isinstance(data, bytes):
                 raise BadSample(f"expected bytes, got {type(data).__name__}")
             if field.kind == "image":
-                images.probe(data)
+                probe_image(data)
             return data
 
 
@@ -83,45 +115,21 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
         yield value
 
 
-def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> int:
-    """How many rows are read at once: about a megabyte, and whole chunks unless a row of them is too much.
-
-    Args:
-        row_bytes: the bytes of one row.
-        chunks: the shape of the array's chunks, None if it has none.
-        shape: the array's shape.
-    """
-    row_bytes = max(1, row_bytes)
-    if not chunks:
-        return max(1, _BLOCK // row_bytes)
-    beside = math.prod(-(-size // chunk) for size, chunk in zip(shape[1:], chunks[1:], strict=True))
-    band = chunks[0] * row_bytes
-    if band > _BAND and beside > 1:
-        return max(1, _BAND // row_bytes)
-    return chunks[0] * max(1, _BLOCK // band)
+def sniffed(values: Iterable[bytes]) -> Field:
+    """A field of images if the first of `values` that isn't empty begins like one, otherwise of bytes."""
+    first = next((value for value in values if len(value)), b"")
+    return Field("image" if sniff_image(first) else "bytes")
 
 
-@final
-class Blocks:
-    """Rows of arrays, read in blocks; the last block of each array is kept."""
+def spread(count: int, most: int = 100) -> list[int]:
+    """At most `most` of `count` rows, evenly spaced: a sample to estimate sizes from."""
+    rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
+    return rows
 
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
 
-    def row(self, name: str, row: int, count: int, step: int, read: Callable[[int, int], NDArray[Any]]) -> Any:
-        """Row `row` of the array `name`, which has `count` rows and is read by `read(start, stop)`, `step` at once.
-
-        Raises BadSample if `read` does for the row alone: damage in a block must not spoil its other rows.
-        """
-        low, block = self._kept.get(name, (0, np.empty(0)))
-        if not low <= row < low + len(block):
-            self._kept.pop(name, None)  # never two blocks at a time
-            low = row // step * step
-            try:
-                block = read(low, min(low + step, count))
-            except BadSample:
-                if step == 1:
-                    raise
-                return read(row, row + 1)[0]
-            self._kept[name] = low, block
-        return block[row - low]
+def utf8(data: bytes) -> str:
+    """`data` as text; BadSample if it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadSample(f"not UTF-8: {error}") from error

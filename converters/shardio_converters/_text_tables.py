@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from shardio.errors import SourceError
 from shardio.foreign.names import shown
-from shardio.format.fields import Field
+from shardio.source import Field
 
-from ._texts import Texts
+from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: a quote that is never closed must not take all memory
 
@@ -33,10 +33,10 @@ Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's values, one a row: numbers, or Texts, which hold JSON where the field is json."""
+    """A column's values, one a row: numbers, or StringArray, which hold JSON where the field is json."""
 
     field: Field
-    values: NDArray[Any] | Texts
+    values: NDArray[Any] | StringArray
 
     def __getitem__(self, row: int) -> Any:
         if isinstance(self.values, np.ndarray):
@@ -73,7 +73,7 @@ class Listing:
 
     def read(
         self, paths: Iterable[str], others: Iterable[str], *, whole: bool
-    ) -> tuple[dict[str, Texts], dict[str, Column]]:
+    ) -> tuple[dict[str, StringArray], dict[str, Column]]:
         """The columns `paths` as they stand, and `others` by the kind that all their values have.
 
         Args:
@@ -83,7 +83,7 @@ class Listing:
 
         Raises SourceError naming the line: a row without one of the columns, or what cannot be the value of one.
         """
-        found = {name: Texts() for name in paths}
+        found = {name: StringArray() for name in paths}
         cells = {name: _Cells() for name in others}
         takers: dict[str, Callable[[Any], None]] = {name: _path_into(texts) for name, texts in found.items()}
         takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
@@ -121,7 +121,7 @@ class _Cells:
     """One column while it is read: its cells as text, or as JSON with the types that were met."""
 
     def __init__(self) -> None:
-        self.texts = Texts()
+        self.texts = StringArray()
         self.types: set[type] = set()
 
     def add_text(self, cell: str) -> None:
@@ -138,7 +138,7 @@ class _Cells:
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _path_into(texts: Texts) -> Callable[[Any], None]:
+def _path_into(texts: StringArray) -> Callable[[Any], None]:
     def take(path: Any) -> None:
         if not isinstance(path, str):
             raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
@@ -224,7 +224,7 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _numbers(texts: Texts) -> NDArray[Any] | None:
+def _numbers(texts: StringArray) -> NDArray[Any] | None:
     """The cells that aren't empty as int64, or float64; None unless they all are such numbers, and there is one."""
     for dtype, parse in ((np.int64, _whole), (np.float64, _fraction)):
         try:
@@ -251,7 +251,7 @@ def _of_json(cells: _Cells) -> Column:
     """Truth values, whole numbers, numbers or texts where all are such; JSON otherwise."""
     values: Iterator[Any] = (json.loads(text) for text in cells.texts)
     if cells.types == {str}:
-        return Column(Field("text"), Texts(values))
+        return Column(Field("text"), StringArray(values))
     dtype = {frozenset({bool}): "bool", frozenset({int}): "int64"}.get(frozenset(cells.types))
     if dtype is None and cells.types <= {int, float}:
         dtype, values = "float64", map(_exact, values)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample
 from shardio.foreign.names import field_name
-from shardio.format import images
+from shardio.source import sniff_image
 
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))
@@ -67,7 +67,7 @@ def _kind(value: Any) -> str:
         case np.ndarray():
             return "array"
         case bytes() | bytearray() | memoryview():
-            return "image" if images.sniff(value) else "bytes"
+            return "image" if sniff_image(value) else "bytes"
         case str():
             return "text"
         case bool() | int() | float() | np.generic():

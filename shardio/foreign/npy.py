@@ -21,9 +21,9 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import SourceError
-from shardio.foreign.names import shown
-from shardio.system import npy
+from ..errors import SourceError
+from ..system.npy import guarded
+from .names import shown
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
@@ -36,7 +36,7 @@ _DAMAGE = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class Stored:
+class NpyArray:
     """An array in a file.
 
     Attributes:
@@ -95,17 +95,17 @@ def is_npz(path: Path) -> bool:
         raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
 
 
-def of_npy(path: Path) -> Stored:
+def of_npy(path: Path) -> NpyArray:
     """The array in a .npy. SourceError unless the file is as long as its header says."""
     with _damage_told(shown(path)), path.open("rb") as file:
-        found = Stored(path, "", False, *_header(file))
+        found = NpyArray(path, "", False, *_header(file))
         size = os.fstat(file.fileno()).st_size
     if size != found.stop and not found.dtype.hasobject:
         raise SourceError(f"{found} must hold {found.stop} bytes, it holds {size}")
     return found
 
 
-def of_npz(path: Path) -> dict[str, Stored]:
+def of_npz(path: Path) -> dict[str, NpyArray]:
     """The arrays in a .npz by name; members that are none are left alone. SourceError unless they are whole."""
     found = {}
     with _damage_told(shown(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -116,7 +116,7 @@ def of_npz(path: Path) -> dict[str, Stored]:
                 start, dtype, shape, fortran = _header(member)
             packed = info.compress_type != zipfile.ZIP_STORED
             before = 0 if packed else _start(file, info)
-            array = Stored(path, info.filename, packed, before + start, dtype, shape, fortran)
+            array = NpyArray(path, info.filename, packed, before + start, dtype, shape, fortran)
             if array.stop != before + info.file_size and not array.dtype.hasobject:
                 raise SourceError(f"{array} must hold {array.stop - before} bytes, it holds {info.file_size}")
             found[info.filename.removesuffix(".npy")] = array
@@ -144,7 +144,7 @@ def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any], tuple[int, ...], bool]
             return np.lib.format.read_array_header_2_0(io.BytesIO(struct.pack("<I", len(text)) + text))
         return np.lib.format.read_array_header_2_0(file)
 
-    shape, fortran, dtype = npy.guarded(read)
+    shape, fortran, dtype = guarded(read)
     if any(size < 0 for size in shape):
         raise ValueError(f"its header is damaged: shape {shape}")
     return file.tell(), dtype, shape, fortran
