@@ -18,8 +18,7 @@ from shardio.foreign.image_files import read_image
 from shardio.foreign.names import shown
 from shardio.source import Field, Sample, check_index, load_optional
 
-from ._arrow import Column, Rows, classes, columns, damage, rows_at_once
-from ._arrow_values import numbers
+from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
 from ._fields import choose, measure
 
 _COLUMN_ROWS = 1 << 16  # rows whose scalars are read at once
@@ -106,7 +105,7 @@ class HuggingFace:
         try:
             for low in range(0, len(values), _COLUMN_ROWS):
                 part = values[low : low + _COLUMN_ROWS]
-                part[:] = numbers(self._read(low, low + len(part))[column.name], column.field)
+                part[:] = scalar_column(self._read(low, low + len(part))[column.name], column.field)
         except BadSample:
             return None
         return values

@@ -23,8 +23,7 @@ from shardio.foreign.files import find
 from shardio.foreign.names import Paths, shown
 from shardio.source import Field, Sample, check_index, load_optional
 
-from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once
-from ._arrow_values import arrow, numbers
+from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
 from ._blocks import OneOpen
 from ._fields import choose, measure, spread
 
@@ -188,7 +187,9 @@ class _Reader:
 
     def numbers(self, group: int, column: Column) -> NDArray[Any]:
         """A row group's column of scalars; BadSample if one is null, or any of `damage` if it cannot be read."""
-        return numbers(self._file.read_row_group(group, [column.name], use_threads=False)[column.name], column.field)
+        return scalar_column(
+            self._file.read_row_group(group, [column.name], use_threads=False)[column.name], column.field
+        )
 
     def _begin(self, group: int, unread: Iterator[Any]) -> None:
         self._group = group
@@ -260,7 +261,7 @@ class _Layout:
 
 
 def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
-    features = noted(schema, shown(path))
+    features = noted_features(schema, shown(path))
     found = columns(names, schema, features, shown(path))
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 

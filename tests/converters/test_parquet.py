@@ -434,7 +434,7 @@ class TestHuggingFace:
         """What might be classes is not passed over."""
         schema = pa.schema([("x", pa.int8())], {"huggingface": text.encode("utf-8", "surrogateescape")})
         pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
-        with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is no JSON: "):
+        with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is not JSON: "):
             parquet(tmp_path / "a.parquet")
 
     @pytest.mark.parametrize("text", ["[]", "{}", '{"info": {"features": null}}', '{"info": 3}'])
