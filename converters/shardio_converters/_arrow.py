@@ -82,7 +82,7 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
     """The chosen columns, by field; SourceError if one does not exist, or if no field holds its type.
 
     Args:
-        names: the columns' names by field, from `choose`.
+        names: the columns' names by field, from `choose_fields`.
         schema: a pyarrow.Schema.
         features: the features that Hugging Face noted, of as many columns as it did.
         place: the source, for error messages.

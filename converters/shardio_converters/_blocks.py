@@ -33,7 +33,7 @@ def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: t
 
 
 @final
-class Blocks:
+class BlockCache:
     """Rows of arrays, read in blocks; the last block of each array is kept."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ _T = TypeVar("_T", bound=Closes)
 
 
 @final
-class OneOpen(Generic[_T]):
+class OneOpenFile(Generic[_T]):
     """Numbered files of which one is open at a time, in each process anew: a fork's child uses nothing inherited."""
 
     def __init__(self, opens: Callable[[int], _T]) -> None:

@@ -14,7 +14,7 @@ _LISTED = 20  # arrays that a message names
 _SNIFFED = 16  # rows that are looked at for an image
 
 
-def choose(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
+def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
     """Which of a source's own names become which fields, in order: `{field: own name}`.
 
     Args:
@@ -59,7 +59,7 @@ def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
     return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
 
 
-def listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Arrays and their shapes as a message names them, not too many."""
     lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]
     more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
@@ -79,7 +79,7 @@ def sample_value(element: Any, field: Field) -> Any:
         case "json":
             return [sample_value(part, field if isinstance(part, np.ndarray) else Field("text")) for part in element]
         case "text":
-            return utf8(element) if isinstance(element, bytes) else str(element)
+            return decode_utf8(element) if isinstance(element, bytes) else str(element)
         case _:
             data = element.tobytes() if isinstance(element, (np.ndarray, np.void)) else element
             if not isinstance(data, bytes):
@@ -89,7 +89,7 @@ def sample_value(element: Any, field: Field) -> Any:
             return data
 
 
-def measure(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
+def measure_field(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
     """A field as it is, and about how many bytes it takes in a sample, by reading some rows where they vary.
 
     Args:
@@ -101,8 +101,8 @@ def measure(field: Field, count: int, read: Callable[[int], Any], most: int = 10
     if field.fixed:
         return field, field.row_bytes
     if field.kind == "bytes":
-        field = sniffed(islice(_good(range(count), read), _SNIFFED))
-    lengths = [len(field.encode(value)) for value in _good(spread(count, most), read)]
+        field = image_or_bytes(islice(_good(range(count), read), _SNIFFED))
+    lengths = [len(field.encode(value)) for value in _good(evenly_spaced(count, most), read)]
     return field, sum(lengths) // max(1, len(lengths))
 
 
@@ -115,19 +115,19 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
         yield value
 
 
-def sniffed(values: Iterable[bytes]) -> Field:
+def image_or_bytes(values: Iterable[bytes]) -> Field:
     """A field of images if the first of `values` that isn't empty begins like one, otherwise of bytes."""
     first = next((value for value in values if len(value)), b"")
     return Field("image" if sniff_image(first) else "bytes")
 
 
-def spread(count: int, most: int = 100) -> list[int]:
+def evenly_spaced(count: int, most: int = 100) -> list[int]:
     """At most `most` of `count` rows, evenly spaced: a sample to estimate sizes from."""
     rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
     return rows
 
 
-def utf8(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """`data` as text; BadSample if it is not UTF-8."""
     try:
         return data.decode()

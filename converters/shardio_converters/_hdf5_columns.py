@@ -66,18 +66,18 @@ class Contents:
 
     def __init__(self, file: Any, path: Path, external_links: bool) -> None:
         self.columns: dict[str, Column] = {}
-        self.foreign: dict[str, str] = {}
+        self.external: dict[str, str] = {}
         self._h5py: Any = importlib.import_module("h5py")
         self.follow = external_links
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
 
-    def usual(self) -> dict[str, Column]:
+    def default_columns(self) -> dict[str, Column]:
         """The columns that are taken when none are chosen: not what shardio itself adds to a shard."""
         return {name: c for name, c in self.columns.items() if not c.problem and not is_hidden_column(name)}
 
-    def all(self) -> dict[str, Column]:
+    def all_columns(self) -> dict[str, Column]:
         """All columns under all their names, those through links within the file too."""
         names = [*self.columns, *self._links]
         for link in self._links:
@@ -111,12 +111,12 @@ class Contents:
             elif kind == h5l.TYPE_EXTERNAL:
                 filename, target = (os.fsdecode(part) for part in links.get_val(raw))
                 if not self.follow:
-                    self.foreign[name] = f"an external link to {target} in {filename}"
+                    self.external[name] = f"an external link to {target} in {filename}"
                     continue
                 try:
                     there = group[local]
                 except (OSError, KeyError, ValueError, RuntimeError) as error:
-                    self.foreign[name] = f"an external link to {target} in {filename}: {error}"
+                    self.external[name] = f"an external link to {target} in {filename}: {error}"
                     continue
                 if self._add(there, name, path) and isinstance(there, self._h5py.Group):
                     self._walk(there, f"{name}/", Path(os.fsdecode(there.file.filename)))
@@ -134,7 +134,7 @@ class Contents:
             missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
             if missing or (others and not self.follow):
                 what = f"{', '.join(missing)}, which is missing" if self.follow else ", ".join(others)
-                self.foreign[name] = f"kept in {what}"
+                self.external[name] = f"kept in {what}"
             else:
                 self.columns |= _of_dataset(found, name)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):

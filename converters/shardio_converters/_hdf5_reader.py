@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.hdf5 import missing_filter
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 
-from ._blocks import Blocks, rows_at_once
+from ._blocks import BlockCache, rows_at_once
 from ._fields import sample_value
 from ._hdf5_columns import Column
 
@@ -31,7 +31,7 @@ def open_file(path: Path) -> Any:
         return importlib.import_module("h5py").File(path, "r")
     except DAMAGE as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise SourceError(f"{shown(path)} cannot be read as HDF5: {reason}") from error
+        raise SourceError(f"{printable(path)} cannot be read as HDF5: {reason}") from error
 
 
 @final
@@ -47,7 +47,7 @@ class Reader:
 
     def __init__(self, path: Path, columns: Iterable[Column]) -> None:
         self._path = path
-        self._blocks = Blocks()
+        self._blocks = BlockCache()
         self._windows: dict[str, tuple[int, NDArray[np.uint8]]] = {}
         self._datasets: dict[str, Any] = {}
         self._heads: dict[str, list[str]] = {}  # the members that are read of each compound
@@ -58,7 +58,7 @@ class Reader:
                 self._add(column)
         except DAMAGE as error:
             self.close()
-            raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+            raise SourceError(f"{printable(path)} cannot be read: {error}") from error
         except SourceError:
             self.close()
             raise
@@ -71,7 +71,7 @@ class Reader:
     def _add(self, column: Column) -> None:
         for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
             self._datasets[path] = self._file[path]
-            _check_filters(self._datasets[path], f"{shown(self._path)}, {path}")
+            _check_filters(self._datasets[path], f"{printable(self._path)}, {path}")
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
             heads = self._heads.setdefault(column.path, [])
@@ -83,7 +83,7 @@ class Reader:
             element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
             return sample_value(element, column.field)
         except (BadSample, TypeError) as error:  # TypeError: nothing where numbers should be
-            raise BadSample(f"{shown(self._path)}, {column.path}, row {row}: {error}") from error
+            raise BadSample(f"{printable(self._path)}, {column.path}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:
         """All rows of a column of scalars; BadSample if they cannot be read."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import SourceError
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field
 
 from ._string_array import StringArray
@@ -45,7 +45,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TextTable:
     """A list on disk.
 
     Attributes:
@@ -57,7 +57,7 @@ class Listing:
     delimiter: str | None
 
     def __str__(self) -> str:
-        return shown(self.path)
+        return printable(self.path)
 
     def names(self) -> list[str]:
         """The columns' names: the header, or the keys of the first object. SourceError if there is no row."""
@@ -152,31 +152,31 @@ def _reason(error: Exception) -> str:
     return "not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
-def _records(listing: Listing) -> Rows:
+def _records(table: TextTable) -> Rows:
     """The rows of a table with a header; empty lines are passed over."""
     header: list[str] = []
-    with _opened(listing) as file, _long_cells():
+    with _opened(table) as file, _long_cells():
         # Strict: a stray quote would take the rest of the file into one cell, row by row unseen.
-        reader = csv.reader(file, delimiter=listing.delimiter or ",", strict=True)
+        reader = csv.reader(file, delimiter=table.delimiter or ",", strict=True)
         line = 1
         try:
             for cells in reader:
                 if cells and not header:
-                    header = _checked(cells, listing)
+                    header = _checked(cells, table)
                 elif cells:
                     if len(cells) != len(header):
-                        raise SourceError(f"{listing}, line {line}: has {len(cells)} cells, the header {len(header)}")
+                        raise SourceError(f"{table}, line {line}: has {len(cells)} cells, the header {len(header)}")
                     yield line, dict(zip(header, cells, strict=True))
                 line = reader.line_num + 1
         except csv.Error as error:
-            raise SourceError(f"{listing}, line {line}: {error}") from error
+            raise SourceError(f"{table}, line {line}: {error}") from error
 
 
-def _checked(header: list[str], listing: Listing) -> list[str]:
+def _checked(header: list[str], table: TextTable) -> list[str]:
     if not all(map(_is_text, header)):
-        raise SourceError(f"{listing}: columns' names must be UTF-8, got {str(header)[:80]}")
+        raise SourceError(f"{table}: columns' names must be UTF-8, got {str(header)[:80]}")
     if twice := [name for number, name in enumerate(header) if name in header[:number]]:
-        raise SourceError(f"{listing}: columns must have different names, {twice[0]!r} is there twice")
+        raise SourceError(f"{table}: columns must have different names, {twice[0]!r} is there twice")
     return header
 
 
@@ -185,32 +185,30 @@ def _is_text(name: str) -> bool:
     return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _objects(listing: Listing) -> Rows:
+def _objects(table: TextTable) -> Rows:
     """The objects of JSON lines; empty lines are passed over."""
-    with _opened(listing) as file:
+    with _opened(table) as file:
         for line, text in enumerate(file, 1):
             if text.isspace():
                 continue
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise SourceError(f"{listing}, line {line}: not JSON: {error}") from error
+                raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise SourceError(
-                    f"{listing}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}"
-                )
+                raise SourceError(f"{table}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}")
             yield line, row
 
 
 @contextmanager
-def _opened(listing: Listing) -> Iterator[Iterable[str]]:
+def _opened(table: TextTable) -> Iterator[Iterable[str]]:
     # Bytes that are not UTF-8 pass as surrogates: in paths they are right.
-    newline = "" if listing.delimiter else "\n"
+    newline = "" if table.delimiter else "\n"
     try:
-        with listing.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+        with table.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
             yield file
     except OSError as error:
-        raise SourceError(f"{listing} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{table} cannot be read: {error.strerror}") from error
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def default_names(sample: Any) -> tuple[str, ...]:
     if isinstance(sample, Mapping):
         return ()
     if not isinstance(sample, (tuple, list)):
-        return (_kind(plain(sample)),)
+        return (_kind(storable(sample)),)
     return ("image", "label") if len(sample) == 2 else tuple(f"field{number}" for number in range(len(sample)))
 
 
@@ -40,7 +40,7 @@ def parts(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def plain(value: Any) -> Any:
+def storable(value: Any) -> Any:
     """A part of a sample as a field takes it; BadSample if none does."""
     value = _array_of(value)
     if isinstance(value, np.ndarray):
@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def is_made_here(value: Any) -> bool:
+def is_encoded_here(value: Any) -> bool:
     """Whether an image that is stored for `value` is a PNG of its pixels, and not `value` itself."""
     return not isinstance(value, _BYTES)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @final
 @dataclass(frozen=True, slots=True)
-class Named:
+class ObjectName:
     """An object by name, to be found again in another process.
 
     Attributes:
@@ -37,22 +37,22 @@ class Named:
         if not module or not path:
             raise SourceError(f"src must be module:object or path/to/file.py:object, got {self.name!r}")
         if module.endswith(".py"):
-            found = run(self.name, lambda: _of_file((self.folder / module).absolute()))
+            found = run_user_code(self.name, lambda: _of_file((self.folder / module).absolute()))
         else:
-            found = run(self.name, lambda: _of_module(module, self.folder))
-        return made(self.name, run(self.name, lambda: operator.attrgetter(path)(found)), self.options)
+            found = run_user_code(self.name, lambda: _of_module(module, self.folder))
+        return as_dataset(self.name, run_user_code(self.name, lambda: operator.attrgetter(path)(found)), self.options)
 
 
-def made(name: str, found: Any, options: Mapping[str, Any]) -> Any:
+def as_dataset(name: str, found: Any, options: Mapping[str, Any]) -> Any:
     """`found` itself if it has samples by number, otherwise what it gives when it is called with `options`."""
     if isinstance(found, type) or (callable(found) and not hasattr(found, "__getitem__")):
-        return run(name, lambda: found(**options))
+        return run_user_code(name, lambda: found(**options))
     if options:
         raise ConfigError(f"options are for a class or a function, {name} is an instance of {type(found).__name__}")
     return found
 
 
-def run(place: str, call: Callable[[], T], kind: type[ShardioError] = SourceError) -> T:
+def run_user_code(place: str, call: Callable[[], T], kind: type[ShardioError] = SourceError) -> T:
     """What the user's own code gives; whatever it raises comes as `kind`, which names the place."""
     try:
         return call()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import SourceError
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
 
 from ._fields import array_field
@@ -58,7 +58,7 @@ class Store:
             else:
                 self._store = stores.DirectoryStore(str(root))
         except DAMAGE as error:
-            raise SourceError(f"{shown(root)} cannot be read: {error}") from error
+            raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
     def array(self, path: str) -> Any:
         """The array at `path`; SourceError if zarr does not take its metadata."""
@@ -66,7 +66,7 @@ class Store:
         try:
             return self._zarr.open_array(store=self._store, path=path, mode="r")
         except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{shown(self._root)}: the array {path!r} cannot be read: {error!r}") from error
+            raise SourceError(f"{printable(self._root)}: the array {path!r} cannot be read: {error!r}") from error
 
     def close(self) -> None:
         """Closes the store."""
@@ -80,7 +80,7 @@ def columns(root: Path) -> dict[str, Column]:
     for path, metadata in _find(root):  # a folder may hold metadata of both formats
         codecs[path] = codecs.get(path, set()) | _codecs(metadata)
     if not codecs:
-        raise SourceError(f"{shown(root)} holds no arrays of Zarr")
+        raise SourceError(f"{printable(root)} holds no arrays of Zarr")
     store = Store(root)
     found: dict[str, Column] = {}
     try:
@@ -97,7 +97,7 @@ def columns(root: Path) -> dict[str, Column]:
 def _column(array: Any, path: str, codecs: set[str]) -> Column:
     shape, dtype = tuple(array.shape), array.dtype
     column, rows = Column(path, shape), shape[1:]
-    if dtype.kind in "TUS" or "vlen-utf8" in codecs:
+    if dtype.kind in "TUS" or "vlen-decode_utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
@@ -129,9 +129,9 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
-                    yield from _array_metadata(file.read(name), folder, f"{shown(root)}, {name}")
+                    yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
     except DAMAGE as error:
-        raise SourceError(f"{shown(root)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
 
 def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -139,7 +139,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
     known = [folder / name for name in _METADATA if (folder / name).exists()]
     if inode in above or not (known or (folder / ".zgroup").exists()):  # above: a link to a folder that it is in
         return
-    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, shown(file))]
+    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, printable(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:

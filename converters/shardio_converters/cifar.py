@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, encode_png
 
 _SIDE = 32
@@ -79,7 +79,7 @@ def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
     folder, kind = _find(Path(src).absolute())
     names = [name for name in _names(folder) if re.fullmatch(kind.files[subset], name)]
     if not names:
-        raise SourceError(f"{shown(folder)} holds no files of {subset}")
+        raise SourceError(f"{printable(folder)} holds no files of {subset}")
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
     width = len(kind.labels) + _PIXELS
@@ -114,7 +114,7 @@ class Cifar:
                 index = int((labels >= len(names)).argmax())
                 file, row = self._place(index)
                 raise SourceError(
-                    f"{shown(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
+                    f"{printable(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
                     f"got {labels[index]}"
                 )
 
@@ -157,7 +157,7 @@ class Cifar:
         record = self._records[file][row]
         labels = [(field, int(record[column])) for column, field in enumerate(self.names)]
         planes = record[len(labels) :].reshape(3, _SIDE, _SIDE)
-        image = encode_png(planes.transpose(1, 2, 0), f"{shown(self.files[file][0])}, record {row}")
+        image = encode_png(planes.transpose(1, 2, 0), f"{printable(self.files[file][0])}, record {row}")
         return {"image": image, **dict(reversed(labels))}
 
     def column(self, name: str) -> NDArray[Any] | None:
@@ -168,12 +168,12 @@ class Cifar:
 def _find(root: Path) -> tuple[Path, _Kind]:
     """The directory with the files, and which data set they are."""
     if root.is_file():
-        raise SourceError(f"cifar takes a directory, {shown(root)} is a file; unpack an archive with tar -xzf")
+        raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
     found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if _holds(folder, kind)]
     if len(found) > 1:
-        listed = ", ".join(f"{kind.folder} in {shown(folder)}" for folder, kind in found)
-        raise SourceError(f"{shown(root)} holds more than one data set: {listed}; point at one of them")
+        listed = ", ".join(f"{kind.folder} in {printable(folder)}" for folder, kind in found)
+        raise SourceError(f"{printable(root)} holds more than one data set: {listed}; point at one of them")
     if found:
         return found[0]
     names, hint = _names(root), ""
@@ -181,7 +181,9 @@ def _find(root: Path) -> tuple[Path, _Kind]:
         hint = f"; unpack {archives[0]} first, with tar -xzf"
     elif {"data_batch_1", "train", "cifar-10-batches-py", "cifar-100-python"} & set(names):
         hint = "; the version for Python is pickles, which are not read: take the binary version"
-    raise SourceError(f"{shown(root)} holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin{hint}")
+    raise SourceError(
+        f"{printable(root)} holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin{hint}"
+    )
 
 
 def _holds(folder: Path, kind: _Kind) -> bool:
@@ -193,7 +195,7 @@ def _names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise SourceError(f"cifar takes a directory, {shown(folder)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"cifar takes a directory, {printable(folder)} cannot be read: {error.strerror}") from error
 
 
 def _lines(path: Path) -> tuple[str, ...]:
@@ -203,7 +205,7 @@ def _lines(path: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -211,9 +213,9 @@ def _count(path: Path, width: int) -> int:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not size or size % width:
-        raise SourceError(f"{shown(path)} must hold records of {width} bytes, it holds {size} bytes")
+        raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
     return size // width
 
 
@@ -221,7 +223,7 @@ def _mapped(path: Path, count: int, width: int) -> NDArray[np.uint8]:
     """The records, `[count, width]`, memory-mapped."""
     try:
         if _count(path, width) != count:
-            raise SourceError(f"{shown(path)} held {count} records before, now {_count(path, width)}")
+            raise SourceError(f"{printable(path)} held {count} records before, now {_count(path, width)}")
         return np.memmap(path, np.uint8, "r", shape=(count, width))
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.image_files import check_image_size
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, probe_image
 
-from ._fields import choose, sniffed
+from ._fields import choose_fields, image_or_bytes
 from ._string_array import StringArray
-from ._text_tables import Column, Listing
+from ._text_tables import Column, TextTable
 
 PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
@@ -66,26 +66,26 @@ def filelist(
         SourceError: the list cannot be read, or one of its rows is not like the others; the message names the line.
         ConfigError: there is no such column, two fields would have one name, or `classes` do not fit the labels.
     """
-    listing = _listing(Path(src).absolute(), delimiter)
-    folder = listing.path.parent if root is None else Path(root).absolute()
+    table = _table(Path(src).absolute(), delimiter)
+    folder = table.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
-        raise SourceError(f"root must be a folder, got {shown(folder)}")
-    names = listing.names()
-    wanted = _usual(names, listing) if path is None else path
+        raise SourceError(f"root must be a folder, got {printable(folder)}")
+    names = table.names()
+    wanted = _usual(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
-    chosen = choose({"file": str(wanted)} if alone else wanted, names, listing)
+    chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
-    others = choose(fields, rest, listing) if rest or fields is not None else {}
-    texts, columns = listing.read(chosen.values(), others.values(), whole=fields is None)
-    files = {name: _Files(sniffed(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
+    others = choose_fields(fields, rest, table) if rest or fields is not None else {}
+    texts, columns = table.read(chosen.values(), others.values(), whole=fields is None)
+    files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
     if alone:
         files = {file.field.kind: file for file in files.values()}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None:
-        taken, labels = _classified(taken, classes, listing)
+        taken, labels = _classified(taken, classes, table)
     if both := files.keys() & taken.keys():
-        raise ConfigError(f"{listing}: two columns would be the field {min(both)!r}; rename one with path or fields")
+        raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     return FileList(folder, files, taken, labels)
 
 
@@ -155,7 +155,7 @@ class FileList:
         check_index(index, len(self._keys))
         sample = {name: _read(self.root, file.paths[index], file.field) for name, file in self.files.items()}
         sample |= {name: column[index] for name, column in self.columns.items()}
-        return {**sample, "key": shown(self._keys[index])} if self._has_key else sample
+        return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: columns of numbers and of truth values."""
@@ -163,29 +163,29 @@ class FileList:
         return values if isinstance(values, np.ndarray) else None
 
 
-def _listing(path: Path, delimiter: str | None) -> Listing:
+def _table(path: Path, delimiter: str | None) -> TextTable:
     if not path.is_file():  # what a shell calls <(...) can be read only once, and errors look for their line
-        raise SourceError(f"{shown(path)} is {'no file' if path.exists() else 'missing'}")
+        raise SourceError(f"{printable(path)} is {'no file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()
     if delimiter is None:
         if suffix not in DELIMITERS:
-            raise ConfigError(f"{shown(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
-        return Listing(path, DELIMITERS[suffix])
+            raise ConfigError(f"{printable(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
+        return TextTable(path, DELIMITERS[suffix])
     one = "\t" if delimiter == "\\t" else delimiter
     if len(one) != 1 or one in '\r\n"':
         raise ConfigError(f"a delimiter must be one character, no quote and no end of a line, got {delimiter!r}")
-    return Listing(path, one)
+    return TextTable(path, one)
 
 
-def _usual(names: list[str], listing: Listing) -> str:
+def _usual(names: list[str], table: TextTable) -> str:
     for name in PATHS:
         if name in names:
             return name
-    raise ConfigError(f"{listing} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
+    raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
 
 
 def _classified(
-    columns: Mapping[str, Column], classes: str | Iterable[str], listing: Listing
+    columns: Mapping[str, Column], classes: str | Iterable[str], table: TextTable
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
     """The columns with labels as numbers, and the classes' names."""
     own = next((name for name in ("label", "class") if name in columns), None)
@@ -208,7 +208,7 @@ def _classified(
         row = int(outside.argmax())
         told = f"{', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
         raise SourceError(
-            f"{listing}, line {listing.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
+            f"{table}, line {table.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
         )
     changed = Column(Field("scalar", dtype="int64"), labels)
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
@@ -244,7 +244,7 @@ def _read(root: Path, path: str, field: Field) -> bytes:
         try:
             probe_image(data)
         except BadSample as error:
-            raise BadSample(f"{shown(root / path)}: {error}") from error
+            raise BadSample(f"{printable(root / path)}: {error}") from error
     return data
 
 
@@ -255,10 +255,10 @@ def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> 
         if image:
             check_image_size(found.st_size, place)
         if not stat.S_ISREG(found.st_mode):  # opening a named pipe would wait for a writer for ever
-            raise BadSample(f"{shown(place)} is no file")
+            raise BadSample(f"{printable(place)} is no file")
         with place.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        raise BadSample(f"{shown(place)}: cannot be read: {error.strerror}") from error
+        raise BadSample(f"{printable(place)}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadSample(f"{shown(place)!r}: no file can be called so: {error}") from error
+        raise BadSample(f"{printable(place)!r}: no file can be called so: {error}") from error

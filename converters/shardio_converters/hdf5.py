@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import find
-from shardio.foreign.names import Paths, shown
+from shardio.foreign.files import find_files
+from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, labelled
 
-from ._blocks import OneOpen
-from ._fields import choose, listed, measure
+from ._blocks import OneOpenFile
+from ._fields import choose_fields, listed_shapes, measure_field
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 
@@ -56,7 +56,7 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
             field holds what they are made of.
         ConfigError: `fields` names what is not there.
     """
-    paths = find(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
+    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
     counts: list[int] = []
@@ -66,8 +66,8 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
             _check_whole(contents, path)
         names = names or _choose(fields, contents, path)
         found = _take(names, contents, path, paths[0])
-        if fields is None and (extra := contents.usual().keys() - names.values()):
-            raise SourceError(f"files must agree: {shown(path)} has {min(extra)!r}, {shown(paths[0])} has not")
+        if fields is None and (extra := contents.default_columns().keys() - names.values()):
+            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -95,8 +95,8 @@ class Hdf5:
         return Hdf5, (self.paths, self.columns, self.starts)
 
     @cached_property
-    def _readers(self) -> OneOpen[Reader]:
-        return OneOpen(partial(_reader, self.paths, tuple(self.columns.values())))
+    def _readers(self) -> OneOpenFile[Reader]:
+        return OneOpenFile(partial(_reader, self.paths, tuple(self.columns.values())))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -114,7 +114,7 @@ class Hdf5:
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
-            raise SourceError(f"{shown(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
+            raise SourceError(f"{printable(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
         return {name: column.path for name, column in self.columns.items()}
 
     @property
@@ -161,7 +161,7 @@ class Hdf5:
     def _measure(self, column: Column) -> Column:
         read = partial(self._value, column, alone=True)
         # What a ragged column takes is told by its offsets.
-        field, mean = measure(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
+        field, mean = measure_field(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
         return replace(column, field=field, mean=mean)
 
 
@@ -174,47 +174,47 @@ def _contents(path: Path, external_links: bool) -> Contents:
     try:
         return Contents(file, path, external_links)
     except DAMAGE as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
     finally:
         file.close()
 
 
 def _check_whole(contents: Contents, path: Path) -> None:
     """Raises SourceError unless everything that `path` holds can be taken together."""
-    if contents.foreign:
-        raise SourceError(f"{shown(path)} {_elsewhere(contents)}; or choose others with fields")
-    usual = contents.usual()
+    if contents.external:
+        raise SourceError(f"{printable(path)} {_elsewhere(contents)}; or choose others with fields")
+    usual = contents.default_columns()
     if not usual:
-        raise SourceError(f"{shown(path)} holds no datasets with rows: {_listed(contents.columns)}")
+        raise SourceError(f"{printable(path)} holds no datasets with rows: {_listed(contents.columns)}")
     if len({column.shape[0] for column in usual.values()}) > 1:
         listed = _listed(usual)
-        raise SourceError(f"{shown(path)}: datasets differ in their rows; choose some with fields: {listed}")
+        raise SourceError(f"{printable(path)}: datasets differ in their rows; choose some with fields: {listed}")
 
 
 def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
-    available = contents.usual() if fields is None else contents.all()
+    available = contents.default_columns() if fields is None else contents.all_columns()
     try:
-        return choose(fields, available, shown(path))
+        return choose_fields(fields, available, printable(path))
     except ConfigError as error:
-        if contents.foreign:
+        if contents.external:
             raise ConfigError(f"{error}; the file {_elsewhere(contents)}") from error
         raise
 
 
 def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path) -> dict[str, Column]:
     """The columns called `names`, by field; SourceError if one cannot be taken or they differ in their rows."""
-    available = contents.all()
+    available = contents.all_columns()
     found: dict[str, Column] = {}
     for field, name in names.items():
         column = available.get(name)
         if column is None:
-            raise SourceError(f"files must agree: {shown(path)} has no {name!r}, {shown(first)} has")
+            raise SourceError(f"files must agree: {printable(path)} has no {name!r}, {printable(first)} has")
         if column.problem:
-            raise SourceError(f"{shown(path)}: {name!r} cannot be taken: {column.problem}")
+            raise SourceError(f"{printable(path)}: {name!r} cannot be taken: {column.problem}")
         found[field] = replace(column, field=labelled(field, column.field))
     if len({column.shape[0] for column in found.values()}) > 1:
         listed = _listed({name: available[name] for name in names.values()})
-        raise SourceError(f"{shown(path)}: what is chosen must have the same number of rows: {listed}")
+        raise SourceError(f"{printable(path)}: what is chosen must have the same number of rows: {listed}")
     return found
 
 
@@ -222,7 +222,7 @@ def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> i
     """The rows of a file; SourceError for more than it can hold: their sizes alone would take all memory."""
     rows, size = next(iter(columns.values())).shape[0], path.stat().st_size
     if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
-        raise SourceError(f"{shown(path)} claims {rows} rows, in {size} bytes there is no room for them")
+        raise SourceError(f"{printable(path)} claims {rows} rows, in {size} bytes there is no room for them")
     return rows
 
 
@@ -231,14 +231,14 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
         if replace(column, shape=()) != replace(expected[name], shape=()):
             ours, others = (f"{c.path} {c.field}" for c in (column, expected[name]))
             raise SourceError(
-                f"files must agree: field {name!r} is {ours} in {shown(path)}, {others} in {shown(first)}"
+                f"files must agree: field {name!r} is {ours} in {printable(path)}, {others} in {printable(first)}"
             )
 
 
 def _elsewhere(contents: Contents) -> str:
-    named = ", ".join(f"{name!r} ({what})" for name, what in contents.foreign.items())
+    named = ", ".join(f"{name!r} ({what})" for name, what in contents.external.items())
     return f"keeps data in other files: {named}" + ("" if contents.follow else "; external_links=True reads them")
 
 
 def _listed(columns: Mapping[str, Column]) -> str:
-    return listed({name: column.shape for name, column in columns.items()})
+    return listed_shapes({name: column.shape for name, column in columns.items()})

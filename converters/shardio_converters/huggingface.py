@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.image_files import read_image
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, load_optional
 
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
-from ._fields import choose, measure
+from ._fields import choose_fields, measure_field
 
 _COLUMN_ROWS = 1 << 16  # rows whose scalars are read at once
 
@@ -49,7 +49,7 @@ def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[st
         ConfigError: `subset` is needed or names what is not there, or `fields` does.
     """
     place, dataset = _split(*_loaded(src), subset)
-    names = choose(fields, dataset.column_names, place)
+    names = choose_fields(fields, dataset.column_names, place)
     features = dataset.features.to_dict()
     found = columns(names, dataset.data.schema, features, place)
     formatted = dataset.with_format("arrow", columns=list(dict.fromkeys(names.values())))
@@ -114,7 +114,7 @@ class HuggingFace:
         """The same with the kinds and the average sizes of what varies from row to row, by reading some of it."""
         found = {}
         for name, column in self._columns.items():
-            field, mean = measure(column.field, len(self._dataset), partial(self._value, name))
+            field, mean = measure_field(column.field, len(self._dataset), partial(self._value, name))
             found[name] = replace(column, field=field, mean=mean)
         return HuggingFace(self._place, self._dataset, found, self._classes)
 
@@ -161,9 +161,11 @@ def _loaded(src: Any) -> tuple[str, Any]:
         raise SourceError(f"expected a datasets.Dataset or a directory, got {type(src).__name__}")
     root = Path(src).absolute()  # never a URL, which would be opened
     try:
-        return shown(root), library.load_from_disk(str(root), keep_in_memory=False)
+        return printable(root), library.load_from_disk(str(root), keep_in_memory=False)
     except damage() as error:
-        raise SourceError(f"{shown(root)} is not what save_to_disk writes: {type(error).__name__}: {error}") from error
+        raise SourceError(
+            f"{printable(root)} is not what save_to_disk writes: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _split(place: str, loaded: Any, subset: str | None) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.image_files import read_image, read_images
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index
 
 from ._string_array import StringArray
@@ -58,7 +58,9 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
         left = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
-            raise SourceError(f"{shown(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+            raise SourceError(
+                f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
+            )
         return ImageFolder(
             root,
             StringArray(n for n, _ in found),
@@ -73,7 +75,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     left, empty = Counter[str](), list[str]()
     for name in classes:
         below = sorted(_walk(root, name, suffixes, above, left))
-        empty += [] if below else [shown(root / name)]
+        empty += [] if below else [printable(root / name)]
         for path, size in below:
             paths.append(path)
             sizes.append(size)
@@ -86,7 +88,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     remarks = _remarks(suffixes, left, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
         remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
-    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts, remarks)
+    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks)
 
 
 @final
@@ -139,7 +141,7 @@ class ImageFolder:
 
     def _sample(self, index: int, data: bytes) -> Sample:
         label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
-        return {"image": data, **label, "key": shown(self.paths[index])}
+        return {"image": data, **label, "key": printable(self.paths[index])}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
@@ -170,7 +172,7 @@ def _remarks(suffixes: tuple[str, ...], left: Mapping[str, int], beside: int) ->
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    return shown(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
+    return printable(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
 
 
 def _walk(
@@ -245,4 +247,4 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _unreadable(folder: Path, error: OSError) -> SourceError:
-    return SourceError(f"{shown(folder)} cannot be read: {error.strerror}")
+    return SourceError(f"{printable(folder)} cannot be read: {error.strerror}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import lmdb as foreign
 from shardio.foreign.files import File
-from shardio.foreign.names import naming, shown
+from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, probe_image, sniff_image
 
 LAYOUTS = ("auto", "datum", "image")
@@ -48,8 +48,8 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
     file = foreign.open_lmdb(src)
     places = foreign.scan(file)
     if not len(places):
-        raise SourceError(f"{shown(file.path)} holds no entries")
-    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO):
+        raise SourceError(f"{printable(file.path)} holds no entries")
+    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO_KEY_PREFIX):
         raise _shardios(file.path)
     source = Lmdb(file.path, places, Field("image"), datums=False, bgr=bgr)
     if layout == "image" or (layout == "auto" and _holds_images(source)):
@@ -58,7 +58,9 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
 
 
 def _shardios(path: str | os.PathLike[str]) -> SourceError:
-    return SourceError(f"{shown(path)} was written by shardio; datasets of shardio's are copied by `shardio reshard`")
+    return SourceError(
+        f"{printable(path)} was written by shardio; datasets of shardio's are copied by `shardio reshard`"
+    )
 
 
 @final
@@ -103,11 +105,11 @@ class Lmdb:
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
         key, value, place = self.entry(index)
-        with naming(place):
+        with bad_samples_at(place):
             if not self._datums:
                 probe_image(value)
                 return {"image": value, "key": key}
-            datum = foreign.datum(value)
+            datum = foreign.parse_datum(value)
             return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
@@ -116,10 +118,10 @@ class Lmdb:
         _, value, place = self.entry(index)
         at = self._places[index]
         start, size = int(at["offset"]), int(at["size"])
-        with naming(place):
+        with bad_samples_at(place):
             if self._datums:
-                datum = foreign.datum(value)
-                span = datum.place
+                datum = foreign.parse_datum(value)
+                span = datum.span
                 if span is None or (self._field.kind == "image" and not datum.encoded):
                     raise BadSample("its Datum holds no image file, and no values in one piece")
                 start, size = start + span[0], span[1]
@@ -129,9 +131,9 @@ class Lmdb:
         """Key and value of entry `index`, and what to call it in messages; BadSample if it cannot be read."""
         self._file = file = self._file or foreign.open_lmdb(self._path)
         at = self._places[index]
-        with naming(f"{shown(self._path)}, entry {index}"):
+        with bad_samples_at(f"{printable(self._path)}, entry {index}"):
             key = foreign.read(file, int(at["key"]), int(at["key_size"])).decode("utf-8", "backslashreplace")
-        with naming(place := f"{shown(self._path)}, key {key!r}"):
+        with bad_samples_at(place := f"{printable(self._path)}, key {key!r}"):
             return key, foreign.read(file, int(at["offset"]), int(at["size"])), place
 
     def _pixels(self, datum: foreign.Datum, record: bytes) -> Any:
@@ -161,8 +163,8 @@ def _holds_images(source: Lmdb) -> bool:
         _, value, place = source.entry(0)
         if sniff_image(value):
             return True
-        with naming(place):
-            datum = foreign.datum(value)
+        with bad_samples_at(place):
+            datum = foreign.parse_datum(value)
             if datum.data is None and not datum.floats:
                 raise BadSample("not a Datum: it has no values")
     except BadSample as error:
@@ -187,8 +189,8 @@ def _first_array(source: Lmdb, numbers: range) -> NDArray[Any] | None:
     for number in numbers:
         try:
             _, value, place = source.entry(number)
-            with naming(place):
-                datum = foreign.datum(value)
+            with bad_samples_at(place):
+                datum = foreign.parse_datum(value)
                 return None if _kind(datum) == "image" else datum.array(value)
         except BadSample as error:
             wrong = wrong or error

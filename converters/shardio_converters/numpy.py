@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find
-from shardio.foreign.names import shown
-from shardio.foreign.npy import NpyArray, is_npz, of_npy, of_npz
+from shardio.foreign.files import find_files
+from shardio.foreign.names import printable
+from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, labelled
 
-from ._fields import array_field, choose, sample_value
+from ._fields import array_field, choose_fields, sample_value
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
@@ -46,19 +46,19 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         ConfigError: `fields` names what is not there.
     """
     root = Path(src).absolute()
-    files = find(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
+    files = find_files(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
     if files != [root]:
-        stored = {path.stem: of_npy(path) for path in files}
+        stored = {path.stem: read_npy_header(path) for path in files}
     elif is_npz(root):
-        stored = of_npz(root)
+        stored = read_npz_headers(root)
     else:
-        lone = of_npy(root)
+        lone = read_npy_header(root)
         field = _field(_Column(lone, (), lone.dtype, lone.shape))
         stored = {field.kind if field else "array": lone}
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
-        raise SourceError(f"{shown(root)} holds no arrays")
-    source = Arrays({field: columns[own] for field, own in choose(fields, columns, shown(root)).items()})
+        raise SourceError(f"{printable(root)} holds no arrays")
+    source = Arrays({field: columns[own] for field, own in choose_fields(fields, columns, printable(root)).items()})
     source.check()
     return source
 

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find
-from shardio.foreign.names import Paths, shown
+from shardio.foreign.files import find_files
+from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, load_optional
 
 from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
-from ._blocks import OneOpen
-from ._fields import choose, measure, spread
+from ._blocks import OneOpenFile
+from ._fields import choose_fields, evenly_spaced, measure_field
 
 _KEPT = 64 << 20  # bytes of a row group that are kept
 _BUFFER = 256 << 10  # bytes read at once of each column
@@ -61,7 +61,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
     paths = _files(src)
     with _opened(paths[0]) as file:
         schema = file.schema_arrow
-    names = choose(fields, dict.fromkeys(schema.names), shown(paths[0]))
+    names = choose_fields(fields, dict.fromkeys(schema.names), printable(paths[0]))
     first = _layout(schema, names, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
         footers = list(pool.map(partial(_footer, names=names, whole=fields is None, first=first), paths))
@@ -97,9 +97,9 @@ class Parquet:
         return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts)
 
     @cached_property
-    def _readers(self) -> "OneOpen[_Reader]":
+    def _readers(self) -> "OneOpenFile[_Reader]":
         paths, found = self.paths, self.columns  # not self, which would keep itself and the open file alive
-        return OneOpen(lambda number: _Reader(paths[number], found))
+        return OneOpenFile(lambda number: _Reader(paths[number], found))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -123,9 +123,9 @@ class Parquet:
         check_index(index, int(self.starts[-1]))
         position = bisect_right(self.starts, index) - 1
         number, group = self.groups[position].tolist()
-        place = f"{shown(self.paths[number])}, row {index - int(self.starts[position - group])}"
+        place = f"{printable(self.paths[number])}, row {index - int(self.starts[position - group])}"
         step = rows_at_once(self._mean) if self._mean else _FIRST
-        rows, row = self._readers.get(number).find(group, index - int(self.starts[position]), step, place)
+        rows, row = self._readers.get(number).locate(group, index - int(self.starts[position]), step, place)
         return rows.sample(row, place)
 
     def column(self, name: str) -> NDArray[Any] | None:
@@ -146,7 +146,7 @@ class Parquet:
         """The same with the kinds and the average sizes of what varies, by the first rows of some row groups."""
         rows = [
             row
-            for group in spread(len(self.groups), _MEASURED)
+            for group in evenly_spaced(len(self.groups), _MEASURED)
             for row in range(self.starts[group], min(self.starts[group] + _FIRST, self.starts[group + 1]))
         ]
         return replace(self, columns={name: self._measure(name, rows) for name in self.columns})
@@ -154,7 +154,7 @@ class Parquet:
     def _measure(self, name: str, rows: Sequence[int]) -> Column:
         column = self.columns[name]
         alone = replace(self, columns={name: column})  # which reads no others
-        field, mean = measure(column.field, len(rows), lambda number: alone[rows[number]][name])
+        field, mean = measure_field(column.field, len(rows), lambda number: alone[rows[number]][name])
         return replace(column, field=field, mean=mean)
 
 
@@ -172,7 +172,7 @@ class _Reader:
         self._begin(-1, iter(()))
         self._file.close(force=True)
 
-    def find(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
+    def locate(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
         """The batch that holds row `row` of a row group, read in batches of `step`, and its number within the batch.
 
         Raises BadSample that names `place` if the row or one before it is damaged: there is no way around it.
@@ -217,12 +217,14 @@ class _Reader:
 
 
 def _files(src: Paths) -> list[Path]:
-    paths = find(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
+    paths = find_files(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
     if isinstance(src, (str, os.PathLike)) and Path(src).is_dir():
         sets = sorted({match[1] for path in paths if (match := _SET.fullmatch(path.name))})
         if len(sets) > 1:
-            pattern = shown(Path(src) / f"{sets[0]}-*.parquet")
-            raise SourceError(f"{shown(src)} holds several sets, {', '.join(sets)}; choose one, as with {pattern!r}")
+            pattern = printable(Path(src) / f"{sets[0]}-*.parquet")
+            raise SourceError(
+                f"{printable(src)} holds several sets, {', '.join(sets)}; choose one, as with {pattern!r}"
+            )
     return paths
 
 
@@ -234,7 +236,7 @@ def _open(path: Path) -> Any:
         # Without a buffer a whole column is read for its first rows.
         return library.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
     except damage() as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
 
 
 @contextmanager
@@ -244,7 +246,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         yield file
     except damage() as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
     finally:
         file.close(force=True)
 
@@ -261,8 +263,8 @@ class _Layout:
 
 
 def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
-    features = noted_features(schema, shown(path))
-    found = columns(names, schema, features, shown(path))
+    features = noted_features(schema, printable(path))
+    found = columns(names, schema, features, printable(path))
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 
@@ -273,13 +275,13 @@ def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -
         # What it tells of a group's columns is left alone: where that is damaged, pyarrow ends the process.
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
-            raise SourceError(f"{shown(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
+            raise SourceError(f"{printable(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
         return rows
 
 
 def _check_same(found: _Layout, first: _Layout, whole: bool) -> None:
     """Raises SourceError unless both files have the same of all that is taken."""
-    ours, others = shown(found.path), shown(first.path)
+    ours, others = printable(found.path), printable(first.path)
     if whole and (extra := set(found.names) - set(first.names)):
         raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
     for name, column in found.columns.items():

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import check_plain, find
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
-from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
+from shardio.foreign.files import check_uncompressed, find_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
+from shardio.foreign.names import Paths, bad_samples_at, printable
+from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
 from shardio.foreign.tfrecord import scan as scan_file
 from shardio.source import Field, Sample, check_index, probe_image, sniff_image
 
-from ._fields import choose
+from ._fields import choose_fields
 
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
@@ -46,21 +46,23 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
             several values of bytes.
         ConfigError: `fields` names a feature that no record near the beginning has.
     """
-    paths = find(src, takes, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
-    places = ValueLocations(paths, scan(paths, _scan), open_tfrecord)
+    paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
+    places = ValueLocations(paths, scan_files(paths, _scan), open_tfrecord)
     if not len(places):
-        raise SourceError(f"{shown(src)} holds no records")
+        raise SourceError(f"{printable(src)} holds no records")
     probed = _probe(places, crc)
     if not (first := next((seen for seen in probed if seen), None)):
-        raise SourceError(f"{shown(src)}: its records have no features: they are no tf.train.Example, or empty ones")
+        raise SourceError(
+            f"{printable(src)}: its records have no features: they are no tf.train.Example, or empty ones"
+        )
     available = sorted(first if fields is None else {name for seen in probed for name in seen})
-    chosen = choose(fields, available, shown(src))
+    chosen = choose_fields(fields, available, printable(src))
     kinds = {}
     for field, name in chosen.items():
         try:
             kinds[field] = _field([seen[name] for seen in probed if name in seen])
         except SourceError as error:
-            raise SourceError(f"{shown(src)}, feature {name!r}: {error}; leave it out by fields") from error
+            raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out by fields") from error
     return TFRecord(places, chosen, kinds, crc=crc)
 
 
@@ -89,12 +91,12 @@ class TFRecord(LocatedSource):
         check_index(index, len(self._places))
         _, features, place = _read(self._places, index, self._crc)
         record = self._places.locate(index)
-        check_plain(record.file)
+        check_uncompressed(record.file)
         found = {}
         for name, own in self._names.items():
             if self._fields[name].kind == "scalar":
                 continue
-            span = features[own].place if own in features else None
+            span = features[own].span if own in features else None
             if span is None:
                 raise BadSample(f"{place}, feature {own!r}: several values of its kind are not stored in one piece")
             found[name] = record.offset + span[0], span[1]
@@ -105,7 +107,7 @@ class TFRecord(LocatedSource):
         data, features, place = _read(self._places, index, self._crc)
         sample: dict[str, Any] = {}
         for name, own in self._names.items():
-            with naming(f"{place}, feature {own!r}"):
+            with bad_samples_at(f"{place}, feature {own!r}"):
                 sample[name] = _value(data, features.get(own), self._fields[name])
         return sample
 
@@ -128,10 +130,10 @@ def _scan(path: Path) -> Spans:
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
     """A record's bytes, its features, and what to call it in messages."""
     file, row, offset, size = places.locate(index)
-    place = f"{shown(file.path)}, record {row}"
-    with naming(place):
-        data = record_at(file, offset, size, crc=crc)
-        return data, example(data), place
+    place = f"{printable(file.path)}, record {row}"
+    with bad_samples_at(place):
+        data = read_record(file, offset, size, crc=crc)
+        return data, parse_example(data), place
 
 
 def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
@@ -152,7 +154,7 @@ def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
 def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str, _Seen]:
     found = {}
     for name, feature in features.items():
-        with naming(f"{place}, feature {name!r}"):
+        with bad_samples_at(f"{place}, feature {name!r}"):
             values = feature.values(data)
         texts = values if isinstance(values, list) else []
         if len(values):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.source import Field, Sample, check_index, infer_fields, labelled, probe_image, sniff_image
 
-from ._torch_samples import default_names, is_made_here, parts, plain
-from ._user_code import Named, made, run
+from ._torch_samples import default_names, is_encoded_here, parts, storable
+from ._user_code import ObjectName, as_dataset, run_user_code
 
 
 def torch(
@@ -53,21 +53,23 @@ def torch(
     """
     given = _parsed(options)
     if isinstance(src, (str, os.PathLike)):
-        origin: Any = Named(os.fspath(src), Path.cwd(), given)
+        origin: Any = ObjectName(os.fspath(src), Path.cwd(), given)
         name, dataset = origin.name, origin.load()
     else:
         name = type(src).__name__
-        origin = dataset = made(name, src, given)
+        origin = dataset = as_dataset(name, src, given)
     count = _length(name, dataset)
-    first = run(f"{name}, sample 0", lambda: dataset[0])
+    first = run_user_code(f"{name}, sample 0", lambda: dataset[0])
     own = _names(name, first, _listed(names))
-    values = run(f"{name}, sample 0", lambda: _values(first, own))
+    values = run_user_code(f"{name}, sample 0", lambda: _values(first, own))
     try:
-        last = run(name, lambda: _values(dataset[count - 1], own), BadSample)
+        last = run_user_code(name, lambda: _values(dataset[count - 1], own), BadSample)
     except BadSample:  # it will be told of in its turn
         last = values
     fields = _fields(name, parts(first, own), values, last)
-    size = run(f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items()))
+    size = run_user_code(
+        f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items())
+    )
     source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields))
     vars(source)["_dataset"] = dataset  # it is made already, which may have taken long
     return source
@@ -102,7 +104,7 @@ class MapStyle:
 
     @cached_property
     def _dataset(self) -> Any:
-        return self.origin.load() if isinstance(self.origin, Named) else self.origin
+        return self.origin.load() if isinstance(self.origin, ObjectName) else self.origin
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -116,7 +118,7 @@ class MapStyle:
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self.count)
         dataset = self._dataset
-        return run(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
+        return run_user_code(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
 
     def _sample(self, sample: Any) -> Sample:
         values = _values(sample, self.names)
@@ -148,7 +150,7 @@ def _values(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
     found = {}
     for name, part in parts(sample, names).items():
         try:
-            found[name] = plain(part)
+            found[name] = storable(part)
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     return found
@@ -163,14 +165,14 @@ def _length(name: str, dataset: Any) -> int:
             f"{name} must be a map-style Dataset, with a length and samples by number; it is an iterable one or none: "
             f"{type(dataset).__name__}"
         )
-    count = run(f"the length of {name}", lambda: len(dataset))
+    count = run_user_code(f"the length of {name}", lambda: len(dataset))
     if not count:
         raise SourceError(f"{name} holds no samples")
     return count
 
 
 def _names(name: str, first: Any, given: tuple[str, ...]) -> tuple[str, ...]:
-    usual = run(f"{name}, sample 0", lambda: default_names(first))
+    usual = run_user_code(f"{name}, sample 0", lambda: default_names(first))
     if given and len(given) != len(usual):
         told = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
         raise ConfigError(f"names must name each part of a sample, the first {told}; got {', '.join(given)}")
@@ -186,7 +188,7 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
     for own, field in fields.items():
         if field.kind == "array" and field.shape != np.shape(last.get(own, first[own])):
             field = replace(field, shape=None)
-        if field.kind == "image" and is_made_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
+        if field.kind == "image" and is_encoded_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
             field = replace(field, channels=1)
         fields[own] = labelled(own, field)
     return fields
@@ -198,7 +200,7 @@ def _is_grey(image: Any) -> bool:
 
 def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str, ...]:
     """The names that torchvision's data sets have as `classes`."""
-    found = run(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
+    found = run_user_code(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
     if not isinstance(found, (list, tuple)) or not all(isinstance(own, str) for own in found):
         return ()
     return tuple(found) if fields.get("label") == Field("scalar", dtype="int64") else ()

@@ -14,13 +14,13 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members, tar
-from shardio.foreign.files import File, check_plain, find
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
+from shardio.foreign.files import File, check_uncompressed, find_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
 from shardio.foreign.members import MemberField
-from shardio.foreign.names import Paths, naming, shown
+from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.source import Field, Sample, check_index
 
-from ._fields import choose
+from ._fields import choose_fields
 
 _KEY_DIGITS = 12
 
@@ -52,14 +52,16 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
         SourceError: `src` is not there, holds no samples, or a tar is damaged, cut off, or holds links or sparse files.
         ConfigError: `fields` names an extension that no sample near the beginning has, or `key` a field twice.
     """
-    paths = find(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
-    found = scan(paths, _scan)
+    paths = find_files(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
+    found = scan_files(paths, _scan)
     places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar)
     if not len(places):
-        raise SourceError(f"{shown(src)} holds no samples: no files whose names have an extension")
-    parts = _parts(places, fields, shown(src))
+        raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
+    parts = _parts(places, fields, printable(src))
     if key and "key" in parts:
-        raise ConfigError(f"{shown(src)}: there would be two fields called 'key'; rename one by fields, or key=False")
+        raise ConfigError(
+            f"{printable(src)}: there would be two fields called 'key'; rename one by fields, or key=False"
+        )
     numbered = all(running for _, running in found)
     return WebDataset(places, parts, key=(not numbered and "key" not in parts) if key is None else key)
 
@@ -86,16 +88,18 @@ class WebDataset(LocatedSource):
         """See `shardio.source.HasPlaces`."""
         check_index(index, len(self._places))
         files = _open(self._places, index)
-        check_plain(files.tar)
+        check_uncompressed(files.tar)
         if self._key:
-            raise SourceError(f"{shown(files.tar.path)}: keys do not stand in a tar as they are stored: give key=False")
+            raise SourceError(
+                f"{printable(files.tar.path)}: keys do not stand in a tar as they are stored: give key=False"
+            )
         found = {}
         for name, part in self._parts.items():
             if part.field.kind != "scalar":
-                extension = files.find(part)
+                extension = files.extension_of(part)
                 offset, size = files.places[extension]
-                with naming(f"{files}, .{extension}"):
-                    start, size = part.within(files.read(extension))
+                with bad_samples_at(f"{files}, .{extension}"):
+                    start, size = part.stored_span(files.read(extension))
                 found[name] = offset + start, size
         return found
 
@@ -104,8 +108,8 @@ class WebDataset(LocatedSource):
         files = _open(self._places, index)
         sample: dict[str, Any] = {}
         for name, part in self._parts.items():
-            extension = files.find(part)
-            with naming(f"{files}, .{extension}"):
+            extension = files.extension_of(part)
+            with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
         return sample | ({"key": files.key} if self._key else {})
 
@@ -120,9 +124,9 @@ class _Files:
     places: Mapping[str, tuple[int, int]]
 
     def __str__(self) -> str:
-        return f"{shown(self.tar.path)}, key {self.key!r}"
+        return f"{printable(self.tar.path)}, key {self.key!r}"
 
-    def find(self, part: MemberField) -> str:
+    def extension_of(self, part: MemberField) -> str:
         """The extension of the file that a field is; BadSample if there is none."""
         if (extension := part.find(self.places)) is None:
             raise BadSample(f"{self}: it has no .{part.extensions[0]}, but .{', .'.join(self.places)}")
@@ -131,7 +135,7 @@ class _Files:
     def read(self, extension: str) -> bytes:
         """What the file with this extension holds."""
         offset, size = self.places[extension]
-        data = self.tar.near(offset, size)
+        data = self.tar.read_buffered(offset, size)
         if len(data) < size:
             raise BadSample(f"the tar ends within it, {len(data)} of {size} bytes are there")
         return data
@@ -140,8 +144,8 @@ class _Files:
 def _open(places: ValueLocations, index: int) -> _Files:
     """The files of sample `index`; BadSample if they are no longer there, or two have the same extension."""
     file, _, offset, size = places.locate(index)
-    with naming(shown(file.path)):
-        run = tar.run_at(file, offset, size)
+    with bad_samples_at(printable(file.path)):
+        run = tar.sample_at(file, offset, size)
         return _Files(file, run.key, run.places())
 
 
@@ -163,12 +167,12 @@ def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where:
     probed = list(_probe(places))
     samples = [extensions for _, extensions in probed]
     available = dict.fromkeys(extension for sample in samples for extension in sample)
-    chosen = choose(members.named(samples[0]) if given is None else given, available, where)
+    chosen = choose_fields(members.field_names(samples[0]) if given is None else given, available, where)
     parts = {}
     for name, extension in chosen.items():
         having = [number for number, sample in probed if extension in sample]
         try:
-            with naming("its first or last file"):
+            with bad_samples_at("its first or last file"):
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
         except (BadSample, SourceError) as error:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import shown
+from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, labelled
 
-from ._blocks import Blocks, OneOpen, rows_at_once
-from ._fields import choose, listed, measure, sample_value
+from ._blocks import BlockCache, OneOpenFile, rows_at_once
+from ._fields import choose_fields, listed_shapes, measure_field, sample_value
 from ._zarr_store import DAMAGE, Column, Store, columns
 
 _MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own
@@ -50,17 +50,17 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
     root = Path(src).absolute()
     usual = {name: column for name, column in columns(root).items() if column.shape}
     if not usual:
-        raise SourceError(f"{shown(root)} holds no arrays with rows")
-    names = choose(fields, usual, shown(root))
+        raise SourceError(f"{printable(root)} holds no arrays with rows")
+    names = choose_fields(fields, usual, printable(root))
     chosen: dict[str, Column] = {}
     for field, name in names.items():
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
-            raise SourceError(f"{shown(root)}: {name!r} cannot be taken: {reason}")
+            raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
         chosen[field] = replace(usual[name], field=labelled(field, usual[name].field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
-        shapes = listed({name: usual[name].shape for name in names.values()})
-        raise SourceError(f"{shown(root)}: arrays differ in their rows; choose some with fields: {shapes}")
+        shapes = listed_shapes({name: usual[name].shape for name in names.values()})
+        raise SourceError(f"{printable(root)}: arrays differ in their rows; choose some with fields: {shapes}")
     return Zarr(root, chosen).measured()
 
 
@@ -80,8 +80,8 @@ class Zarr:
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
-    def _readers(self) -> "OneOpen[_Reader]":
-        return OneOpen(partial(_reader, self.root, tuple(self.columns.values())))
+    def _readers(self) -> "OneOpenFile[_Reader]":
+        return OneOpenFile(partial(_reader, self.root, tuple(self.columns.values())))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -119,7 +119,7 @@ class Zarr:
         return Zarr(self.root, {name: self._measure(column) for name, column in self.columns.items()})
 
     def _measure(self, column: Column) -> Column:
-        field, mean = measure(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
+        field, mean = measure_field(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
         return replace(column, field=field, mean=mean)
 
 
@@ -129,7 +129,7 @@ class _Reader:
 
     def __init__(self, root: Path, columns: Iterable[Column]) -> None:
         self._root = root
-        self._blocks = Blocks()
+        self._blocks = BlockCache()
         self._store = Store(root)
         try:
             self._arrays = {column.path: self._store.array(column.path) for column in columns}
@@ -148,7 +148,7 @@ class _Reader:
             element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
             return sample_value(element, column.field)
         except BadSample as error:
-            where = f"{shown(self._root)}, {column.path}" if column.path else shown(self._root)
+            where = f"{printable(self._root)}, {column.path}" if column.path else printable(self._root)
             raise BadSample(f"{where}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:

@@ -147,7 +147,7 @@ def _check_own(folder: Path, container: str, names: list[str]) -> None:
         )
 
 
-def _runs(path: Path) -> Iterator[tar.Run]:
+def _runs(path: Path) -> Iterator[tar.TarSample]:
     with contextlib.suppress(SourceError):
         yield from tar.scan(tar.open_tar(path))
 
@@ -256,9 +256,9 @@ def _index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
     return found if isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == wanted else None
 
 
-def _whole(path: Path) -> tuple[bool, list[tar.Run]]:
+def _whole(path: Path) -> tuple[bool, list[tar.TarSample]]:
     """Whether the tar is whole, and its samples that are."""
-    runs: list[tar.Run] = []
+    runs: list[tar.TarSample] = []
     try:
         for run in tar.scan(tar.open_tar(path)):
             runs.append(run)
@@ -267,7 +267,7 @@ def _whole(path: Path) -> tuple[bool, list[tar.Run]]:
     return True, runs
 
 
-def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> NDArray[Any]:
+def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]) -> NDArray[Any]:
     """The index as it was when the tar was written."""
     index = np.zeros(len(runs), indexed.index_dtype(with_hidden(fields)))
     opened = tar.open_tar(path)
@@ -293,7 +293,7 @@ def _npy(index: NDArray[Any]) -> bytes:
     return head + index.tobytes()
 
 
-def _place(opened: Any, run: tar.Run, name: str, field: Field) -> tuple[int, int]:
+def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[int, int]:
     """Where the stored bytes of a field are; of an array of one shape they begin behind its header."""
     extensions = run.places()
     found = next((each for each in layout.extensions(name, field) if each.lower() in extensions), None)
@@ -329,7 +329,7 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
     opened, extensions = tar.open_tar(path), runs[0].places()
     if not columns:
         done.append("the fields are told by the names of files in the tars: numbers may be wider than they were")
-        named = members.named(extensions)
+        named = members.field_names(extensions)
         values = {name: opened.read(*extensions[own]) for name, own in named.items()}
         return {name: members.field_of(own, [values[name]]) for name, own in named.items()}
     fields: dict[str, Field] = {}

@@ -11,45 +11,47 @@ from numpy.typing import NDArray
 from ..errors import BadSample
 from ..native import library
 from ..native.files import read_files
-from .names import shown
+from .names import printable
 
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
 _TOGETHER = 16 << 20  # bytes of files that are read at once
 
 
 def check_image_size(size: int, path: str | Path) -> None:
-    """BadSample, naming the file, if it has more bytes than an image that can be decoded."""
+    """Raise BadSample, naming the file, if it has more bytes than any image that can be decoded."""
     if size > _MOST_IMAGE:
-        raise BadSample(f"{shown(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
+        raise BadSample(f"{printable(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
 
 
 def read_image(path: str) -> bytes:
-    """A whole file; BadSample, naming it, if it cannot be read, or is too large for an image."""
+    """Read a whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise BadSample(f"{shown(path)}: is no file")
+                raise BadSample(f"{printable(path)}: is no file")
             size = found.st_size
             check_image_size(size, path)
             data = os.read(descriptor, size + 1)
-            # A read gives at most 2 GiB, and a file may have grown; mostly this is all.
+            # One read returns at most 2 GiB, and the file may have shrunk; mostly it is enough.
             while len(data) < size and (more := os.read(descriptor, size - len(data))):
                 data += more
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise BadSample(f"{shown(path)}: cannot be read: {error.strerror}") from error
+        raise BadSample(f"{printable(path)}: cannot be read: {error.strerror}") from error
     return data
 
 
 def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[bytes | BadSample]:
-    """Whole files as by `read_image`, or what that raises; read together, which keeps threads from waiting in turns.
+    """Read whole files as `read_image` does, and yield the content of each or the error that it raises.
+
+    Small files are read together in one call without the GIL, so that threads do not queue for it after each file.
 
     Args:
         paths: the files.
-        sizes: about how many bytes each has, int64 [n].
+        sizes: about how many bytes each has, int64 `[n]`.
     """
     start = 0
     while start < len(paths):

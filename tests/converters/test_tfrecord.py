@@ -252,5 +252,5 @@ class TestDamage:
 def test_records_are_not_read_for_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are the records', known from the scan."""
     source = tfrecord(written(tmp_path, *[{"a": [b"x" * number]} for number in range(1, 5)]))
-    monkeypatch.setattr("shardio_converters.tfrecord.record_at", None)
+    monkeypatch.setattr("shardio_converters.tfrecord.read_record", None)
     assert np.diff(source.sizes()).tolist() == [1, 1, 1]

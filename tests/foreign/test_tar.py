@@ -14,7 +14,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import File
-from shardio.foreign.tar import Run, open_tar, run_at, scan
+from shardio.foreign.tar import TarSample, open_tar, sample_at, scan
 
 BLOCK = 512
 
@@ -23,11 +23,11 @@ def samples(path: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Key and files of all samples, and each run read again by its place."""
     file = open_tar(path)
     runs = list(scan(file))
-    assert [run_at(file, run.offset, run.size) for run in runs] == runs
+    assert [sample_at(file, run.offset, run.size) for run in runs] == runs
     return [(run.key, contents(file, run)) for run in runs]
 
 
-def contents(file: File, run: Run) -> dict[str, bytes]:
+def contents(file: File, run: TarSample) -> dict[str, bytes]:
     """The bytes of a sample's files by extension."""
     return {extension: file.read(*place) for extension, place in run.places().items()}
 
@@ -331,9 +331,9 @@ class TestDamage:
         write_tar(path, [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3" * 600), ("d.txt", b"")])
         file = open_tar(path)
         with pytest.raises(BadSample, match="byte 0: expected one sample of 1536 bytes; the file has changed"):
-            run_at(file, first.offset, first.size)
+            sample_at(file, first.offset, first.size)
         with pytest.raises(BadSample, match="byte 1536: not a tar header"):
-            run_at(file, second.offset, second.size)
+            sample_at(file, second.offset, second.size)
 
     @settings(max_examples=300, deadline=None)
     @given(data=st.data())
@@ -355,6 +355,6 @@ class TestDamage:
             for run in scan(file):
                 for _, offset, size in run.members:
                     assert 0 <= offset <= offset + size <= file.size
-                assert run_at(file, run.offset, run.size) == run
+                assert sample_at(file, run.offset, run.size) == run
         except SourceError:
             pass
