@@ -1,11 +1,11 @@
-"""The public interface for converters: everything that a plug-in needs to turn somebody's format into samples.
+"""The public interface for converters: everything that a plug-in needs to turn a file format into samples.
 
-A converter imports this module, `shardio.errors` and, for its tests, `shardio.testing`; nothing else of shardio. What a
-source must and can do is told by the protocols `Source`, `HasColumns`, `HasBlocks`, `HasRemarks`, `Adoptable`,
-`HasPlaces` and `HasNames`; a `Converter` makes one, and `find` and `names` find installed converters by name.
+A converter imports this module, `shardio.errors` and, for its tests, `shardio.testing`; nothing else of shardio. A
+`Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `Adoptable`, `HasPlaces` and
+`HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
 
-The functions are those that nearly every converter needs. None of them loads OpenCV or another large package before it
-is called.
+The other functions are those that most converters need. None of them loads OpenCV or another large package before it is
+called.
 """
 
 from typing import Any

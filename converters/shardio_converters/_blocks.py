@@ -1,4 +1,4 @@
-"""Rows of large arrays read in blocks, and files of which one is open at a time."""
+"""Reading rows of large arrays in blocks, and files one open at a time."""
 
 import math
 import os
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample
 
-_BLOCK = 1 << 20  # bytes read at once: enough to make a call's own cost small, few enough to throw away
-_BAND = 16 << 20  # bytes of chunks side by side that are still read whole for one of their rows
+_BLOCK = 1 << 20  # bytes per read: enough to outweigh the cost of a call, and no loss if the rest is not used
+_BAND = 16 << 20  # the most bytes of adjacent chunks to read whole for one of their rows
 
 
 def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> int:
-    """How many rows are read at once: about a megabyte, and whole chunks unless a row of them is too much.
+    """The number of rows to read at once: about a megabyte, in whole chunks unless adjacent chunks are too large.
 
     Args:
         row_bytes: the bytes of one row.
-        chunks: the shape of the array's chunks, None if it has none.
+        chunks: the shape of the array's chunks, or None.
         shape: the array's shape.
     """
     row_bytes = max(1, row_bytes)
@@ -34,19 +34,19 @@ def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: t
 
 @final
 class BlockCache:
-    """Rows of arrays, read in blocks; the last block of each array is kept."""
+    """Rows of arrays, read in blocks. The latest block of each array is kept."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
 
     def row(self, name: str, row: int, count: int, step: int, read: Callable[[int, int], NDArray[Any]]) -> Any:
-        """Row `row` of the array `name`, which has `count` rows and is read by `read(start, stop)`, `step` at once.
+        """Row `row` of the array `name`, which has `count` rows; `read(start, stop)` reads blocks of `step` rows.
 
-        Raises BadSample if `read` does for the row alone: damage in a block must not spoil its other rows.
+        Raises BadSample only if `read` does for this row alone: one damaged row must not spoil the others in its block.
         """
         low, block = self._kept.get(name, (0, np.empty(0)))
         if not low <= row < low + len(block):
-            self._kept.pop(name, None)  # never two blocks at a time
+            self._kept.pop(name, None)  # frees its memory before the next block is read
             low = row // step * step
             try:
                 block = read(low, min(low + step, count))
@@ -59,10 +59,9 @@ class BlockCache:
 
 
 class Closes(Protocol):
-    """What can be closed, such as a file."""
+    """An object with a method `close()`, such as a file."""
 
-    def close(self) -> None:
-        """Lets go of it."""
+    def close(self) -> None: ...
 
 
 _T = TypeVar("_T", bound=Closes)
@@ -70,7 +69,7 @@ _T = TypeVar("_T", bound=Closes)
 
 @final
 class OneOpenFile(Generic[_T]):
-    """Numbered files of which one is open at a time, in each process anew: a fork's child uses nothing inherited."""
+    """Numbered files, one of them open at a time. A forked child opens its own, and uses none that it inherited."""
 
     def __init__(self, opens: Callable[[int], _T]) -> None:
         self._opens = opens
@@ -78,11 +77,11 @@ class OneOpenFile(Generic[_T]):
         self._key = (0, -1)
 
     def get(self, number: int) -> _T:
-        """File `number`; the one before is closed."""
+        """Open file `number`, or return it if it is open; the one before is closed."""
         if self._open is None or self._key != (os.getpid(), number):
             if self._open is not None:
                 self._open.close()
-                self._open = None  # in case the next one does not open
+                self._open = None  # in case opening the next one fails
             self._open = self._opens(number)
             self._key = (os.getpid(), number)
         return self._open

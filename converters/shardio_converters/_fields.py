@@ -1,4 +1,4 @@
-"""Fields of a source: which of its columns become which fields, of what kind, and how an element becomes a value."""
+"""Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -10,20 +10,20 @@ from shardio.errors import BadSample, ConfigError
 from shardio.foreign.names import field_name
 from shardio.source import Field, probe_image, sniff_image
 
-_LISTED = 20  # arrays that a message names
-_SNIFFED = 16  # rows that are looked at for an image
+_LISTED = 20  # the most arrays that a message names
+_SNIFFED = 16  # the most rows to search for an image
 
 
 def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
-    """Which of a source's own names become which fields, in order: `{field: own name}`.
+    """Return the chosen columns of a source by field, in order: `{field: column}`.
 
     Args:
-        given: `{field: own name}`, or text such as `"image=data/images,label"`, where a name without `=` is both. All
-            that are available without it.
-        available: the source's own names.
+        given: `{field: column}`, or text such as `"image=data/images,label"`, where a name without `=` is both. None
+            takes all columns that are available.
+        available: the names of the source's columns.
         place: the source, for messages.
 
-    Raises ConfigError for a name that the source does not have, or one field given twice.
+    Raises ConfigError for a column that the source does not have, or two columns for one field.
     """
     known = list(available)
     if given is None:
@@ -53,23 +53,23 @@ def _pair(part: str, known: list[str]) -> tuple[str, str]:
 
 
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
-    """The field of numbers whose rows have `shape`; None if no field holds `dtype`."""
+    """The scalar or array field of numbers whose rows have `shape`; None if no field holds `dtype`."""
     if dtype.kind not in "biufc" or dtype.char in "gG":
         return None
     return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
 
 
 def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Arrays and their shapes as a message names them, not too many."""
+    """Arrays and their shapes as text for a message, at most 20."""
     lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]
     more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     return ", ".join(lines[:_LISTED] + more) or "none"
 
 
 def sample_value(element: Any, field: Field) -> Any:
-    """An element of an array as a sample has it: numbers native, text decoded, bytes as they are.
+    """Turn an element of an array into a sample's value: numbers in native byte order, text decoded, bytes unchanged.
 
-    Raises BadSample for text that is not UTF-8, and for an image that is none.
+    Raises BadSample for text that is not UTF-8, and for bytes in an image field that are not an image.
     """
     match field.kind:
         case "scalar":
@@ -90,13 +90,13 @@ def sample_value(element: Any, field: Field) -> Any:
 
 
 def measure_field(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
-    """A field as it is, and about how many bytes it takes in a sample, by reading some rows where they vary.
+    """Return a field's final kind and the average bytes of its values, from reading some rows if these vary.
 
     Args:
-        field: what the type says; bytes become images if the first that are not empty begin like one.
+        field: the field by its type; `bytes` becomes `image` if the first value that is not empty begins like one.
         count: the number of rows.
-        read: gives the value of a row, or BadSample.
-        most: how many rows are read for the average.
+        read: returns the value of a row, or raises BadSample.
+        most: the most rows to read for the average.
     """
     if field.fixed:
         return field, field.row_bytes
@@ -116,19 +116,19 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:
-    """A field of images if the first of `values` that isn't empty begins like one, otherwise of bytes."""
+    """The field `image` if the first of `values` that is not empty begins like one, else `bytes`."""
     first = next((value for value in values if len(value)), b"")
     return Field("image" if sniff_image(first) else "bytes")
 
 
 def evenly_spaced(count: int, most: int = 100) -> list[int]:
-    """At most `most` of `count` rows, evenly spaced: a sample to estimate sizes from."""
+    """The numbers of at most `most` of `count` rows, evenly spaced."""
     rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
     return rows
 
 
 def decode_utf8(data: bytes) -> str:
-    """`data` as text; BadSample if it is not UTF-8."""
+    """Decode UTF-8; BadSample if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

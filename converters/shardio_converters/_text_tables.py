@@ -1,4 +1,4 @@
-"""Lists of samples, a row each: CSV and TSV (RFC 4180) and JSON lines (https://jsonlines.org), as compact columns."""
+"""Tables in text files, read as compact columns: CSV and TSV (RFC 4180), and JSON lines (https://jsonlines.org)."""
 
 import csv
 import json
@@ -20,20 +20,20 @@ from shardio.source import Field
 
 from ._string_array import StringArray
 
-_MOST = 16 << 20  # characters of one cell: a quote that is never closed must not take all memory
+_MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
 
-# As numbers are written out: `007`, `+49` and `1_000` stay text, because as numbers they'd lose something.
+# Numbers in their usual form. `007`, `+49` and `1_000` stay text, because numbers would lose part of them.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan", re.IGNORECASE)
-_EXACT = 15  # digits of a whole number that float64 surely holds
+_EXACT = 15  # digits of a whole number that float64 always holds exactly
 
 Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
-"""Rows by column, each with the number of the line it begins on."""
+"""The number of the line that each row begins on, and the row's cells by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's values, one a row: numbers, or StringArray, which hold JSON where the field is json."""
+    """The values of a column, one per row: an array of numbers, or strings, which are JSON in a json field."""
 
     field: Field
     values: NDArray[Any] | StringArray
@@ -46,11 +46,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A list on disk.
+    """A table in a text file.
 
     Attributes:
         path: the file.
-        delimiter: between the cells of a row; None for JSON lines.
+        delimiter: the character between the cells of a row; None for JSON lines.
     """
 
     path: Path
@@ -60,28 +60,28 @@ class TextTable:
         return printable(self.path)
 
     def names(self) -> list[str]:
-        """The columns' names: the header, or the keys of the first object. SourceError if there is no row."""
+        """The names of the columns: the header, or the keys of the first object. SourceError if there is no row."""
         with closing(self._rows()) as rows:
             for _, row in rows:
                 return _checked(list(row), self)
         raise SourceError(f"{self} holds no rows")
 
     def line(self, row: int) -> int:
-        """The line that a row begins on, counted from 1; for messages."""
+        """The number of the line that a row begins on, counted from 1, for messages."""
         with closing(self._rows()) as rows:
             return next(islice(rows, row, None))[0]
 
     def read(
         self, paths: Iterable[str], others: Iterable[str], *, whole: bool
     ) -> tuple[dict[str, StringArray], dict[str, Column]]:
-        """The columns `paths` as they stand, and `others` by the kind that all their values have.
+        """Read columns: `paths` as they stand, `others` as the kind that fits all their values.
 
         Args:
-            paths: names of columns of paths.
-            others: names of other columns.
-            whole: whether these are all columns, so that a row with another one is refused.
+            paths: the names of columns of paths.
+            others: the names of other columns.
+            whole: whether these are all columns, so that a row with any other is refused.
 
-        Raises SourceError naming the line: a row without one of the columns, or what cannot be the value of one.
+        Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
         """
         found = {name: StringArray() for name in paths}
         cells = {name: _Cells() for name in others}
@@ -118,7 +118,7 @@ class TextTable:
 
 
 class _Cells:
-    """One column while it is read: its cells as text, or as JSON with the types that were met."""
+    """A column that is being read: its cells as text, or as JSON together with the types of their values."""
 
     def __init__(self) -> None:
         self.texts = StringArray()
@@ -153,10 +153,10 @@ def _reason(error: Exception) -> str:
 
 
 def _records(table: TextTable) -> Rows:
-    """The rows of a table with a header; empty lines are passed over."""
+    """Yield the rows of a table with a header, skipping empty lines."""
     header: list[str] = []
     with _opened(table) as file, _long_cells():
-        # Strict: a stray quote would take the rest of the file into one cell, row by row unseen.
+        # Strict: otherwise a stray quote would silently swallow the rest of the file into one cell.
         reader = csv.reader(file, delimiter=table.delimiter or ",", strict=True)
         line = 1
         try:
@@ -181,12 +181,12 @@ def _checked(header: list[str], table: TextTable) -> list[str]:
 
 
 def _is_text(name: str) -> bool:
-    # In another encoding, such as UTF-16, there are zeros or what is no UTF-8.
+    # Text in another encoding, such as UTF-16, has null characters or bytes that are not UTF-8.
     return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _objects(table: TextTable) -> Rows:
-    """The objects of JSON lines; empty lines are passed over."""
+    """Yield the objects of JSON lines, skipping empty lines."""
     with _opened(table) as file:
         for line, text in enumerate(file, 1):
             if text.isspace():
@@ -202,7 +202,7 @@ def _objects(table: TextTable) -> Rows:
 
 @contextmanager
 def _opened(table: TextTable) -> Iterator[Iterable[str]]:
-    # Bytes that are not UTF-8 pass as surrogates: in paths they are right.
+    # Bytes that are not UTF-8 become surrogates, because they are valid in paths.
     newline = "" if table.delimiter else "\n"
     try:
         with table.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
@@ -213,7 +213,7 @@ def _opened(table: TextTable) -> Iterator[Iterable[str]]:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Lets cells be longer than the 128 KiB that `csv` allows."""
+    """Raise the limit of the `csv` module, 128 KiB per cell."""
     before = csv.field_size_limit()
     csv.field_size_limit(max(before, _MOST))
     try:
@@ -223,7 +223,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def _numbers(texts: StringArray) -> NDArray[Any] | None:
-    """The cells that aren't empty as int64, or float64; None unless they all are such numbers, and there is one."""
+    """The cells that are not empty as int64 or float64; None if one of them is not a number, or all are empty."""
     for dtype, parse in ((np.int64, _whole), (np.float64, _fraction)):
         try:
             values = np.fromiter((parse(text) for text in texts if text), dtype)
@@ -246,7 +246,7 @@ def _fraction(text: str) -> float:
 
 
 def _of_json(cells: _Cells) -> Column:
-    """Truth values, whole numbers, numbers or texts where all are such; JSON otherwise."""
+    """A column of booleans, whole numbers, numbers or texts if all cells are of that type, else of JSON."""
     values: Iterator[Any] = (json.loads(text) for text in cells.texts)
     if cells.types == {str}:
         return Column(Field("text"), StringArray(values))

@@ -1,4 +1,4 @@
-"""Zarr stores on a local disk: which arrays are in them, told without running anything that they hold."""
+"""Zarr stores on a local disk: the arrays in them, found without running any code that a store could bring."""
 
 import json
 import lzma
@@ -21,7 +21,7 @@ DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
     *(MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""All that zarr and its codecs raise for what they cannot read; MemoryError where damage is taken for a length."""
+"""The errors that zarr and its codecs raise for unreadable data; MemoryError where damage is taken for a length."""
 
 _METADATA = ("zarr.json", ".zarray")
 _BYTES = Field("bytes")
@@ -30,9 +30,14 @@ _BYTES = Field("bytes")
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array: its path in the store, its shape, and the field of its rows, or why they have none.
+    """An array that can become a field.
 
-    `mean` is about how many bytes a row takes, 0 where that is not known yet.
+    Attributes:
+        path: its path in the store.
+        shape: its shape, `(n, ...)`.
+        field: the field that holds its rows.
+        problem: why it cannot be a field; empty if it can.
+        mean: the average bytes of a row; 0 where that is not known yet.
     """
 
     path: str
@@ -44,7 +49,7 @@ class Column:
 
 @final
 class Store:
-    """The open store at `root`, a directory or a zip file, by zarr 2 or 3; SourceError if it cannot be opened."""
+    """An open store, a directory or a zip file, with zarr 2 or 3; SourceError if it cannot be opened."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -61,23 +66,22 @@ class Store:
             raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
     def array(self, path: str) -> Any:
-        """The array at `path`; SourceError if zarr does not take its metadata."""
-        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # of zarr 2, and an Exception of no other kind
+        """Open the array at `path`; SourceError if zarr rejects its metadata."""
+        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # only in zarr 2, and derived from Exception alone
         try:
             return self._zarr.open_array(store=self._store, path=path, mode="r")
         except (*DAMAGE, wrong) as error:
             raise SourceError(f"{printable(self._root)}: the array {path!r} cannot be read: {error!r}") from error
 
     def close(self) -> None:
-        """Closes the store."""
-        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before
+        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before that
             self._store.close()
 
 
 def columns(root: Path) -> dict[str, Column]:
-    """All arrays of the store at `root`, by path; one that is the whole store is called `array`."""
+    """All arrays of a store, by path; an array that is the whole store is called `array`."""
     codecs: dict[str, set[str]] = {}
-    for path, metadata in _find(root):  # a folder may hold metadata of both formats
+    for path, metadata in _find(root):  # a folder may hold the metadata of both formats
         codecs[path] = codecs.get(path, set()) | _codecs(metadata)
     if not codecs:
         raise SourceError(f"{printable(root)} holds no arrays of Zarr")
@@ -85,7 +89,7 @@ def columns(root: Path) -> dict[str, Column]:
     found: dict[str, Column] = {}
     try:
         for path in sorted(codecs):
-            if "pickle" in codecs[path]:  # zarr 2 unpickles a fill value just to open an array
+            if "pickle" in codecs[path]:  # not opened: for that alone, zarr 2 would unpickle the fill value
                 found[path or "array"] = Column(path, (0,), problem="pickled objects may run code")
             else:
                 found[path or "array"] = _column(store.array(path), path, codecs[path])
@@ -106,7 +110,7 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
 
 
 def _codecs(metadata: Mapping[str, Any]) -> set[str]:
-    """The names of an array's codecs and of those within them."""
+    """The names of an array's codecs, including nested ones."""
     names: set[str] = set()
     waiting = [metadata.get(key) for key in ("filters", "compressor", "codecs")]
     while waiting:
@@ -120,7 +124,7 @@ def _codecs(metadata: Mapping[str, Any]) -> set[str]:
 
 
 def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Path and metadata of every array in the store. Read here, because zarr may run code to tell them."""
+    """Yield the path and metadata of every array in the store, without zarr, which may run code to read them."""
     try:
         if root.is_dir():
             yield from _find_in_folder(root, "", frozenset())
@@ -137,7 +141,7 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     inode = folder.stat().st_ino
     known = [folder / name for name in _METADATA if (folder / name).exists()]
-    if inode in above or not (known or (folder / ".zgroup").exists()):  # above: a link to a folder that it is in
+    if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
         return
     arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, printable(file))]
     yield from arrays
@@ -149,7 +153,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
 
 
 def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Path and metadata of an array; nothing for a group."""
+    """Yield the path and metadata of an array; nothing for a group."""
     metadata = json.loads(data)
     if not isinstance(metadata, dict):
         raise SourceError(f"{place} is no metadata of Zarr")

@@ -1,4 +1,4 @@
-"""A list of files: CSV, TSV or JSON lines, with a row for each sample: where its files are, and its other values."""
+"""Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
 import stat
@@ -25,9 +25,9 @@ from ._text_tables import Column, TextTable
 PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
-_SNIFFED = 100  # files that are tried at most to find one that can be read
-_THREADS = 16  # a network file system answers many questions in the time of one
-_AT_ONCE = 4096  # files that a thread asks about before it looks for more
+_SNIFFED = 100  # the most files to try until one can be read
+_THREADS = 16  # a network file system answers many requests in the time of one
+_AT_ONCE = 4096  # file sizes that a thread asks for per task
 
 
 def filelist(
@@ -41,21 +41,23 @@ def filelist(
 ) -> "FileList":
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
-    Tables have a header. A column of whole numbers is an int64 scalar, one of other numbers a float64 scalar, any other
-    text; numbers are as they are usually written, so `007` and `+49` are text. JSON lines are objects with the same
-    keys: truth values, numbers and texts are scalars and text where all rows have such, anything else is json. Files
-    that begin like an image are the field `image`, others `bytes`, and `key` is the path as the list has it, unless a
-    sample has several files. Paths may be absolute or lead out of the root: a list is its user's own.
+    Tables have a header. A column of whole numbers becomes an int64 scalar, one of other numbers a float64 scalar, any
+    other text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with
+    the same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
+    json. Files that begin like an image become the field `image`, others `bytes`. The field `key` is the path as
+    listed, unless a sample has several files. Paths may be absolute and may leave the root: shardio trusts the list
+    that you name.
 
     Args:
-        src: the list: .csv, .tsv, .jsonl or .ndjson; with a delimiter, a table of any name.
-        root: the folder that relative paths start from. Without it that of the list.
-        path: the column that holds the paths, or several and what to call their fields, as in "image=photo,mask=mask".
-            Without it the first that is there of path, file, file_name, filename and image.
-        fields: the other columns to take and what to call them, as in "label=species,width". Without it all.
-        delimiter: the character between the cells of a row; "\\t" is a tab. Without it the list's suffix tells.
-        classes: the classes' names by label, a list or text such as "cat,dog", or "auto" for the sorted texts of the
-            field label, or else class. Text in it becomes its number, and the field is called label.
+        src: the list, a .csv, .tsv, .jsonl or .ndjson file; with `delimiter`, a table of any name.
+        root: the folder that relative paths start from. Without it: the folder of the list.
+        path: the column that holds the paths, or several columns and their fields, as in "image=photo,mask=mask".
+            Without it: the first that exists of path, file, file_name, filename and image.
+        fields: the other columns to take, with names for their fields, as in "label=species,width". Without it: all.
+        delimiter: the character between the cells of a row; "\\t" is a tab. Without it: a comma or a tab, by the
+            suffix.
+        classes: the class names in the order of their labels, a list or text such as "cat,dog", or "auto" for the
+            sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
 
     Example:
         shardio convert filelist train.csv data/train --root /data/photos --classes auto
@@ -63,8 +65,8 @@ def filelist(
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
 
     Raises:
-        SourceError: the list cannot be read, or one of its rows is not like the others; the message names the line.
-        ConfigError: there is no such column, two fields would have one name, or `classes` do not fit the labels.
+        SourceError: the list cannot be read, or a row differs from the others; the message names the line.
+        ConfigError: a column does not exist, two fields would have the same name, or `classes` do not fit the labels.
     """
     table = _table(Path(src).absolute(), delimiter)
     folder = table.path.parent if root is None else Path(root).absolute()
@@ -92,7 +94,7 @@ def filelist(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Files:
-    """One file a row: the field, of kind `image` or `bytes`, and the paths."""
+    """A field of files, one per row: the field, of kind `image` or `bytes`, and the paths."""
 
     field: Field
     paths: StringArray
@@ -101,13 +103,13 @@ class _Files:
 @final
 @dataclass(frozen=True, eq=False)
 class FileList:
-    """The rows of a list. Pickling sends its columns, so that a worker needs the files but not the list.
+    """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
         root: the folder that relative paths start from.
-        files: the files by field.
-        columns: other values by field.
-        classes: the names of the classes, where they are known.
+        files: the files, by field.
+        columns: the other values, by field.
+        classes: the class names, where they are known.
     """
 
     root: Path
@@ -129,18 +131,18 @@ class FileList:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The files, the other columns, and `key`: the path as the list has it, if there is one file a sample."""
+        """The files, the other columns, and `key`, the path as listed, if each sample has one file."""
         key = {"key": Field("text")} if self._has_key else {}
         files, columns = self.files.items(), self.columns.items()
         return {**{name: file.field for name, file in files}, **{name: c.field for name, c in columns}, **key}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where they are known."""
+        """The converter's name, and the class names where they are known."""
         return {"source": "filelist", **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The files' sizes in bytes, `[n]`, 0 for those that are missing; the file system is asked once."""
+        """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
         return self._sizes
 
     @cached_property
@@ -158,13 +160,13 @@ class FileList:
         return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: columns of numbers and of truth values."""
+        """See `shardio.source.HasColumns`: any column of numbers or booleans."""
         values = self.columns[name].values if name in self.columns else None
         return values if isinstance(values, np.ndarray) else None
 
 
 def _table(path: Path, delimiter: str | None) -> TextTable:
-    if not path.is_file():  # what a shell calls <(...) can be read only once, and errors look for their line
+    if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
         raise SourceError(f"{printable(path)} is {'no file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()
     if delimiter is None:
@@ -187,7 +189,7 @@ def _usual(names: list[str], table: TextTable) -> str:
 def _classified(
     columns: Mapping[str, Column], classes: str | Iterable[str], table: TextTable
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """The columns with labels as numbers, and the classes' names."""
+    """The columns, with labels as numbers, and the class names."""
     own = next((name for name in ("label", "class") if name in columns), None)
     if own is None:
         raise ConfigError(f"classes need a field label or class; taken are {', '.join(columns) or 'none'}")
@@ -230,7 +232,7 @@ def _size(root: Path, path: str) -> int:
 
 
 def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
-    """The first bytes of the first files, as far as they can be read."""
+    """Yield the first bytes of the first files that can be read."""
     for path in islice(paths, _SNIFFED):
         try:
             yield _bytes_of(root, path, most=64)
@@ -254,7 +256,7 @@ def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> 
         found = os.stat(place)
         if image:
             check_image_size(found.st_size, place)
-        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would wait for a writer for ever
+        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block until somebody writes to it
             raise BadSample(f"{printable(place)} is no file")
         with place.open("rb") as file:
             return file.read(most)

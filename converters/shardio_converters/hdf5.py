@@ -1,4 +1,4 @@
-"""HDF5 files, of any layout that h5py reads: samples are the rows of datasets along their first axis.
+"""HDF5 files of any layout that h5py reads: the samples are the rows of datasets along their first axis.
 
 The format is described at https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html.
 """
@@ -24,37 +24,37 @@ from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, open_file
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
-_ROWS_PER_BYTE = 1 << 17  # gzip makes a byte of a thousand zeros, zstd of many more
-_FEW_ROWS = 1 << 24  # so many may be there without a byte of their own: chunks that nobody wrote
+_ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
+_FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
 
 
 def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_links: bool = False) -> "Hdf5":
     """HDF5 files: datasets whose rows, along the first axis, are the samples.
 
-    Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it); they are
-    read one after the other in the order of their names and must agree. Each dataset is a field: numbers are scalars or
-    arrays, strings text, opaque values bytes, enumerations their whole numbers, rows of uint8 that vary in length
-    bytes, or images if they begin like one, and such rows of other numbers arrays without a fixed shape. Each member of
-    a compound dataset is a field. A group of just `data` (uint8) and `offsets` (whole numbers, n+1), which is how
-    shardio stores them, is bytes or images. References, bitfields and datetimes are left out. Soft links within the
-    file can be chosen.
+    Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it). Several
+    files are read in the order of their names, and must hold the same datasets. Each dataset becomes a field: numbers
+    become scalars or arrays, strings text, opaque values bytes, and enumerations whole numbers. Rows of uint8 that vary
+    in length become bytes, or images if they begin like one; such rows of other numbers become arrays without a fixed
+    shape. Each member of a compound dataset becomes a field of its own. A group of just `data` (uint8) and `offsets`
+    (n+1 whole numbers), which is how shardio stores values of varying size, becomes bytes or images. References,
+    bitfields and datetimes are left out. You can choose a dataset by a soft link within the file.
 
     Args:
-        src: the file, the directory or the pattern; in Python also a list of such.
-        fields: the datasets to take and what to call them, as in "image=data/images,label"; a member is "table/name".
-            Without it all are taken, and they must have the same number of rows.
-        external_links: reads what a file keeps in other files: external links, external storage, virtual datasets.
-            Without it they are refused, because a file from elsewhere must not choose what is read.
+        src: the file, the directory or the pattern; in Python also a list of these.
+        fields: the datasets to take, with names for their fields, as in "image=data/images,label"; a member of a
+            compound dataset is "table/name". Without it: all datasets, which must have the same number of rows.
+        external_links: read data that a file keeps in other files: external links, external storage, virtual datasets.
+            Without it they are refused, because a downloaded file must not choose which of your files are read.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
         shardio convert hdf5 runs data/runs --external-links
 
     Raises:
-        SourceError: a file is missing, damaged, needs a filter that is not installed or keeps data in other files;
-            files do not agree, datasets differ in their number of rows or claim more than there is room for, or no
-            field holds what they are made of.
-        ConfigError: `fields` names what is not there.
+        SourceError: a file is missing or damaged, needs a filter that is not installed, or keeps data in other files;
+            the files disagree; datasets differ in their number of rows, claim more rows than the file has room for, or
+            have a type that no field holds.
+        ConfigError: `fields` names a dataset that does not exist.
     """
     paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
     names: dict[str, str] = {}
@@ -71,19 +71,19 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
-        Reader(path, found.values()).close()  # filters that are missing show now
+        Reader(path, found.values()).close()  # fail now if a filter is missing
     return Hdf5(tuple(paths), columns, np.cumsum([0, *counts], dtype=np.int64)).measured()
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Hdf5:
-    """The rows of HDF5 files. Pickling sends paths; a worker opens the files itself, one at a time.
+    """The rows of HDF5 files. It pickles as paths; each worker opens the files itself, one at a time.
 
     Attributes:
         paths: the files.
-        columns: what is read of them, by field.
-        starts: the number of each file's first sample, and of all samples, `[files + 1]`.
+        columns: the columns to read, by field.
+        starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
     """
 
     paths: tuple[Path, ...]
@@ -100,17 +100,16 @@ class Hdf5:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """One for each dataset, member or group that was chosen."""
+        """A field for each chosen dataset, member or group."""
         return {name: column.field for name, column in self.columns.items()}
 
     @property
     def files(self) -> Sequence[Path]:
-        """The files."""
         return self.paths
 
     @property
     def names(self) -> Mapping[str, str]:
-        """See `shardio.source.HasNames`: scalars are there without their members' names."""
+        """See `shardio.source.HasNames`; for a scalar member of a compound dataset, the path of that dataset."""
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
@@ -119,12 +118,12 @@ class Hdf5:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where the labels are an enumeration of 0, 1, 2..."""
+        """The converter's name, and the class names where the labels are an enumeration of 0, 1, 2..."""
         classes = self.columns["label"].classes if "label" in self.columns else ()
         return {"source": "hdf5", **({"classes": list(classes)} if classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers and offsets, the average of up to 100 rows for others."""
+        """The bytes of each sample, `[n]`: exact for numbers and offsets, an average over up to 100 rows for others."""
         sizes = np.full(self.starts[-1], sum(column.mean for column in self.columns.values()), np.int64)
         if ragged := [column for column in self.columns.values() if column.ragged]:
             for number in range(len(self.paths)):
@@ -142,7 +141,7 @@ class Hdf5:
         return self._readers.get(number).value(column, index - int(self.starts[number]), alone=alone)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar, unless a part is damaged: its rows tell where."""
+        """See `shardio.source.HasColumns`: any scalar. None if a part is damaged: reading row by row tells where."""
         column = self.columns.get(name)
         if column is None or column.field.kind != "scalar":
             return None
@@ -155,12 +154,12 @@ class Hdf5:
         return values
 
     def measured(self) -> "Hdf5":
-        """The same with the kinds and the average sizes of what varies from row to row, by reading some of it."""
+        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
         return Hdf5(self.paths, {name: self._measure(column) for name, column in self.columns.items()}, self.starts)
 
     def _measure(self, column: Column) -> Column:
         read = partial(self._value, column, alone=True)
-        # What a ragged column takes is told by its offsets.
+        # Offsets tell the size of a ragged column.
         field, mean = measure_field(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
         return replace(column, field=field, mean=mean)
 
@@ -180,7 +179,7 @@ def _contents(path: Path, external_links: bool) -> Contents:
 
 
 def _check_whole(contents: Contents, path: Path) -> None:
-    """Raises SourceError unless everything that `path` holds can be taken together."""
+    """Raise SourceError unless everything in the file at `path` can be converted together."""
     if contents.external:
         raise SourceError(f"{printable(path)} {_elsewhere(contents)}; or choose others with fields")
     usual = contents.default_columns()
@@ -202,7 +201,7 @@ def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Pa
 
 
 def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path) -> dict[str, Column]:
-    """The columns called `names`, by field; SourceError if one cannot be taken or they differ in their rows."""
+    """The chosen columns by field; SourceError if one cannot be converted or they differ in their number of rows."""
     available = contents.all_columns()
     found: dict[str, Column] = {}
     for field, name in names.items():
@@ -219,7 +218,7 @@ def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path)
 
 
 def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:
-    """The rows of a file; SourceError for more than it can hold: their sizes alone would take all memory."""
+    """The number of rows; SourceError if a file cannot hold so many, whose sizes alone could exhaust memory."""
     rows, size = next(iter(columns.values())).shape[0], path.stat().st_size
     if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
         raise SourceError(f"{printable(path)} claims {rows} rows, in {size} bytes there is no room for them")

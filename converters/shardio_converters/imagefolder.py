@@ -1,4 +1,4 @@
-"""Folders of image files, one folder a class: the layout that torchvision's ImageFolder reads."""
+"""Folders of image files, one folder per class: the layout that torchvision's ImageFolder reads."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from shardio.source import Field, Sample, check_index
 from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
-_SHOWN = 5  # kinds of files that a remark names, or folders
+_SHOWN = 5  # the most kinds of files, or folders, that a message names
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 _Id: TypeAlias = tuple[int, int]
@@ -32,21 +32,23 @@ _Id: TypeAlias = tuple[int, int]
 def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None) -> "ImageFolder":
     """A folder of class folders, or a flat folder of images.
 
-    The classes are the sorted names of the folders in `src`; a class's number is its label. All images below a class
-    folder belong to it, in the order of their paths, class by class. Files beside class folders belong to no class and
-    are left out. Without class folders the images in `src` itself are taken, and there is no label. Symbolic links are
-    followed, except back to a folder that they are in. Rules as of torchvision.datasets.ImageFolder.
+    The classes are the sorted names of the folders in `src`; a class's position among them is its label. All images
+    below a class folder belong to its class. Samples are ordered by class, then by path. Images beside the class
+    folders belong to no class and are left out. Without class folders, the images in `src` itself are taken, without a
+    label. Symbolic links are followed, except back to a folder that contains them. These are the rules of
+    torchvision.datasets.ImageFolder.
 
     Args:
         src: the folder.
-        extensions: the suffixes of the files to take, a list or text such as "jpg,png"; any case.
+        extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case. Without it: bmp,
+            jpeg, jpg, png and webp.
 
     Example:
         shardio convert imagefolder photos data/photos --extensions jpg,png
 
     Raises:
         SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.
-        ConfigError: `extensions` names none.
+        ConfigError: `extensions` names no suffix.
     """
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
     root = Path(src).absolute()
@@ -99,8 +101,8 @@ class ImageFolder:
     Attributes:
         root: the folder.
         paths: each image's path below `root`, with forward slashes, class by class.
-        file_sizes: each file's bytes, `[n]`; 0 where a link leads nowhere.
-        classes: the names of the classes.
+        file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
+        classes: the class names.
         starts: the number of each class's first image.
         remarks: see `shardio.source.HasRemarks`.
     """
@@ -115,13 +117,13 @@ class ImageFolder:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """`image`, `label` where there are classes, and `key`: the path below the folder, with forward slashes."""
+        """`image`, `label` if there are classes, and `key`, the path below the folder, with forward slashes."""
         label = {"label": Field("scalar", dtype="int64")} if self.classes else {}
         return {"image": Field("image"), **label, "key": Field("text")}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where there are classes."""
+        """The converter's name, and the class names if there are classes."""
         return {"source": "imagefolder", **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
@@ -159,7 +161,7 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _remarks(suffixes: tuple[str, ...], left: Mapping[str, int], beside: int) -> tuple[str, ...]:
-    """Of files of other kinds, and of images that are in no class's folder."""
+    """Remarks on files with other suffixes, and on images outside of class folders."""
     found = []
     if left:
         kinds = [f"{kind} {count}" for kind, count in Counter(left).most_common(_SHOWN)]
@@ -178,11 +180,11 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def _walk(
     root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left: Counter[str]
 ) -> Iterator[tuple[str, int]]:
-    """Path below `root` and size of every image below the folder `top`, in no particular order.
+    """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
 
     Files of other kinds are counted in `left`.
     """
-    # Each folder goes with the folders that it is in, so that a link to one of them isn't followed round and round.
+    # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
     waiting = [(top, above)]
     while waiting:
         folder, above = waiting.pop()
@@ -223,7 +225,8 @@ def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        # A link that cannot be followed. Named like an image it becomes a bad sample, but it may hide a whole folder.
+        # A link that cannot be followed. With an image's suffix it becomes a bad sample; else it may hide a whole
+        # folder.
         if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
             return False
         raise _unreadable(Path(entry.path), error) from error
@@ -233,7 +236,7 @@ def _takes(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
     if not entry.name.lower().endswith(suffixes):
         return False
     try:
-        # Opening a named pipe would wait for a writer for ever.
+        # Opening a named pipe would block until somebody writes to it.
         return stat.S_ISREG(entry.stat().st_mode)
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""TFRecord files whose records are `tf.train.Example`; what is read is told by `shardio.foreign.tfrecord`."""
+"""TFRecord files whose records are `tf.train.Example` messages; `shardio.foreign.tfrecord` reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: bool = True) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
-    What the features are is known by the first 100 records and the last. One bytes value is an image, by its first
-    bytes, else text if all of them are UTF-8, else bytes; several are a list of texts, as JSON. One number is a scalar,
-    int64 or float32; several are an array, of fixed shape if there are always as many. A record that lacks a chosen
-    feature, or has no values for it, is a bad sample.
+    The fields are inferred from the first 100 records and the last. A feature with one bytes value becomes an image if
+    it begins like one, else text if all values are UTF-8, else bytes; several values become a list of texts, as JSON.
+    One number becomes a scalar, int64 or float32; several become an array, of fixed shape if their count is always the
+    same. A record without a chosen feature, or without values for it, is a bad sample.
 
-    Files compressed with GZIP or ZLIB are unpacked to temporary files without names, in TMPDIR, by each process that
-    reads them; it keeps up to eight. In another order than the files' own they are unpacked again and again.
+    Each process that reads a file compressed with GZIP or ZLIB unpacks it to an unnamed temporary file in TMPDIR, and
+    keeps up to eight of these. In any other order than that of the files, they are unpacked again and again.
 
     Args:
-        src: a file, a directory, whose files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
-            `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of such.
-        fields: features to take and what to call them, such as "image=image/encoded,label=image/class/label"; without
-            it all that the first record has, where `/` becomes `.`.
-        crc: whether the records' checksums are verified; those of their lengths always are.
+        src: a file, a directory, of which files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
+            `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
+        fields: the features to take, with names for their fields, as in "image=image/encoded,label=image/class/label".
+            Without it: all that the first record has, with `/` replaced by `.` in their names.
+        crc: verify the checksums of records; those of their lengths are always verified.
 
     Example:
         shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
         shardio convert tfrecord old.tfrecord data/old --no-crc
 
     Raises:
-        SourceError: `src` is not there, holds no records, is damaged between records or cut off, or a feature is
-            several values of bytes.
-        ConfigError: `fields` names a feature that no record near the beginning has.
+        SourceError: `src` does not exist, holds no records, is damaged between records or truncated, or a feature has
+            several bytes values in one record.
+        ConfigError: `fields` names a feature that none of the first records has.
     """
     paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
     places = ValueLocations(paths, scan_files(paths, _scan), open_tfrecord)
@@ -68,7 +68,7 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
 
 @final
 class TFRecord(LocatedSource):
-    """Records of TFRecord files by number."""
+    """The records of TFRecord files."""
 
     def __init__(
         self, places: ValueLocations, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool
@@ -87,7 +87,7 @@ class TFRecord(LocatedSource):
         return {"source": "tfrecord"}
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `shardio.source.HasPlaces`: one value of bytes and lists of floats stand there as they are stored."""
+        """See `shardio.source.HasPlaces`: lone bytes values and lists of floats lie there as shardio stores them."""
         check_index(index, len(self._places))
         _, features, place = _read(self._places, index, self._crc)
         record = self._places.locate(index)
@@ -115,7 +115,7 @@ class TFRecord(LocatedSource):
 @final
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a record has as a feature: of bytes whether all values are an image by their first bytes, or UTF-8."""
+    """A feature of one record: its kind, the number of its values, and whether all begin like an image or are UTF-8."""
 
     kind: Kind
     count: int
@@ -128,7 +128,7 @@ def _scan(path: Path) -> Spans:
 
 
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
-    """A record's bytes, its features, and what to call it in messages."""
+    """A record's bytes, its features, and its name in messages."""
     file, row, offset, size = places.locate(index)
     place = f"{printable(file.path)}, record {row}"
     with bad_samples_at(place):
@@ -137,7 +137,7 @@ def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[st
 
 
 def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
-    """What the first records and the last have; at least one, or SourceError."""
+    """The features of the first records and the last; SourceError if none of them can be read."""
     found: list[dict[str, _Seen]] = []
     wrong = None
     for number in places.probes().tolist():
@@ -172,19 +172,19 @@ def _is_text(value: bytes) -> bool:
 
 
 def _field(seen: Sequence[_Seen]) -> Field:
-    """The field that a feature is, by what some records have."""
+    """The field for a feature, from its values in some records."""
     kind = seen[0].kind
-    seen = [each for each in seen if each.kind == kind]  # others are bad samples
-    counts = {each.count for each in seen}
+    seen = [feature for feature in seen if feature.kind == kind]  # others are bad samples
+    counts = {feature.count for feature in seen}
     alike, lone = len(counts) == 1, counts == {1}
     if kind != "bytes":
         if lone:
             return Field("scalar", dtype=_DTYPES[kind])
         return Field("array", dtype=_DTYPES[kind], shape=(counts.pop(),) if alike else None)
     # Most, not all: the first images may be damaged, and a text may begin as an image does ("BMW ...").
-    if lone and 2 * sum(each.image for each in seen) > len(seen):
+    if lone and 2 * sum(feature.image for feature in seen) > len(seen):
         return Field("image")
-    if all(each.text for each in seen):
+    if all(feature.text for feature in seen):
         return Field("text" if lone else "json")
     if not lone:
         raise SourceError(f"it is {max(counts)} values of bytes in one record, and not all are text")
@@ -192,7 +192,7 @@ def _field(seen: Sequence[_Seen]) -> Field:
 
 
 def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
-    """A feature's value; BadSample if it is not what the field is."""
+    """The value of a feature; BadSample if it does not fit the field."""
     values = feature.values(data) if feature else []
     if feature is None or not len(values):
         raise BadSample("the record has none, or no values in it")

@@ -1,7 +1,8 @@
-"""Sources: what a converter gives to be stored, and how a converter is found by its name.
+"""Sources, from which conversions take samples, and the lookup of converters, which make sources.
 
-A converter is a function `(src, **options) -> Source` that an installed distribution offers in the entry-point group
-`shardio.converters`. shardio imports none of them itself, so anyone can add one.
+A converter is a function `(src, **options) -> Source` that an installed distribution registers in the entry-point group
+`shardio.converters`. shardio imports converters only by that group, so anyone can add one. Converters themselves import
+these names from `shardio.source`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +21,10 @@ GROUP = "shardio.converters"
 
 
 class Source(Protocol):
-    """Samples by number. It can be pickled: every worker process gets a copy and reads its own part.
+    """Samples by number. A source must be picklable: each worker process gets a copy and reads its part of the samples.
 
-    With an attribute `threads` that is True, threads of one process may use copies of it at once.
+    A source with an attribute `threads` that is True may also be copied to threads of one process, which use their
+    copies at the same time.
     """
 
     @property
@@ -31,40 +33,45 @@ class Source(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the manifest says of the origin: JSON values, the same for a copy of the data elsewhere."""
+        """What the manifest records about the origin: JSON values, which do not depend on where the data lies.
+
+        `"source"` is the name of the converter; `"classes"`, if known, lists the class names by label.
+        """
 
     def sizes(self) -> NDArray[np.int64]:
-        """About how many bytes each sample takes, `[n]`: shards are cut by it. Cheap: nothing is read for it."""
+        """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
 
     def __getitem__(self, index: int) -> Sample:
-        """Sample `index`, 0 to n-1; BadSample names the item and the reason if it cannot be stored, IndexError outside.
+        """Sample `index`, from 0 to n-1, mostly requested in ascending order, and by one thread at a time.
 
-        Asked for mostly in ascending order, from one thread at a time.
+        Raises:
+            BadSample: this sample cannot be stored; the message names the item and the reason.
+            IndexError: `index` is not in [0, n).
         """
 
 
 @runtime_checkable
 class HasColumns(Protocol):
-    """A source that knows all values of some scalar fields without reading its samples: `where=` then need not."""
+    """A source that gives all values of some scalar fields without reading whole samples, which speeds up `where=`."""
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """All values of the scalar field `name`, `[n]`; None where that would cost as much as reading the samples."""
+        """All values of the scalar field `name`, `[n]`; None if that would cost as much as reading the samples."""
 
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """A source that reads several samples together for less than one by one."""
+    """A source that reads several samples together faster than one by one."""
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """The samples in the order asked for; what is bad comes as the error that `source[number]` raises."""
+        """Yield the samples in the given order, and for a bad sample the error that `source[number]` raises."""
 
 
 @runtime_checkable
 class HasRemarks(Protocol):
-    """A source that passed over what may have been meant to be in it.
+    """A source that left out data which the user may have meant to convert.
 
     Attributes:
-        remarks: what it left out, a clause each.
+        remarks: a clause for each kind of data that was left out, shown to the user.
     """
 
     remarks: Sequence[str]
@@ -72,12 +79,12 @@ class HasRemarks(Protocol):
 
 @runtime_checkable
 class Adoptable(Source, Protocol):
-    """A source whose files can be read as they lie: see `shardio index`.
+    """A source whose files shardio can read where they lie, without converting them: see `shardio index`.
 
     Attributes:
-        container: what reads them: `tar`, `indexed` or `hdf5`.
-        files: the files, samples in order.
-        starts: the first sample's number of each file, and behind them the number of all, int64 [files + 1].
+        container: the container that reads the files: `tar`, `indexed` or `hdf5`.
+        files: the files, in the order of their samples.
+        starts: the number of each file's first sample, followed by the number of samples, int64 `[files + 1]`.
     """
 
     container: str
@@ -87,12 +94,12 @@ class Adoptable(Source, Protocol):
 
 @runtime_checkable
 class HasPlaces(Adoptable, Protocol):
-    """An adoptable source whose values stand in its files in one piece each, as shardio stores them."""
+    """An adoptable source of files that hold each value contiguously, in the bytes that shardio would store."""
 
     def places(self, index: int) -> Mapping[str, tuple[int, int]]:
-        """Where the stored bytes of each field of sample `index` are in its file, offset and size, but for scalars.
+        """The offset and size of each field of sample `index` in its file, except for scalars.
 
-        Raises BadSample if a value is not in the file as it would be stored.
+        Raises BadSample if the file does not hold a value in the bytes that shardio would store.
         """
 
 
@@ -112,12 +119,12 @@ Converter: TypeAlias = Callable[..., Source]
 
 
 def names() -> tuple[str, ...]:
-    """The names of all installed converters, sorted."""
+    """Return the names of all installed converters, sorted."""
     return tuple(sorted({entry.name for entry in entry_points(group=GROUP)}))
 
 
 def find(name: str) -> Converter:
-    """The installed converter called `name`; ConfigError if there is none, or if it cannot be imported."""
+    """Return the installed converter called `name`; ConfigError if there is none, or it cannot be imported."""
     for entry in entry_points(group=GROUP, name=name):
         try:
             return cast(Converter, entry.load())
