@@ -99,11 +99,11 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
     return found
 
 
-def classes(found: Mapping[str, Column], features: Features) -> dict[str, list[str]]:
+def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[str]]:
     """Class names as a source's metadata: `classes` for `label` or the only field with some, else `classes.FIELD`."""
     named = {
         field: [str(name) for name in feature["names"]]
-        for field, column in found.items()
+        for field, column in chosen.items()
         if isinstance(feature := features.get(column.name), Mapping) and isinstance(feature.get("names"), list)
     }
     main = "label" if "label" in named else next(iter(named), None) if len(named) == 1 else None
@@ -121,14 +121,14 @@ class Rows:
 
     Args:
         table: a pyarrow.Table; not a RecordBatch, whose arrays of extension types may give other scalars than Arrow's.
-        found: the columns to take, by field.
+        chosen: the columns to take, by field.
         read_file: reads the file that a cell names.
     """
 
-    def __init__(self, table: Any, found: Mapping[str, Column], read_file: ReadFile) -> None:
+    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile) -> None:
         self._columns = {
             field: (column.name, data, _column_converter(column, data.type, read_file))
-            for field, column in found.items()
+            for field, column in chosen.items()
             for data in [table.column(column.name)]
         }
 

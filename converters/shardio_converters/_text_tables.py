@@ -72,14 +72,14 @@ class TextTable:
             return next(islice(rows, row, None))[0]
 
     def read(
-        self, paths: Iterable[str], others: Iterable[str], *, whole: bool
+        self, paths: Iterable[str], others: Iterable[str], *, all_columns: bool
     ) -> tuple[dict[str, StringArray], dict[str, Column]]:
         """Read columns: `paths` as they stand, `others` as the kind that fits all their values.
 
         Args:
             paths: the names of columns of paths.
             others: the names of other columns.
-            whole: whether these are all columns, so that a row with any other is refused.
+            all_columns: whether these are all columns, so that a row with any other is refused.
 
         Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
         """
@@ -89,9 +89,9 @@ class TextTable:
         takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
         with closing(self._rows()) as rows:
             for line, row in rows:
-                if whole and len(row) > len(takers):
+                if all_columns and len(row) > len(takers):
                     raise SourceError(
-                        f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, the first row has not"
+                        f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, which the first row lacks"
                     )
                 for name, take in takers.items():
                     try:
@@ -176,7 +176,7 @@ def _checked(header: list[str], table: TextTable) -> list[str]:
     if not all(map(_is_text, header)):
         raise SourceError(f"{table}: columns' names must be UTF-8, got {str(header)[:80]}")
     if twice := [name for number, name in enumerate(header) if name in header[:number]]:
-        raise SourceError(f"{table}: columns must have different names, {twice[0]!r} is there twice")
+        raise SourceError(f"{table}: columns must have different names, {twice[0]!r} appears twice")
     return header
 
 

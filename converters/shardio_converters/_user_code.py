@@ -43,13 +43,13 @@ class ObjectName:
         return as_dataset(self.name, run_user_code(self.name, lambda: operator.attrgetter(path)(found)), self.options)
 
 
-def as_dataset(name: str, found: Any, options: Mapping[str, Any]) -> Any:
-    """Return `found` itself if it has samples by number, else the result of calling it with `options`."""
-    if isinstance(found, type) or (callable(found) and not hasattr(found, "__getitem__")):
-        return run_user_code(name, lambda: found(**options))
+def as_dataset(name: str, loaded: Any, options: Mapping[str, Any]) -> Any:
+    """Return `loaded` itself if it has samples by number, else the result of calling it with `options`."""
+    if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "__getitem__")):
+        return run_user_code(name, lambda: loaded(**options))
     if options:
-        raise ConfigError(f"options are for a class or a function, {name} is an instance of {type(found).__name__}")
-    return found
+        raise ConfigError(f"options are for a class or a function, {name} is an instance of {type(loaded).__name__}")
+    return loaded
 
 
 def run_user_code(place: str, call: Callable[[], T], kind: type[ShardioError] = SourceError) -> T:

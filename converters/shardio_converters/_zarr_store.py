@@ -84,7 +84,7 @@ def columns(root: Path) -> dict[str, Column]:
     for path, metadata in _find(root):  # a folder may hold the metadata of both formats
         codecs[path] = codecs.get(path, set()) | _codecs(metadata)
     if not codecs:
-        raise SourceError(f"{printable(root)} holds no arrays of Zarr")
+        raise SourceError(f"{printable(root)} holds no Zarr arrays")
     store = Store(root)
     found: dict[str, Column] = {}
     try:
@@ -156,6 +156,6 @@ def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, M
     """Yield the path and metadata of an array; nothing for a group."""
     metadata = json.loads(data)
     if not isinstance(metadata, dict):
-        raise SourceError(f"{place} is no metadata of Zarr")
+        raise SourceError(f"{place} is not Zarr metadata")
     if metadata.get("node_type") != "group":
         yield path, metadata

@@ -73,19 +73,19 @@ def filelist(
     if not folder.is_dir():
         raise SourceError(f"root must be a folder, got {printable(folder)}")
     names = table.names()
-    wanted = _usual(names, table) if path is None else path
+    wanted = _default_path_column(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}
-    texts, columns = table.read(chosen.values(), others.values(), whole=fields is None)
+    texts, columns = table.read(chosen.values(), others.values(), all_columns=fields is None)
     files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
     if alone:
         files = {file.field.kind: file for file in files.values()}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None:
-        taken, labels = _classified(taken, classes, table)
+        taken, labels = _with_labels(taken, classes, table)
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     return FileList(folder, files, taken, labels)
@@ -167,7 +167,7 @@ class FileList:
 
 def _table(path: Path, delimiter: str | None) -> TextTable:
     if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
-        raise SourceError(f"{printable(path)} is {'no file' if path.exists() else 'missing'}")
+        raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()
     if delimiter is None:
         if suffix not in DELIMITERS:
@@ -175,24 +175,26 @@ def _table(path: Path, delimiter: str | None) -> TextTable:
         return TextTable(path, DELIMITERS[suffix])
     one = "\t" if delimiter == "\\t" else delimiter
     if len(one) != 1 or one in '\r\n"':
-        raise ConfigError(f"a delimiter must be one character, no quote and no end of a line, got {delimiter!r}")
+        raise ConfigError(
+            f"a delimiter must be one character other than a quote or the end of a line, got {delimiter!r}"
+        )
     return TextTable(path, one)
 
 
-def _usual(names: list[str], table: TextTable) -> str:
+def _default_path_column(names: list[str], table: TextTable) -> str:
     for name in PATHS:
         if name in names:
             return name
     raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
 
 
-def _classified(
+def _with_labels(
     columns: Mapping[str, Column], classes: str | Iterable[str], table: TextTable
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
     """The columns, with labels as numbers, and the class names."""
     own = next((name for name in ("label", "class") if name in columns), None)
     if own is None:
-        raise ConfigError(f"classes need a field label or class; taken are {', '.join(columns) or 'none'}")
+        raise ConfigError(f"classes need a field label or class; the fields are {', '.join(columns) or 'none'}")
     values, kind = columns[own].values, columns[own].field
     if kind.kind != "text" and (kind.dtype != "int64" or classes == "auto"):
         raise ConfigError(f"classes={classes!r} do not fit {own!r}, which is {kind.dtype or kind.kind}")
@@ -257,10 +259,10 @@ def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> 
         if image:
             check_image_size(found.st_size, place)
         if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block until somebody writes to it
-            raise BadSample(f"{printable(place)} is no file")
+            raise BadSample(f"{printable(place)} is not a file")
         with place.open("rb") as file:
             return file.read(most)
     except OSError as error:
         raise BadSample(f"{printable(place)}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadSample(f"{printable(place)!r}: no file can be called so: {error}") from error
+        raise BadSample(f"{printable(place)!r}: not a valid path: {error}") from error

@@ -187,7 +187,9 @@ def _check_whole(contents: Contents, path: Path) -> None:
         raise SourceError(f"{printable(path)} holds no datasets with rows: {_listed(contents.columns)}")
     if len({column.shape[0] for column in usual.values()}) > 1:
         listed = _listed(usual)
-        raise SourceError(f"{printable(path)}: datasets differ in their rows; choose some with fields: {listed}")
+        raise SourceError(
+            f"{printable(path)}: datasets differ in their number of rows; choose some with fields: {listed}"
+        )
 
 
 def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
@@ -221,7 +223,7 @@ def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> i
     """The number of rows; SourceError if a file cannot hold so many, whose sizes alone could exhaust memory."""
     rows, size = next(iter(columns.values())).shape[0], path.stat().st_size
     if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
-        raise SourceError(f"{printable(path)} claims {rows} rows, in {size} bytes there is no room for them")
+        raise SourceError(f"{printable(path)} claims {rows} rows, more than its {size} bytes have room for")
     return rows
 
 

@@ -63,15 +63,17 @@ class HuggingFace:
     Args:
         place: its name in messages.
         dataset: the Dataset, formatted to give tables of the chosen columns.
-        found: the columns to read, by field.
-        named: the class names, as metadata has them.
+        columns: the columns to read, by field.
+        classes: the class names, as metadata has them.
     """
 
     threads = True  # see `shardio.source.Source`: Arrow's tables are immutable
 
-    def __init__(self, place: str, dataset: Any, found: Mapping[str, Column], named: Mapping[str, list[str]]) -> None:
-        self._place, self._dataset, self._columns, self._classes = place, dataset, found, named
-        self._step = rows_at_once(sum(column.mean for column in found.values()))
+    def __init__(
+        self, place: str, dataset: Any, columns: Mapping[str, Column], classes: Mapping[str, list[str]]
+    ) -> None:
+        self._place, self._dataset, self._columns, self._classes = place, dataset, columns, classes
+        self._step = rows_at_once(sum(column.mean for column in columns.values()))
         self._block: tuple[int, Rows] | None = None  # the latest block, and the number of its first row
 
     def __reduce__(self) -> tuple[type["HuggingFace"], tuple[Any, ...]]:

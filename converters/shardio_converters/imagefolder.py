@@ -57,7 +57,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     above = frozenset(map(_identity, (real, *real.parents)))
     classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
     if not classes:
-        left = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
+        left_out = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
             raise SourceError(
@@ -69,14 +69,14 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
             np.array([s for _, s in found], np.int64),
             (),
             (),
-            _remarks(suffixes, left, 0),
+            _remarks(suffixes, left_out, 0),
         )
     paths = StringArray()
     sizes = array("q")
     counts: list[int] = []
-    left, empty = Counter[str](), list[str]()
+    left_out, empty = Counter[str](), list[str]()
     for name in classes:
-        below = sorted(_walk(root, name, suffixes, above, left))
+        below = sorted(_walk(root, name, suffixes, above, left_out))
         empty += [] if below else [printable(root / name)]
         for path, size in below:
             paths.append(path)
@@ -86,8 +86,8 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     if empty:
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}")
-    left.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
-    remarks = _remarks(suffixes, left, sum(_takes(entry, suffixes) for entry in tops))
+    left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
+    remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
         remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
     return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks)
@@ -160,14 +160,14 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 
-def _remarks(suffixes: tuple[str, ...], left: Mapping[str, int], beside: int) -> tuple[str, ...]:
+def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
     """Remarks on files with other suffixes, and on images outside of class folders."""
     found = []
-    if left:
-        kinds = [f"{kind} {count}" for kind, count in Counter(left).most_common(_SHOWN)]
-        more = ["..."] if len(left) > _SHOWN else []
-        told = f"{sum(left.values())} files that are not {', '.join(suffixes)}"
-        found.append(f"left out {told}: {', '.join(kinds + more)}")
+    if left_out:
+        kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
+        more = ["..."] if len(left_out) > _SHOWN else []
+        description = f"{sum(left_out.values())} files that are not {', '.join(suffixes)}"
+        found.append(f"left out {description}: {', '.join(kinds + more)}")
     if beside:
         found.append(f"left out {beside} images beside the class folders, which belong to no class")
     return tuple(found)
@@ -178,11 +178,11 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _walk(
-    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left: Counter[str]
+    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left_out: Counter[str]
 ) -> Iterator[tuple[str, int]]:
     """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
 
-    Files of other kinds are counted in `left`.
+    Files of other kinds are counted in `left_out`.
     """
     # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
     waiting = [(top, above)]
@@ -198,7 +198,7 @@ def _walk(
             elif _takes(entry, suffixes):
                 yield path, _size(entry)
             else:
-                left[_kind(entry)] += 1
+                left_out[_kind(entry)] += 1
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

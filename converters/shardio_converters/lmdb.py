@@ -120,7 +120,7 @@ class Lmdb:
                 datum = foreign.parse_datum(value)
                 span = datum.span
                 if span is None or (self._field.kind == "image" and not datum.encoded):
-                    raise BadSample("its Datum holds no image file, and no values in one piece")
+                    raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
         return {self._field.kind: (start, size), "key": (int(at["key"]), int(at["key_size"]))}
 
@@ -136,7 +136,7 @@ class Lmdb:
     def _pixels(self, datum: foreign.Datum, record: bytes) -> Any:
         """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
         if (kind := _kind(datum)) != self._field.kind:
-            raise BadSample(f"its Datum holds an {kind}, an {self._field.kind} is wanted")
+            raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
         if datum.encoded:
             data = datum.bytes_of(record)
             probe_image(data)

@@ -65,7 +65,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
     names = choose_fields(fields, dict.fromkeys(schema.names), printable(paths[0]))
     first = _layout(schema, names, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
-        footers = list(pool.map(partial(_footer, names=names, whole=fields is None, first=first), paths))
+        footers = list(pool.map(partial(_footer, names=names, all_columns=fields is None, first=first), paths))
     groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
     starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
     return Parquet(
@@ -163,8 +163,8 @@ class Parquet:
 class _Reader:
     """An open file. It keeps the batches read from the latest row group, or the last of them if they are too large."""
 
-    def __init__(self, path: Path, found: Mapping[str, Column]) -> None:
-        self._columns = found
+    def __init__(self, path: Path, chosen: Mapping[str, Column]) -> None:
+        self._columns = chosen
         self._file = _open(path)
         self._begin(-1, iter(()))
 
@@ -268,10 +268,10 @@ def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 
-def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -> list[int]:
+def _footer(path: Path, names: Mapping[str, str], all_columns: bool, first: _Layout) -> list[int]:
     """The number of rows in each row group; SourceError unless the file has the same columns as the first."""
     with _opened(path) as file:
-        _check_same(_layout(file.schema_arrow, names, path), first, whole)
+        _check_same(_layout(file.schema_arrow, names, path), first, all_columns)
         # The metadata of a row group's columns is not touched: where it is damaged, pyarrow crashes the process.
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
@@ -279,17 +279,17 @@ def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -
         return rows
 
 
-def _check_same(found: _Layout, first: _Layout, whole: bool) -> None:
+def _check_same(found: _Layout, first: _Layout, all_columns: bool) -> None:
     """Raise SourceError unless both files have the same chosen columns and class names."""
     ours, others = printable(found.path), printable(first.path)
-    if whole and (extra := set(found.names) - set(first.names)):
+    if all_columns and (extra := set(found.names) - set(first.names)):
         raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
     for name, column in found.columns.items():
         if column != first.columns[name]:
             told = f"{column.field} in {ours}, {first.columns[name].field} in {others}"
             raise SourceError(f"files must agree: field {name!r} is {told}")
     if found.classes != first.classes:
-        raise SourceError(f"files must agree: the classes are others in {ours} than in {others}")
+        raise SourceError(f"files must agree: the class names differ between {ours} and {others}")
 
 
 def _no_file(path: str) -> bytes:

@@ -53,7 +53,7 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
     probed = _probe(places, crc)
     if not (first := next((seen for seen in probed if seen), None)):
         raise SourceError(
-            f"{printable(src)}: its records have no features: they are no tf.train.Example, or empty ones"
+            f"{printable(src)}: its records have no features: they are not tf.train.Example, or are empty"
         )
     available = sorted(first if fields is None else {name for seen in probed for name in seen})
     chosen = choose_fields(fields, available, printable(src))
@@ -62,7 +62,7 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
         try:
             kinds[field] = _field([seen[name] for seen in probed if name in seen])
         except SourceError as error:
-            raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out by fields") from error
+            raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out with fields") from error
     return TFRecord(places, chosen, kinds, crc=crc)
 
 
@@ -98,7 +98,7 @@ class TFRecord(LocatedSource):
                 continue
             span = features[own].span if own in features else None
             if span is None:
-                raise BadSample(f"{place}, feature {own!r}: several values of its kind are not stored in one piece")
+                raise BadSample(f"{place}, feature {own!r}: several values of its kind are not contiguous")
             found[name] = record.offset + span[0], span[1]
         return found
 
@@ -187,7 +187,7 @@ def _field(seen: Sequence[_Seen]) -> Field:
     if all(feature.text for feature in seen):
         return Field("text" if lone else "json")
     if not lone:
-        raise SourceError(f"it is {max(counts)} values of bytes in one record, and not all are text")
+        raise SourceError(f"it has {max(counts)} bytes values in one record, and not all are text")
     return Field("bytes")
 
 
@@ -195,7 +195,7 @@ def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
     """The value of a feature; BadSample if it does not fit the field."""
     values = feature.values(data) if feature else []
     if feature is None or not len(values):
-        raise BadSample("the record has none, or no values in it")
+        raise BadSample("the record lacks it, or it has no values")
     if feature.kind != (wanted := _KINDS.get(str(field.dtype), "bytes")):
         raise BadSample(f"expected {wanted}, got {feature.kind}")
     if field.kind == "array":

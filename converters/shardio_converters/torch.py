@@ -162,8 +162,8 @@ def _length(name: str, dataset: Any) -> int:
     lacks = [method for method in ("__len__", "__getitem__") if not hasattr(dataset, method)]
     if isinstance(dataset, IterableDataset) or lacks:
         raise SourceError(
-            f"{name} must be a map-style Dataset, with a length and samples by number; it is an iterable one or none: "
-            f"{type(dataset).__name__}"
+            f"{name} must be a map-style Dataset, with a length and samples by number; it is iterable or not a Dataset:"
+            f" {type(dataset).__name__}"
         )
     count = run_user_code(f"the length of {name}", lambda: len(dataset))
     if not count:
@@ -171,12 +171,12 @@ def _length(name: str, dataset: Any) -> int:
     return count
 
 
-def _names(name: str, first: Any, given: tuple[str, ...]) -> tuple[str, ...]:
+def _names(name: str, first: Any, chosen: tuple[str, ...]) -> tuple[str, ...]:
     usual = run_user_code(f"{name}, sample 0", lambda: default_names(first))
-    if given and len(given) != len(usual):
-        told = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
-        raise ConfigError(f"names must name each part of a sample, the first {told}; got {', '.join(given)}")
-    return given or usual
+    if chosen and len(chosen) != len(usual):
+        reason = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
+        raise ConfigError(f"names must name each part of a sample, the first {reason}; got {', '.join(chosen)}")
+    return chosen or usual
 
 
 def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Field]:

@@ -63,7 +63,7 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
     parts = _parts(places, fields, printable(src))
     if key and "key" in parts:
         raise ConfigError(
-            f"{printable(src)}: there would be two fields called 'key'; rename one by fields, or key=False"
+            f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
         )
     numbered = all(running for _, running in found)
     return WebDataset(places, parts, key=(not numbered and "key" not in parts) if key is None else key)
@@ -94,7 +94,7 @@ class WebDataset(LocatedSource):
         check_uncompressed(files.tar)
         if self._key:
             raise SourceError(
-                f"{printable(files.tar.path)}: keys do not stand in a tar as they are stored: give key=False"
+                f"{printable(files.tar.path)}: a tar does not hold keys as shardio stores them: pass key=False"
             )
         found = {}
         for name, part in self._parts.items():
@@ -180,7 +180,7 @@ def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where:
             field = members.field_of(extension, values)
         except (BadSample, SourceError) as error:
             others = ",".join(f"{field}={own}" for field, own in chosen.items() if own != extension)
-            advice = f"leave it out by fields, such as {others!r}" if others else "choose others by fields"
+            advice = f"leave it out with fields, such as {others!r}" if others else "choose others with fields"
             raise SourceError(f"{where}, .{extension}: {error}; {advice}") from error
         parts[name] = MemberField(members.alternatives(extension, samples, list(chosen.values())), field)
     return parts

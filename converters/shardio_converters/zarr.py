@@ -60,7 +60,9 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         chosen[field] = replace(usual[name], field=labelled(field, usual[name].field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
         shapes = listed_shapes({name: usual[name].shape for name in names.values()})
-        raise SourceError(f"{printable(root)}: arrays differ in their rows; choose some with fields: {shapes}")
+        raise SourceError(
+            f"{printable(root)}: arrays differ in their number of rows; choose some with fields: {shapes}"
+        )
     return Zarr(root, chosen).measured()
 
 

@@ -217,9 +217,7 @@ def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], descripti
         paths = [found for found in paths if not found.name.endswith(INDEXES)]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
-                f"{printable(missing)} is no file"
-                if missing.exists()
-                else f"{printable(missing)}: there is no such file"
+                f"{printable(missing)} is not a file" if missing.exists() else f"{printable(missing)} does not exist"
             )
         if not paths:
             reason = f"holds no {description}" if path.is_dir() else "no file fits this"

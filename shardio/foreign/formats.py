@@ -27,7 +27,7 @@ def format_of(paths: Sequence[str]) -> str:
             if (kind := _format(path)) is not None:
                 found.setdefault(kind, printable(path))
     if not found:
-        raise SourceError(f"{' '.join(map(printable, paths))}: no tars, TFRecords, LMDBs or HDF5 files are there")
+        raise SourceError(f"{' '.join(map(printable, paths))}: found no tar, TFRecord, LMDB or HDF5 file")
     if len(found) > 1:
         told = ", ".join(f"{path} is {kind}" for kind, path in found.items())
         raise SourceError(f"files must be of one format: {told}; name it with --format")

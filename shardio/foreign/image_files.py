@@ -30,7 +30,7 @@ def read_image(path: str) -> bytes:
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise BadSample(f"{printable(path)}: is no file")
+                raise BadSample(f"{printable(path)}: is not a file")
             size = found.st_size
             check_image_size(size, path)
             data = os.read(descriptor, size + 1)

@@ -104,11 +104,11 @@ def _tree(file: File) -> _Tree:
     """The root of the main database, from the newer of the two meta pages."""
     first = _meta(file, 0)
     if first is None:
-        raise _Damaged("not an LMDB file, or of another machine's kind")
+        raise _Damaged("not an LMDB file, or written on a machine of another architecture")
     second = _meta(file, first.page_size)
     newest = second if second and second.transaction > first.transaction else first
     if newest.flags & _DUPSORT:
-        raise _Damaged("it has several values for a key (DUPSORT); one is wanted")
+        raise _Damaged("it has several values for a key (DUPSORT); only one is supported")
     return newest
 
 
@@ -139,11 +139,13 @@ def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
         left -= 1
         page = file.read(number * tree.page_size, tree.page_size) if number < 1 << 40 else b""
         if len(page) < tree.page_size or left < 0:
-            raise _Damaged(f"damaged or cut off: page {number} is not within its {file.size} bytes, or met twice")
+            raise _Damaged(
+                f"damaged or cut off: page {number} is not within its {file.size} bytes, or is referenced twice"
+            )
         own, _, flags, lower, _ = _PAGE.unpack_from(page)
         kind = _LEAF if depth == tree.depth else _BRANCH
         if own != number or flags & (_BRANCH | _LEAF) != kind or not _PAGE.size <= lower <= tree.page_size:
-            raise _Damaged(f"damaged: page {number} is not what the pages above it say")
+            raise _Damaged(f"damaged: page {number} contradicts the pages above it")
         if kind == _LEAF:
             yield page, number
         else:
@@ -170,7 +172,7 @@ def _entries(page: bytes, number: int, file_size: int) -> NDArray[Any]:
     """Locate the entries of a leaf page, `[n]` of ENTRY_DTYPE."""
     starts, (low, high, flags, key_sizes) = _nodes(page, number)
     if np.any(flags & (_SUBDATA | _DUPDATA)):
-        raise _Damaged("it holds databases with names, or several values for a key; a plain one is wanted")
+        raise _Damaged("it holds named databases, or several values for a key; only a plain database is supported")
     sizes, values = low | high << 16, starts + _NODE + key_sizes
     big = flags & _BIG != 0
     if np.any(values + np.where(big, 8, sizes) > len(page)):

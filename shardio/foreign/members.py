@@ -80,7 +80,7 @@ def field_names(extensions: Iterable[str]) -> dict[str, str]:
     names = [name if often[name] == 1 else field_name(whole) for name, whole in zip(names, given, strict=True)]
     if clash := next((name for name, count in Counter(names).items() if count > 1), None):
         both = " and ".join(repr(extension) for name, extension in zip(names, given, strict=True) if name == clash)
-        raise ConfigError(f"the files {both} would both be the field {clash!r}; rename one by fields")
+        raise ConfigError(f"the files {both} would both be the field {clash!r}; rename one with fields")
     return dict(zip(names, given, strict=True))
 
 
@@ -159,7 +159,7 @@ def _array_field(values: Sequence[bytes]) -> Field:
         except BadSample as error:
             reason = error
     if not arrays:
-        raise SourceError(f"no array can be read: {reason}" if values else "no array is there to be read")
+        raise SourceError(f"no array can be read: {reason}" if values else "there is no array to read")
     shapes = {array.shape for array in arrays}
     try:
         dtype = np.result_type(*(array.dtype for array in arrays)).name

@@ -48,9 +48,9 @@ def records(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Rec
         elif wire in _SIZES:
             after = value + _SIZES[wire]
         else:
-            raise ValueError(f"byte {at}: field {number} is of the wire type {wire}, which is not read")
+            raise ValueError(f"byte {at}: field {number} is of the wire type {wire}, which is not supported")
         if after > end:
-            raise ValueError(f"byte {at}: field {number} ends at byte {after}, what it is in at byte {end}")
+            raise ValueError(f"byte {at}: field {number} ends at byte {after}, its message at byte {end}")
         yield Record(number, wire, value, after)
         at = after
 

@@ -89,7 +89,7 @@ def scan(file: File) -> Iterator[TarSample]:
             yield run
             count += 1
     except _Damaged as error:
-        raise SourceError(f"{printable(file.path)}, {error}; {count} whole samples stand before it") from error
+        raise SourceError(f"{printable(file.path)}, {error}; {count} whole samples precede it") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
 
@@ -268,5 +268,5 @@ def _check_end(file: File, at: int) -> None:
     """Raise _Damaged if anything but zeros follows the end mark: the samples of another archive would be lost."""
     while block := file.read(at, _KEEP):
         if rest := block.lstrip(b"\0"):
-            raise _Damaged(at + len(block) - len(rest), "there is more behind the tar's end mark")
+            raise _Damaged(at + len(block) - len(rest), "there is more data after the tar's end mark")
         at += len(block)

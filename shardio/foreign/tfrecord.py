@@ -89,7 +89,7 @@ def scan(file: File) -> Spans:
             sizes.append(size)
             at += _BEFORE + size + _AFTER
     except ValueError as error:
-        before = f"{len(sizes)} whole records stand before it"
+        before = f"{len(sizes)} whole records precede it"
         raise SourceError(f"{printable(file.path)}, byte {at}: {error}; {before}") from error
     except OSError as error:
         raise unreadable(file.path, error) from error

@@ -181,7 +181,7 @@ class TestBadSamples:
             (_replace(jpeg()[:-200]), "cut short"),
             (_replace(png()[:-1]), "cut short"),  # named .jpg, known by its content
             (Path.unlink, "No such file"),  # vanished after the folder was read
-            (lambda path: (path.unlink(), path.mkdir()), "is no file"),
+            (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
         ],
     )
     def test_a_damaged_file_is_named_with_the_reason(

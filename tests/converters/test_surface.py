@@ -33,7 +33,7 @@ from shardio.source import Field, Sample, check_index, encode_png, labelled, loa
 def captions(src, *, side: int = 4) -> "Captions":
     path = Path(src).absolute()
     if not path.is_file():
-        raise SourceError(f"{path} is no file")
+        raise SourceError(f"{path} is not a file")
     return Captions(path.read_text().splitlines(), side)
 
 
@@ -145,7 +145,7 @@ def test_a_plug_in_needs_no_more_than_the_surface(plugin: Path, tmp_path: Path) 
 
 def test_a_plug_in_of_the_command_line(plugin: Path, tmp_path: Path) -> None:
     """What the plug-in raises and what it skips are shardio's own errors, with its own words."""
-    with pytest.raises(shardio.SourceError, match=r"none\.txt is no file"):
+    with pytest.raises(shardio.SourceError, match=r"none\.txt is not a file"):
         find("captions")(tmp_path / "none.txt")
     plugin.write_text("3 a cat\nx a dog\n")
     with pytest.raises(shardio.BadSample, match="line 1: expected a label, got 'x'"):

@@ -210,9 +210,9 @@ class TestFields:
         harm = pickle.dumps({"a": 1})
         write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
         told = rf"a.tar, .{suffix}: it is a pickle, which is never loaded; "
-        with pytest.raises(SourceError, match=told + "leave it out by fields, such as 'txt=txt,label=cls'"):
+        with pytest.raises(SourceError, match=told + "leave it out with fields, such as 'txt=txt,label=cls'"):
             webdataset(tmp_path / "a.tar")
-        with pytest.raises(SourceError, match=told + "choose others by fields"):
+        with pytest.raises(SourceError, match=told + "choose others with fields"):
             webdataset(tmp_path / "a.tar", fields=f"x={suffix}")
         assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
 
@@ -253,7 +253,7 @@ class TestFields:
         stream = io.BytesIO()
         np.save(stream, array, allow_pickle=True)
         write_tar(tmp_path / "a.tar", [("a.npy", stream.getvalue()), ("a.txt", b"")])
-        with pytest.raises(SourceError, match=r"\.npy: .*; leave it out by fields, such as 'txt=txt'"):
+        with pytest.raises(SourceError, match=r"\.npy: .*; leave it out with fields, such as 'txt=txt'"):
             webdataset(tmp_path)
 
     def test_scalars_in_json(self, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ class TestKeys:
         write_tar(tmp_path / "a.tar", [("a.key.txt", b"other")])
         assert webdataset(tmp_path)[0] == {"key": "other"}
         with pytest.raises(
-            ConfigError, match="there would be two fields called 'key'; rename one by fields, or key=False"
+            ConfigError, match="there would be two fields called 'key'; rename one with fields, or pass key=False"
         ):
             webdataset(tmp_path, key=True)
         assert webdataset(tmp_path, fields="name=key.txt", key=True)[0] == {"name": "other", "key": "a"}
@@ -383,7 +383,7 @@ class TestDamage:
         """The message names tar and byte, and how many samples are whole."""
         labelled(tmp_path, 3)
         os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
-        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples stand before it"):
+        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples precede it"):
             webdataset(tmp_path)
 
     def test_links(self, tmp_path: Path) -> None:

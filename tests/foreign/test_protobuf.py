@@ -92,14 +92,14 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("data", "told"),
         [
-            (b"\x0a\x05abc", "byte 0: field 1 ends at byte 7, what it is in at byte 5"),
+            (b"\x0a\x05abc", "byte 0: field 1 ends at byte 7, its message at byte 5"),
             (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "byte 0: field 1 ends at byte 18446744073709551626"),
             (b"\x08\x01\x0a\xff", "byte 3: a number is cut short"),
             (b"\x0d\0\0", "field 1 ends at byte 5"),
             (b"\x09\0\0", "field 1 ends at byte 9"),
             (b"\x02\0", "a field's number is 1 to 536870911, got 0"),
             (b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a field's number is 1 to"),
-            (b"\x0b\x0c", "byte 0: field 1 is of the wire type 3, which is not read"),
+            (b"\x0b\x0c", "byte 0: field 1 is of the wire type 3, which is not supported"),
             (b"\x0f", "of the wire type 7"),
             (b"\x08" + b"\x80" * 10 + b"\0", "byte 1: a number has more than 10 bytes"),
         ],

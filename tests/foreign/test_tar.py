@@ -249,7 +249,7 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
         os.truncate(path, 4 * BLOCK)
         told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
-        with pytest.raises(SourceError, match=told + "; 0 whole samples stand before it"):
+        with pytest.raises(SourceError, match=told + "; 0 whole samples precede it"):
             list(scan(open_tar(path)))
 
     def test_empty(self, tmp_path: Path) -> None:
@@ -321,7 +321,9 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
         whole = path.read_bytes()
         path.write_bytes(whole + whole)
-        with pytest.raises(SourceError, match=f"byte {len(whole)}: there is more behind the tar's end mark; 1 whole"):
+        with pytest.raises(
+            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 whole"
+        ):
             list(scan(open_tar(path)))
 
     def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
