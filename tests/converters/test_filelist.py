@@ -1,4 +1,4 @@
-"""Lists of files become samples, columns get the kind that all their values have, and odd rows are named by line."""
+"""Lists of files become samples, columns get the kind that fits all values, and invalid rows are named by line."""
 
 import csv
 import json
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 
-from shardio.conversion.source import HasColumns
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.source import HasColumns
 from shardio.testing import check_source
 from shardio_converters.filelist import FileList, filelist
 

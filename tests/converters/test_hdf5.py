@@ -1,4 +1,4 @@
-"""HDF5 files of any layout become samples, and a file from elsewhere does not choose other files to read."""
+"""HDF5 files of any layout become samples, and a downloaded file cannot choose other files to read."""
 
 import multiprocessing
 import os

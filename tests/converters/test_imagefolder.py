@@ -15,10 +15,10 @@ import pytest
 from _builders import class_folders, jpeg, png
 from _cli import run
 
-from shardio.conversion.source import Source
 from shardio.conversion.work import read
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
+from shardio.source import Source
 from shardio_converters.imagefolder import ImageFolder, imagefolder
 
 NOBODY = 65534

@@ -13,9 +13,9 @@ from _builders import jpeg, pixels, png, webp
 from _foreign import Datum
 
 import shardio
-from shardio.conversion.source import find
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.lmdb import Lmdb, lmdb
 

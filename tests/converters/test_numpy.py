@@ -1,4 +1,4 @@
-"""NumPy's files become samples without loss, mapped and not loaded; pickles and damaged files are refused."""
+"""NumPy files become samples without loss, memory-mapped rather than loaded; pickles and damaged files are refused."""
 
 import io
 import os

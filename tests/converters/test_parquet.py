@@ -1,4 +1,4 @@
-"""Parquet files become samples: every type of Arrow that a field can hold, several files, and damage told of."""
+"""Parquet files become samples: every Arrow type that a field can hold, several files, and damage."""
 
 import datetime
 import json

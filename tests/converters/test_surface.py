@@ -1,4 +1,4 @@
-"""What converters import of shardio: a small public surface, the same for the built-in ones and for anybody's."""
+"""Converters import a small public surface of shardio, the same for built-in ones and for plug-ins."""
 
 import ast
 from importlib import import_module

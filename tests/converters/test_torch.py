@@ -1,4 +1,4 @@
-"""Data sets of PyTorch become samples, whatever a sample is, and what the user's own code raises is told of."""
+"""PyTorch Datasets become samples of any structure, and errors of the user's own code are reported."""
 
 import pickle
 import subprocess

@@ -1,4 +1,4 @@
-"""Files found by path and pattern, read by position, and unpacked; the places of many records."""
+"""Files are found by path and pattern, read at offsets, and unpacked; many records are located in many files."""
 
 import bz2
 import gzip
