@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 import shardio
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio_converters.imagefolder import imagefolder
 
 DRAWN = 256

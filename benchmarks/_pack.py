@@ -30,7 +30,7 @@ WORKERS = 2
 
 def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
     """`convert`, of a folder of images or a `.npy` file."""
-    from shardio.conversion import convert
+    from shardio.conversion.api import convert
     from shardio.conversion.reencode import ReencodeOptions
     from shardio.conversion.transformed_source import TransformedSource
     from shardio_converters import imagefolder, numpy

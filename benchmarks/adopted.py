@@ -27,8 +27,8 @@ from webdataset import ShardWriter
 import shardio
 from benchmarks._results import finish, options
 from benchmarks._workloads import WORKLOADS, photos
-from shardio.conversion import convert
 from shardio.conversion.adopt import adopt
+from shardio.conversion.api import convert
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.webdataset import webdataset
 

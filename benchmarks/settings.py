@@ -18,7 +18,8 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, in_turns, options
-from shardio.conversion import convert, source
+from shardio.conversion import source
+from shardio.conversion.api import convert
 from shardio.system import cpus
 from shardio.transforms import Transform
 

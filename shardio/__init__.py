@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .care.repair import repair as repair
     from .care.stats import stats as stats
     from .care.verify import verify as verify
-    from .conversion import convert as convert
+    from .conversion.api import convert as convert
     from .loader.loader import Loader as Loader
     from .loader.torch_dataset import TorchDataset as TorchDataset
 
@@ -128,7 +128,7 @@ __all__ = [
 _LAZY = {
     "Loader": "loader.loader",
     "TorchDataset": "loader.torch_dataset",
-    "convert": "conversion",
+    "convert": "conversion.api",
     "repair": "care.repair",
     "stats": "care.stats",
     "verify": "care.verify",

@@ -1,14 +1,71 @@
-"""Public names for converters: the protocols of a source, the values that it gives, and how a converter is found."""
+"""The public interface for converters: everything that a plug-in needs to turn a file format into samples.
 
-from .conversion.source import Adoptable as Adoptable
-from .conversion.source import Converter as Converter
-from .conversion.source import HasBlocks as HasBlocks
-from .conversion.source import HasColumns as HasColumns
-from .conversion.source import HasNames as HasNames
-from .conversion.source import HasPlaces as HasPlaces
-from .conversion.source import HasRemarks as HasRemarks
-from .conversion.source import Source as Source
-from .conversion.source import find as find
-from .conversion.source import names as names
-from .format.fields import Field as Field
-from .system.types import Sample as Sample
+A converter imports this module, `shardio.errors` and, for its tests, `shardio.testing`; nothing else of shardio. A
+`Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `Adoptable`, `HasPlaces` and
+`HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
+
+The other functions are those that most converters need. None of them loads OpenCV or another large package before it is
+called.
+"""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .conversion.source import (
+    Adoptable,
+    Converter,
+    HasBlocks,
+    HasColumns,
+    HasNames,
+    HasPlaces,
+    HasRemarks,
+    Source,
+    check_index,
+    find,
+    names,
+)
+from .format.fields import Field, infer_fields, label_as_int64
+from .format.images import ImageInfo
+from .format.images import probe as probe_image
+from .format.images import sniff as sniff_image
+from .system.optional import load as load_optional
+from .system.types import Sample
+
+__all__ = [
+    "Adoptable",
+    "Converter",
+    "Field",
+    "HasBlocks",
+    "HasColumns",
+    "HasNames",
+    "HasPlaces",
+    "HasRemarks",
+    "ImageInfo",
+    "Sample",
+    "Source",
+    "check_index",
+    "encode_png",
+    "find",
+    "infer_fields",
+    "label_as_int64",
+    "load_optional",
+    "names",
+    "probe_image",
+    "sniff_image",
+]
+
+
+def encode_png(pixels: NDArray[Any], place: object) -> bytes:
+    """Encode pixels as a PNG, which loses nothing. The same pixels always give the same bytes.
+
+    Args:
+        pixels: grey `[h, w]` or RGB `[h, w, 3]`, uint8 or uint16.
+        place: what the error message calls the image, such as `"train-images, image 7"`.
+
+    Raises:
+        BadSample: there are no pixels, or their shape or dtype is none of these.
+    """
+    from .conversion.reencode import png  # loads OpenCV
+
+    return png(pixels, place)

@@ -1,1 +1,4 @@
-"""Sources of samples in common formats; shardio finds them through the entry-point group `shardio.converters`."""
+"""Converters for common formats. shardio finds them by the entry-point group `shardio.converters`, as it finds others'.
+
+Each public module offers the function of its name, which returns a source; modules with an underscore are helpers.
+"""

@@ -1,41 +1,52 @@
-"""What parquet and huggingface share: the fields of Arrow's columns, and rows of a table as samples.
+"""Tables of Arrow as samples, for `parquet` and `huggingface`: the field of each column, and the value of each cell.
 
-The libraries of Hugging Face note beside Arrow's types what they stand for, as
-https://huggingface.co/docs/datasets/about_dataset_features describes.
+Types are described at https://arrow.apache.org/docs/format/Columnar.html. Hugging Face's libraries note beside them
+what a column stands for, as https://huggingface.co/docs/datasets/about_dataset_features describes.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.format.fields import Field, label_as_int64
+from shardio.source import Field, label_as_int64, load_optional, probe_image
 
-from . import _arrow_values as values
-from ._arrow_values import arrow
+from ._fields import array_field
 
 Features: TypeAlias = Mapping[str, Any]
-"""Features by column as their JSON has them: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
+"""Features by column, as in Hugging Face's JSON: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
 
 ReadFile: TypeAlias = Callable[[str], bytes]
-"""The bytes of the file that an image names instead of being one, or BadSample."""
+"""Read the file that a cell names where others hold an image's bytes; raise BadSample if that is not possible."""
+
+Convert: TypeAlias = Callable[[Any], Any]
+"""Turn a pyarrow.Scalar that is not null into a sample's value; raise BadSample if it is none."""
 
 _BLOCK = 1 << 20
 _MOST_ROWS = 1024
+
+# By name, because older versions of pyarrow lack functions that recognize some of these types.
+_LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
+_BYTES = ("binary", "large_binary", "fixed_size_binary", "binary_view")
+_TEXTS = ("string", "large_string", "string_view")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is taken.
+    """A column that becomes a field.
 
     Attributes:
-        name: its own name.
-        field: what its values are; bytes may turn out to be images.
+        name: its name in the table.
+        field: the field; of kind `bytes` until values show that they are images.
         lengths: of an array, the length of each list within its lists.
-        mean: about how many bytes a value takes, 0 where that is not known.
+        mean: the average bytes of a value, 0 where that is not known.
     """
 
     name: str
@@ -44,18 +55,23 @@ class Column:
     mean: int = 0
 
 
+def arrow() -> Any:
+    """The package pyarrow; MissingDependency if it is not installed."""
+    return load_optional("pyarrow", purpose="reading tables of Arrow", extra="parquet")
+
+
 def damage() -> tuple[type[Exception], ...]:
-    """All that is raised for what cannot be read; MemoryError where damage is taken for a length."""
+    """The errors that pyarrow raises for unreadable data; MemoryError where damage is taken for a length."""
     kinds = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)
     return (BadSample, arrow().ArrowException, *kinds)
 
 
-def noted(schema: Any, place: str) -> Features:
-    """What the schema's metadata, of a table or a file, tell of features; SourceError if they are no JSON."""
+def noted_features(schema: Any, place: str) -> Features:
+    """The features that Hugging Face notes in a schema's metadata, none without them; SourceError if not JSON."""
     try:
         note = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{place}: what Hugging Face notes in it is no JSON: {error}") from error
+        raise SourceError(f"{place}: what Hugging Face notes in it is not JSON: {error}") from error
     match note:
         case {"info": {"features": dict(features)}}:
             return features
@@ -63,13 +79,13 @@ def noted(schema: Any, place: str) -> Features:
 
 
 def columns(names: Mapping[str, str], schema: Any, features: Features, place: str) -> dict[str, Column]:
-    """The columns called `names`, by field; SourceError if one is not there, or no field holds its type.
+    """The chosen columns, by field; SourceError if one does not exist, or if no field holds its type.
 
     Args:
-        names: own names by field, from `choose`.
+        names: the columns' names by field, from `choose_fields`.
         schema: a pyarrow.Schema.
-        features: what Hugging Face noted of columns, as far as it did.
-        place: the source, for the message.
+        features: the features that Hugging Face noted, of as many columns as it did.
+        place: the source, for error messages.
     """
     found = {}
     for field, name in names.items():
@@ -83,43 +99,11 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
     return found
 
 
-def _column(name: str, kind: Any, feature: Any) -> Column | None:
-    """The column of Arrow's type `kind`, of which a feature may tell more; None if no field holds it."""
-    hint = feature if isinstance(feature, Mapping) else {}
-    if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
-        shape = tuple(kind.shape)
-        dtype = values.number(kind.value_type) if kind.permutation in (None, [*range(len(shape))]) else None
-        return Column(name, replace(dtype, kind="array", shape=shape)) if dtype else None
-    kind = values.stored(kind)
-    if found := values.number(kind):
-        return Column(name, found)
-    lengths, inner = values.lists_within(kind)
-    first, *others = _noted_shape(hint, len(lengths)) or lengths or (None,)
-    if lengths and (found := values.number(inner)) and None not in others:
-        known = tuple(length for length in others if length is not None)
-        return Column(name, replace(found, kind="array", shape=None if first is None else (first, *known)), known)
-    if values.is_bytes(kind) or values.is_media(kind):
-        return Column(name, Field("image" if hint.get("_type") == "Image" else "bytes"))
-    if values.plain(kind) is None:
-        return None
-    types = arrow().types
-    return Column(name, Field("json" if types.is_nested(kind) or types.is_null(kind) else "text"))
-
-
-def _noted_shape(hint: Mapping[str, Any], dimensions: int) -> tuple[int | None, ...] | None:
-    """The shape that an Array2D to Array5D has, if it is one of so many dimensions."""
-    shape = hint.get("shape")
-    if not str(hint.get("_type")).startswith("Array") or not isinstance(shape, (list, tuple)):
-        return None
-    sound = all(length is None or (isinstance(length, int) and length >= 0) for length in shape)
-    return tuple(shape) if sound and len(shape) == dimensions else None
-
-
-def classes(found: Mapping[str, Column], features: Features) -> dict[str, list[str]]:
-    """The classes' names as metadata has them: `classes` of `label` or the only field with some, or `classes.FIELD`."""
+def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[str]]:
+    """Class names as a source's metadata: `classes` for `label` or the only field with some, else `classes.FIELD`."""
     named = {
         field: [str(name) for name in feature["names"]]
-        for field, column in found.items()
+        for field, column in chosen.items()
         if isinstance(feature := features.get(column.name), Mapping) and isinstance(feature.get("names"), list)
     }
     main = "label" if "label" in named else next(iter(named), None) if len(named) == 1 else None
@@ -127,7 +111,7 @@ def classes(found: Mapping[str, Column], features: Features) -> dict[str, list[s
 
 
 def rows_at_once(mean: int) -> int:
-    """How many rows of `mean` bytes are read at once: about a megabyte, but not too many of what may be far longer."""
+    """The number of rows of `mean` bytes to read at once: about a megabyte, but few enough if some are far longer."""
     return max(1, min(_MOST_ROWS, _BLOCK // max(1, mean)))
 
 
@@ -136,20 +120,20 @@ class Rows:
     """The rows of a table, as samples.
 
     Args:
-        table: a pyarrow.Table; not a RecordBatch, whose arrays of extensions may give other scalars than Arrow's.
-        found: the columns to take.
-        read_file: reads what an image names.
+        table: a pyarrow.Table; not a RecordBatch, whose arrays of extension types may give other scalars than Arrow's.
+        chosen: the columns to take, by field.
+        read_file: reads the file that a cell names.
     """
 
-    def __init__(self, table: Any, found: Mapping[str, Column], read_file: ReadFile) -> None:
+    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile) -> None:
         self._columns = {
-            field: (column.name, data, _converter(column, data.type, read_file))
-            for field, column in found.items()
+            field: (column.name, data, _column_converter(column, data.type, read_file))
+            for field, column in chosen.items()
             for data in [table.column(column.name)]
         }
 
     def sample(self, row: int, place: str) -> dict[str, Any]:
-        """Row `row`; BadSample names `place` and the column."""
+        """Row `row` as a sample; BadSample names `place` and the column."""
         sample = {}
         for field, (name, data, convert) in self._columns.items():
             try:
@@ -159,16 +143,230 @@ class Rows:
         return sample
 
 
-def _converter(column: Column, kind: Any, read_file: ReadFile) -> values.Convert:
-    """How a scalar of the type `kind` becomes a value of `column`, which may be of another type with like values."""
+def scalar_column(column: Any, field: Field) -> NDArray[Any]:
+    """All values of a pyarrow.ChunkedArray of numbers, `[n]`; BadSample if one is null."""
+    parts = [np.empty(0, field.row_dtype)]
+    for chunk in column.chunks:
+        while _wrapped_type(chunk.type) is not None:
+            chunk = chunk.storage if hasattr(chunk, "storage") else chunk.dictionary_decode()
+        if chunk.null_count:
+            raise BadSample("null")
+        parts.append(chunk.to_numpy(zero_copy_only=False))
+    return np.concatenate(parts)
+
+
+# Types to fields.
+
+
+def _column(name: str, kind: Any, feature: Any) -> Column | None:
+    """The column of the type `kind`, with what a feature adds to it; None if no field holds it."""
+    hint = feature if isinstance(feature, Mapping) else {}
+    if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
+        shape = tuple(kind.shape)
+        dtype = _number_field(kind.value_type) if kind.permutation in (None, [*range(len(shape))]) else None
+        return Column(name, replace(dtype, kind="array", shape=shape)) if dtype else None
+    kind = _storage_type(kind)
+    if found := _number_field(kind):
+        return Column(name, found)
+    lengths, inner = _list_lengths(kind)
+    first, *others = _noted_shape(hint, len(lengths)) or lengths or (None,)
+    if lengths and (found := _number_field(inner)) and None not in others:
+        known = tuple(length for length in others if length is not None)
+        return Column(name, replace(found, kind="array", shape=None if first is None else (first, *known)), known)
+    if _type_name(kind) in _BYTES or _is_media(kind):
+        return Column(name, Field("image" if hint.get("_type") == "Image" else "bytes"))
+    if _json_converter(kind) is None:
+        return None
+    types = arrow().types
+    return Column(name, Field("json" if types.is_nested(kind) or types.is_null(kind) else "text"))
+
+
+def _noted_shape(hint: Mapping[str, Any], dimensions: int) -> tuple[int | None, ...] | None:
+    """The shape that an Array2D to Array5D states, if it has this number of dimensions."""
+    shape = hint.get("shape")
+    if not str(hint.get("_type")).startswith("Array") or not isinstance(shape, (list, tuple)):
+        return None
+    sound = all(length is None or (isinstance(length, int) and length >= 0) for length in shape)
+    return tuple(shape) if sound and len(shape) == dimensions else None
+
+
+def _number_field(kind: Any) -> Field | None:
+    """The scalar field of numbers of the type `kind`; None if they are not numbers."""
+    types = arrow().types
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return array_field(np.dtype(kind.to_pandas_dtype()), ())
+    return None
+
+
+def _list_lengths(kind: Any) -> tuple[tuple[int | None, ...], Any]:
+    """The lengths of nested lists, outermost first, None where they vary; and the type of the innermost elements."""
+    lengths: list[int | None] = []
+    while _type_name(kind) in _LISTS:
+        lengths.append(kind.list_size if _type_name(kind) == "fixed_size_list" else None)
+        kind = kind.value_type
+    return tuple(lengths), kind
+
+
+def _is_media(kind: Any) -> bool:
+    """Whether values are structs of `bytes` and `path`, in which Hugging Face keeps images and sounds."""
+    parts = {field.name: field.type for field in kind} if arrow().types.is_struct(kind) else {}
+    if parts.keys() != {"bytes", "path"}:
+        return False
+    return _type_name(parts["bytes"]) in _BYTES and _type_name(parts["path"]) in (*_TEXTS, "null")
+
+
+def _type_name(kind: Any) -> str:
+    """The name of a type without its parameters: `list` of `list<item: int64>`."""
+    return str(kind).partition("<")[0].partition("[")[0]
+
+
+def _wrapped_type(kind: Any) -> Any:
+    """The type of the values that an extension or a dictionary wraps; None of any other type."""
+    if isinstance(kind, arrow().BaseExtensionType):
+        return kind.storage_type
+    return kind.value_type if arrow().types.is_dictionary(kind) else None
+
+
+def _storage_type(kind: Any) -> Any:
+    """The type below all extensions and dictionaries."""
+    while (inner := _wrapped_type(kind)) is not None:
+        kind = inner
+    return kind
+
+
+# Scalars to values.
+
+
+def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert:
+    """The conversion of scalars of the type `kind`, which may differ from the type that `column` was made from."""
     match column.field.kind:
         case "array":
-            convert: values.Convert = partial(values.array, column.field, column.lengths)
+            convert: Convert = partial(_array, column.field, column.lengths)
         case "image" | "bytes":
-            is_media = values.is_media(values.stored(kind))
-            convert = partial(values.media, read_file) if is_media else values.as_py
-            convert = partial(values.image, convert) if column.field.kind == "image" else convert
+            convert = partial(_media_bytes, read_file) if _is_media(_storage_type(kind)) else _python_value
+            convert = partial(_image, convert) if column.field.kind == "image" else convert
         case _:
-            given = values.or_none if column.field.kind == "json" else values.checked
-            return partial(given, values.plain(kind) or values.as_py)
-    return partial(values.checked, values.through(kind, convert))
+            nulls = _null_as_none if column.field.kind == "json" else _not_null
+            return partial(nulls, _json_converter(kind) or _python_value)
+    return partial(_not_null, _unwrapping(kind, convert))
+
+
+def _null_as_none(convert: Convert, scalar: Any) -> Any:
+    """None for a null, which only JSON can hold."""
+    return convert(scalar) if scalar.is_valid else None
+
+
+def _not_null(convert: Convert, scalar: Any) -> Any:
+    if not scalar.is_valid:
+        raise BadSample("null")
+    return convert(scalar)
+
+
+def _unwrapping(kind: Any, convert: Convert) -> Convert:
+    """`convert`, applied to the value within scalars of the type `kind`, if that is an extension or a dictionary."""
+    inner = _wrapped_type(kind)
+    return convert if inner is None else partial(_unwrapped, _unwrapping(inner, convert))
+
+
+def _unwrapped(convert: Convert, scalar: Any) -> Any:
+    return _not_null(convert, scalar.value)
+
+
+def _python_value(scalar: Any) -> Any:
+    """A number, text or bytes."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        raise BadSample(f"not UTF-8: {error}") from error
+
+
+def _image(convert: Convert, scalar: Any) -> bytes:
+    data: bytes = convert(scalar)
+    probe_image(data)
+    return data
+
+
+def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
+    """The bytes in a struct of `bytes` and `path`, or those of the file where there is only a path."""
+    data, path = _python_value(scalar["bytes"]), _python_value(scalar["path"])
+    if data is None and path is None:
+        raise BadSample("neither bytes nor a path")
+    return read_file(path) if data is None else cast(bytes, data)
+
+
+def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
+    """The array in a list of numbers, or in lists whose nested lists have these lengths."""
+    values = scalar.values
+    outer = len(values)
+    for length in lengths:
+        compute = load_optional("pyarrow.compute", purpose="reading tables of Arrow", extra="parquet")
+        found = compute.list_value_length(values).to_numpy(False)
+        if (found != length).any():  # a null has the length nan
+            raise BadSample(f"expected lists of {length} values, got one of {found[found != length][0]}")
+        values = values.flatten()
+    if values.null_count:
+        raise BadSample("null in a list of numbers")
+    shape = (outer, *lengths) if field.shape is None else field.shape
+    if len(values) != math.prod(shape):
+        raise BadSample(f"expected {list(shape)} numbers, got {len(values)}")
+    return np.array(values.to_numpy(zero_copy_only=False), field.row_dtype).reshape(shape)
+
+
+def _json_converter(kind: Any) -> Convert | None:
+    """The conversion to text, a number, or a JSON value made of these; None if there is none for the type `kind`."""
+    convert = _storage_converter(_storage_type(kind))
+    return convert and _unwrapping(kind, convert)
+
+
+def _storage_converter(kind: Any) -> Convert | None:
+    types = arrow().types
+    if _number_field(kind) or types.is_null(kind) or _type_name(kind) in _TEXTS:
+        return _python_value
+    if types.is_decimal(kind):
+        return _decimal
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+        return partial(_iso_8601, kind)
+    if types.is_struct(kind):
+        parts = {field.name: part for field in kind if (part := _json_converter(field.type))}
+        return partial(_struct, parts) if len(parts) == kind.num_fields else None
+    if types.is_map(kind):
+        key, item = _json_converter(kind.key_type), _json_converter(kind.item_type)
+        text_keys = _type_name(_storage_type(kind.key_type)) in _TEXTS
+        return partial(_map, key, item, text_keys) if key and item else None
+    inner = _json_converter(kind.value_type) if _type_name(kind) in _LISTS else None
+    return inner and partial(_list, inner)
+
+
+def _struct(parts: Mapping[str, Convert], scalar: Any) -> dict[str, Any]:
+    return {name: _null_as_none(convert, scalar[name]) for name, convert in parts.items()}
+
+
+def _list(convert: Convert, scalar: Any) -> list[Any]:
+    return [_null_as_none(convert, value) for value in scalar.values]
+
+
+def _map(key: Convert, item: Convert, text_keys: bool, scalar: Any) -> dict[str, Any] | list[list[Any]]:
+    """An object of a map with text keys; pairs of any other."""
+    pairs: Any = [[key(pair[0]), _null_as_none(item, pair[1])] for pair in scalar.values]
+    if not text_keys:
+        return cast(list[list[Any]], pairs)
+    found: dict[str, Any] = dict(pairs)
+    if len(found) < len(pairs):
+        raise BadSample("a map has a key twice")
+    return found
+
+
+def _decimal(scalar: Any) -> str:
+    return format(scalar.as_py(), "f")
+
+
+def _iso_8601(kind: Any, scalar: Any) -> str:
+    """A date, a time or both, with as many digits as the type has; in UTC, with a Z, if the type has a time zone."""
+    types = arrow().types
+    unit: Any = "D" if types.is_date32(kind) else "ms" if types.is_date64(kind) else kind.unit
+    day, separator, time = str(np.datetime64(scalar.value, unit)).partition("T")
+    if types.is_date(kind):
+        return day
+    if types.is_time(kind):
+        return time
+    return f"{day}{separator}{time}{'Z' if kind.tz else ''}"

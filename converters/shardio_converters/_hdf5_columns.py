@@ -1,7 +1,7 @@
-"""What an HDF5 file holds, by name: the datasets, members and groups that can be columns of samples, and its links.
+"""The contents of an HDF5 file: the datasets, members and groups that can be columns of samples, and links to them.
 
-A file may name other files: in external links, external storage and virtual datasets. None of them is opened unless
-that is asked for: only hard links are followed, and soft links are resolved by name.
+A file may name other files, in external links, external storage and virtual datasets. These are opened only on request:
+otherwise only hard links are followed, and soft links are resolved by name.
 """
 
 import importlib
@@ -14,11 +14,12 @@ from typing import Any, final
 
 import numpy as np
 
-from shardio.format.fields import CHECKSUM, Field, shape_column
+from shardio.foreign.hdf5 import is_hidden_column
+from shardio.source import Field
 
-from ._arrays import array_field
+from ._fields import array_field
 
-_HOPS = 32  # links to links that are followed before they count as a loop
+_HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
 
 
@@ -28,14 +29,14 @@ class Column:
     """One column of a file.
 
     Attributes:
-        path: the dataset, or the group of `data` and `offsets`.
-        members: the names that lead to a member of a compound dataset.
-        shape: the dataset's own shape, `(n, ...)`.
-        field: what its rows are.
+        path: the path of the dataset, or of the group of `data` and `offsets`.
+        members: the path of names to a member of a compound dataset; () for a whole dataset.
+        shape: the dataset's shape, `(n, ...)`.
+        field: the field that holds its rows.
         ragged: whether it is a group of `data` and `offsets`.
         classes: the names of an enumeration of 0, 1, 2...
-        problem: why it cannot be taken, or nothing.
-        mean: about how many bytes a row takes; 0 where that is not known yet.
+        problem: why it cannot be a field; empty if it can.
+        mean: the average bytes of a row; 0 where that is not known yet.
     """
 
     path: str
@@ -50,35 +51,34 @@ class Column:
 
 @final
 class Contents:
-    """What an open file holds.
+    """The contents of an open file.
 
     Args:
         file: the h5py.File.
-        path: where it lies.
-        external_links: whether what it names in other files belongs to it.
+        path: its path.
+        external_links: whether to include data in other files that it names.
 
     Attributes:
-        columns: by own name: the path, and for members `path/member`.
+        columns: the columns by name, which is the path, and for members `path/member`.
         foreign: what is left out because it is in other files, and in which, or what is wrong with those.
         follow: whether other files belong to it.
     """
 
     def __init__(self, file: Any, path: Path, external_links: bool) -> None:
         self.columns: dict[str, Column] = {}
-        self.foreign: dict[str, str] = {}
+        self.external: dict[str, str] = {}
         self._h5py: Any = importlib.import_module("h5py")
         self.follow = external_links
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
 
-    def usual(self) -> dict[str, Column]:
-        """The columns that are taken when none are chosen: not what shardio itself adds to a shard."""
-        hidden = (CHECKSUM, shape_column(""))
-        return {name: c for name, c in self.columns.items() if not c.problem and not name.startswith(hidden)}
+    def default_columns(self) -> dict[str, Column]:
+        """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
+        return {name: c for name, c in self.columns.items() if not c.problem and not is_hidden_column(name)}
 
-    def all(self) -> dict[str, Column]:
-        """All columns under all their names, those through links within the file too."""
+    def all_columns(self) -> dict[str, Column]:
+        """All columns under all their names, including those through links within the file."""
         names = [*self.columns, *self._links]
         for link in self._links:
             below = f"{self._resolve(link)}/"
@@ -97,9 +97,9 @@ class Contents:
         return name
 
     def _walk(self, group: Any, prefix: str, path: Path) -> None:
-        """Adds what is below `group`, whose names begin with `prefix`; `path` is the file that it is in."""
+        """Add everything below `group`, with `prefix` before the names; `path` is the file that contains the group."""
         h5l, links, names = self._h5py.h5l, group.id.links, list[bytes]()
-        links.visit(names.append)  # every link once, and through hard ones only
+        links.visit(names.append)  # visits every link once, and follows only hard links
         for raw in names:
             local, kind = os.fsdecode(raw), links.get_info(raw).type
             name = prefix + local
@@ -111,18 +111,18 @@ class Contents:
             elif kind == h5l.TYPE_EXTERNAL:
                 filename, target = (os.fsdecode(part) for part in links.get_val(raw))
                 if not self.follow:
-                    self.foreign[name] = f"an external link to {target} in {filename}"
+                    self.external[name] = f"an external link to {target} in {filename}"
                     continue
                 try:
                     there = group[local]
                 except (OSError, KeyError, ValueError, RuntimeError) as error:
-                    self.foreign[name] = f"an external link to {target} in {filename}: {error}"
+                    self.external[name] = f"an external link to {target} in {filename}: {error}"
                     continue
                 if self._add(there, name, path) and isinstance(there, self._h5py.Group):
                     self._walk(there, f"{name}/", Path(os.fsdecode(there.file.filename)))
 
     def _add(self, found: Any, name: str, path: Path) -> bool:
-        """Adds a dataset or a group of `data` and `offsets`; False if it has another name already."""
+        """Add a dataset or a group of `data` and `offsets`; False if it was added under another name before."""
         info = self._h5py.h5o.get_info(found.id)
         first = self._seen.setdefault((info.fileno, info.addr), name)
         if first != name:
@@ -130,11 +130,11 @@ class Contents:
             return False
         if isinstance(found, self._h5py.Dataset):
             others = _other_files(found)
-            # HDF5 puts fill values in the place of missing files, and numbers in the place of a percent sign.
+            # HDF5 reads fill values instead of missing files, and replaces a percent sign in a name by numbers.
             missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
             if missing or (others and not self.follow):
                 what = f"{', '.join(missing)}, which is missing" if self.follow else ", ".join(others)
-                self.foreign[name] = f"kept in {what}"
+                self.external[name] = f"kept in {what}"
             else:
                 self.columns |= _of_dataset(found, name)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
@@ -157,8 +157,8 @@ class Contents:
 
 
 def _other_files(dataset: Any) -> list[str]:
-    """The other files that a dataset's data is in."""
-    # Asked before its shape: a virtual dataset may open its files to tell that.
+    """The other files that hold a dataset's data."""
+    # This comes before its shape, for which a virtual dataset may open its files.
     external = {os.fsdecode(part[0]) for part in dataset.external or ()}
     virtual = {part.file_name for part in dataset.virtual_sources()} - {"."} if dataset.is_virtual else set()
     return sorted(external | virtual)
@@ -178,7 +178,14 @@ def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:
 
 
 def _columns(kind: Any, name: str, column: Column, shape: tuple[int, ...]) -> Iterator[tuple[str, Column]]:
-    """`column` completed, or one for each member of a compound; rows have `shape`, elements the HDF5 type `kind`."""
+    """Complete `column`, or make one for each member of a compound type.
+
+    Args:
+        kind: the HDF5 type of the elements.
+        name: the column's name.
+        column: the column, without its field.
+        shape: the shape of its rows.
+    """
     h5t = importlib.import_module("h5py").h5t
     if kind.get_class() == h5t.ARRAY:
         yield from _columns(kind.get_super(), name, column, shape + kind.get_array_dims())
@@ -197,7 +204,7 @@ def _columns(kind: Any, name: str, column: Column, shape: tuple[int, ...]) -> It
 
 
 def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
-    """The field of rows of `shape`; the name of the type if no field holds it."""
+    """The field for rows of `shape`; the name of the type if no field holds it."""
     h5py = importlib.import_module("h5py")
     if h5py.check_string_dtype(dtype):
         return Field("json" if shape else "text")
@@ -205,7 +212,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
         numbers = array_field(np.dtype(base), ())
         if shape or numbers is None:
             return f"{list(shape)} of variable-length {base}" if shape else f"variable-length {base}"
-        if not np.dtype(base).isnative:  # h5py gives the bytes as they are in the file, and calls them native
+        if not np.dtype(base).isnative:  # h5py returns the bytes as they are in the file, and calls them native
             return f"variable-length {base}: h5py confuses their byte order"
         return Field("bytes") if base == np.uint8 else Field("array", dtype=numbers.dtype)
     if dtype.kind in "mM":
@@ -216,7 +223,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
 
 
 def _classes(dtype: Any) -> tuple[str, ...]:
-    """The names of an enumeration whose values are 0, 1, 2..."""
+    """The names of an enumeration, if its values are 0, 1, 2..."""
     values = importlib.import_module("h5py").check_enum_dtype(dtype) or {}
     names = {value: name for name, value in values.items()}
     return tuple(names[number] for number in range(len(names))) if names.keys() == set(range(len(names))) else ()

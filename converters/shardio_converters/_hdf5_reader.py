@@ -1,4 +1,4 @@
-"""The columns of one open HDF5 file, read in blocks."""
+"""Reading the columns of one open HDF5 file in blocks."""
 
 import contextlib
 import importlib
@@ -10,46 +10,47 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.containers.hdf5 import missing_filter
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import shown
+from shardio.foreign.hdf5 import missing_filter
+from shardio.foreign.names import printable
 
-from ._arrays import Blocks, rows_at_once, sample_value
+from ._blocks import BlockCache, rows_at_once
+from ._fields import sample_value
 from ._hdf5_columns import Column
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
-"""What h5py raises for what it cannot read; MemoryError where damage is taken for a length."""
+"""The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
 
-_VARYING = 256  # rows of varying size that are read at once at most
-_OFFSETS = 1 << 17  # offsets that are read at once
+_VARYING = 256  # the most rows of varying size to read at once
+_OFFSETS = 1 << 17  # the offsets to read at once
 
 
 def open_file(path: Path) -> Any:
-    """The h5py.File at `path`; SourceError if it cannot be opened."""
+    """Open an h5py.File; SourceError if that fails."""
     try:
         return importlib.import_module("h5py").File(path, "r")
     except DAMAGE as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise SourceError(f"{shown(path)} cannot be read as HDF5: {reason}") from error
+        raise SourceError(f"{printable(path)} cannot be read as HDF5: {reason}") from error
 
 
 @final
 class Reader:
-    """An HDF5 file whose columns are read; the last block of each dataset is kept.
+    """An open HDF5 file, with the latest block of each dataset that is read.
 
     Args:
         path: the file.
-        columns: those that will be asked for.
+        columns: the columns that will be read.
 
     Raises SourceError if the file cannot be opened, lacks a column or needs a filter that is not installed.
     """
 
     def __init__(self, path: Path, columns: Iterable[Column]) -> None:
         self._path = path
-        self._blocks = Blocks()
+        self._blocks = BlockCache()
         self._windows: dict[str, tuple[int, NDArray[np.uint8]]] = {}
         self._datasets: dict[str, Any] = {}
-        self._heads: dict[str, list[str]] = {}  # the members that are read of each compound
+        self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
         self._file = open_file(path)
         try:
@@ -57,42 +58,41 @@ class Reader:
                 self._add(column)
         except DAMAGE as error:
             self.close()
-            raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+            raise SourceError(f"{printable(path)} cannot be read: {error}") from error
         except SourceError:
             self.close()
             raise
 
     def close(self) -> None:
-        """Closes the file."""
         self._datasets.clear()
         self._file.close()
 
     def _add(self, column: Column) -> None:
         for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
             self._datasets[path] = self._file[path]
-            _check_filters(self._datasets[path], f"{shown(self._path)}, {path}")
+            _check_filters(self._datasets[path], f"{printable(self._path)}, {path}")
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
             heads = self._heads.setdefault(column.path, [])
             heads += [name for name in column.members[:1] if name not in heads]
 
     def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
-        """Row `row` as a sample has it; BadSample names it. `alone` reads no block for it."""
+        """Row `row` as a sample's value; BadSample names the row. `alone` reads only this row instead of its block."""
         try:
             element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
             return sample_value(element, column.field)
-        except (BadSample, TypeError) as error:  # TypeError: nothing where numbers should be
-            raise BadSample(f"{shown(self._path)}, {column.path}, row {row}: {error}") from error
+        except (BadSample, TypeError) as error:  # TypeError: an empty value instead of numbers
+            raise BadSample(f"{printable(self._path)}, {column.path}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:
-        """All rows of a column of scalars; BadSample if they cannot be read."""
+        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
         step = self._step(column.path)
         for low in range(0, len(out), step):
             block = self._read(column.path, low, min(low + step, len(out)))
             out[low : low + step] = _member(block, column)
 
     def add_lengths(self, column: Column, sizes: NDArray[np.int64]) -> None:
-        """Adds the bytes of each row of a ragged column; rows that cannot be told stay as they are."""
+        """Add the bytes of each row of a ragged column to `sizes`, except for rows whose offsets cannot be read."""
         for low in range(0, len(sizes), _OFFSETS):
             part = sizes[low : low + _OFFSETS]
             with contextlib.suppress(BadSample):  # those rows will be bad samples
@@ -153,6 +153,6 @@ def _reading() -> Iterator[None]:
 
 
 def _check_filters(dataset: Any, place: str) -> None:
-    """Loads hdf5plugin where a dataset's filters need it; SourceError names a filter that is missing all the same."""
+    """Load hdf5plugin if a dataset's filters need it; SourceError names a filter that is missing even then."""
     if what := missing_filter(dataset):
         raise SourceError(f"{place} needs {what}: pip install 'shardio-data[hdf5]' may provide it")

@@ -1,4 +1,4 @@
-"""Objects of the user's own code, found by name: it is imported, and so it is run."""
+"""Objects in the user's code, found by name. This imports the code, and so runs it."""
 
 import importlib
 import importlib.util
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @final
 @dataclass(frozen=True, slots=True)
-class Named:
-    """An object by name, to be found again in another process.
+class ObjectName:
+    """The name of an object, by which another process can load it too.
 
     Attributes:
         name: `module:object` or `path/to/file.py:object`.
-        folder: where relative paths start, and where modules are looked for first.
-        options: keyword arguments, where the object is a class or a function that gives what is wanted.
+        folder: the folder where relative paths start, and that is searched first for modules.
+        options: keyword arguments for an object that is a class or a function.
     """
 
     name: str
@@ -32,33 +32,33 @@ class Named:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Any:
-        """The object, or what it gives when it is called. SourceError for whatever goes wrong on the way."""
+        """Load the object, and call it if it is a class or a function; SourceError for any failure."""
         module, _, path = self.name.rpartition(":")
         if not module or not path:
             raise SourceError(f"src must be module:object or path/to/file.py:object, got {self.name!r}")
         if module.endswith(".py"):
-            found = run(self.name, lambda: _of_file((self.folder / module).absolute()))
+            found = run_user_code(self.name, lambda: _of_file((self.folder / module).absolute()))
         else:
-            found = run(self.name, lambda: _of_module(module, self.folder))
-        return made(self.name, run(self.name, lambda: operator.attrgetter(path)(found)), self.options)
+            found = run_user_code(self.name, lambda: _of_module(module, self.folder))
+        return as_dataset(self.name, run_user_code(self.name, lambda: operator.attrgetter(path)(found)), self.options)
 
 
-def made(name: str, found: Any, options: Mapping[str, Any]) -> Any:
-    """`found` itself if it has samples by number, otherwise what it gives when it is called with `options`."""
-    if isinstance(found, type) or (callable(found) and not hasattr(found, "__getitem__")):
-        return run(name, lambda: found(**options))
+def as_dataset(name: str, loaded: Any, options: Mapping[str, Any]) -> Any:
+    """Return `loaded` itself if it has samples by number, else the result of calling it with `options`."""
+    if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "__getitem__")):
+        return run_user_code(name, lambda: loaded(**options))
     if options:
-        raise ConfigError(f"options are for a class or a function, {name} is an instance of {type(found).__name__}")
-    return found
+        raise ConfigError(f"options are for a class or a function, {name} is an instance of {type(loaded).__name__}")
+    return loaded
 
 
-def run(place: str, call: Callable[[], T], kind: type[ShardioError] = SourceError) -> T:
-    """What the user's own code gives; whatever it raises comes as `kind`, which names the place."""
+def run_user_code(place: str, call: Callable[[], T], kind: type[ShardioError] = SourceError) -> T:
+    """Call the user's code; raise any error of it as `kind`, with `place` in the message."""
     try:
         return call()
     except Exception as error:  # it is the user's code: it may raise anything
-        told = str(error) if isinstance(error, BadSample) else f"{type(error).__name__}: {error}"
-        raise kind(f"{place}: {told}") from error
+        reason = str(error) if isinstance(error, BadSample) else f"{type(error).__name__}: {error}"
+        raise kind(f"{place}: {reason}") from error
 
 
 def _of_module(name: str, folder: Path) -> ModuleType:
@@ -67,11 +67,11 @@ def _of_module(name: str, folder: Path) -> ModuleType:
 
 
 def _of_file(path: Path) -> ModuleType:
-    # A name of its own: `data.py` or `random.py` must not be taken for a module that is already there.
+    # A unique name: `data.py` or `random.py` must not be mistaken for a module that is already imported.
     name = f"{path.stem}_{zlib.crc32(str(path).encode('utf-8', 'surrogateescape')):08x}"
     if name in sys.modules:
         return sys.modules[name]
-    _look_first_in(path.parent)  # as for a script, whose neighbours it can import
+    _look_first_in(path.parent)  # as for a script, which can import its neighbours
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
@@ -85,7 +85,7 @@ def _of_file(path: Path) -> ModuleType:
 
 
 def _look_first_in(folder: Path) -> None:
-    # For good, since the code may import more when it is used.
+    # Permanently, because the code may import more when it is used.
     if sys.path[:1] != [str(folder)]:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

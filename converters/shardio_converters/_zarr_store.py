@@ -1,4 +1,4 @@
-"""Zarr stores on a local disk: which arrays are in them, told without running anything that they hold."""
+"""Zarr stores on a local disk: the arrays in them, found without running any code that a store could bring."""
 
 import json
 import lzma
@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import SourceError
-from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.optional import load
+from shardio.foreign.names import printable
+from shardio.source import Field, load_optional
 
-from ._arrays import array_field
+from ._fields import array_field
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
     *(MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""All that zarr and its codecs raise for what they cannot read; MemoryError where damage is taken for a length."""
+"""The errors that zarr and its codecs raise for unreadable data; MemoryError where damage is taken for a length."""
 
 _METADATA = ("zarr.json", ".zarray")
 _BYTES = Field("bytes")
@@ -31,9 +30,14 @@ _BYTES = Field("bytes")
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array: its path in the store, its shape, and the field of its rows, or why they have none.
+    """An array that can become a field.
 
-    `mean` is about how many bytes a row takes, 0 where that is not known yet.
+    Attributes:
+        path: its path in the store.
+        shape: its shape, `(n, ...)`.
+        field: the field that holds its rows.
+        problem: why it cannot be a field; empty if it can.
+        mean: the average bytes of a row; 0 where that is not known yet.
     """
 
     path: str
@@ -45,11 +49,11 @@ class Column:
 
 @final
 class Store:
-    """The open store at `root`, a directory or a zip file, by zarr 2 or 3; SourceError if it cannot be opened."""
+    """An open store, a directory or a zip file, with zarr 2 or 3; SourceError if it cannot be opened."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._zarr = load("zarr", purpose="the converter 'zarr'", extra="zarr")
+        self._zarr = load_optional("zarr", purpose="the converter 'zarr'", extra="zarr")
         stores = self._zarr.storage
         try:
             if not root.is_dir():
@@ -59,34 +63,33 @@ class Store:
             else:
                 self._store = stores.DirectoryStore(str(root))
         except DAMAGE as error:
-            raise SourceError(f"{shown(root)} cannot be read: {error}") from error
+            raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
     def array(self, path: str) -> Any:
-        """The array at `path`; SourceError if zarr does not take its metadata."""
-        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # of zarr 2, and an Exception of no other kind
+        """Open the array at `path`; SourceError if zarr rejects its metadata."""
+        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # only in zarr 2, and derived from Exception alone
         try:
             return self._zarr.open_array(store=self._store, path=path, mode="r")
         except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{shown(self._root)}: the array {path!r} cannot be read: {error!r}") from error
+            raise SourceError(f"{printable(self._root)}: the array {path!r} cannot be read: {error!r}") from error
 
     def close(self) -> None:
-        """Closes the store."""
-        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before
+        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before that
             self._store.close()
 
 
 def columns(root: Path) -> dict[str, Column]:
-    """All arrays of the store at `root`, by path; one that is the whole store is called `array`."""
+    """All arrays of a store, by path; an array that is the whole store is called `array`."""
     codecs: dict[str, set[str]] = {}
-    for path, metadata in _find(root):  # a folder may hold metadata of both formats
+    for path, metadata in _find(root):  # a folder may hold the metadata of both formats
         codecs[path] = codecs.get(path, set()) | _codecs(metadata)
     if not codecs:
-        raise SourceError(f"{shown(root)} holds no arrays of Zarr")
+        raise SourceError(f"{printable(root)} holds no Zarr arrays")
     store = Store(root)
     found: dict[str, Column] = {}
     try:
         for path in sorted(codecs):
-            if "pickle" in codecs[path]:  # zarr 2 unpickles a fill value just to open an array
+            if "pickle" in codecs[path]:  # not opened: for that alone, zarr 2 would unpickle the fill value
                 found[path or "array"] = Column(path, (0,), problem="pickled objects may run code")
             else:
                 found[path or "array"] = _column(store.array(path), path, codecs[path])
@@ -98,7 +101,7 @@ def columns(root: Path) -> dict[str, Column]:
 def _column(array: Any, path: str, codecs: set[str]) -> Column:
     shape, dtype = tuple(array.shape), array.dtype
     column, rows = Column(path, shape), shape[1:]
-    if dtype.kind in "TUS" or "vlen-utf8" in codecs:
+    if dtype.kind in "TUS" or "vlen-decode_utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
@@ -107,7 +110,7 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
 
 
 def _codecs(metadata: Mapping[str, Any]) -> set[str]:
-    """The names of an array's codecs and of those within them."""
+    """The names of an array's codecs, including nested ones."""
     names: set[str] = set()
     waiting = [metadata.get(key) for key in ("filters", "compressor", "codecs")]
     while waiting:
@@ -121,7 +124,7 @@ def _codecs(metadata: Mapping[str, Any]) -> set[str]:
 
 
 def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Path and metadata of every array in the store. Read here, because zarr may run code to tell them."""
+    """Yield the path and metadata of every array in the store, without zarr, which may run code to read them."""
     try:
         if root.is_dir():
             yield from _find_in_folder(root, "", frozenset())
@@ -130,17 +133,17 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
-                    yield from _array_metadata(file.read(name), folder, f"{shown(root)}, {name}")
+                    yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
     except DAMAGE as error:
-        raise SourceError(f"{shown(root)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
 
 def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     inode = folder.stat().st_ino
     known = [folder / name for name in _METADATA if (folder / name).exists()]
-    if inode in above or not (known or (folder / ".zgroup").exists()):  # above: a link to a folder that it is in
+    if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
         return
-    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, shown(file))]
+    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, printable(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:
@@ -150,9 +153,9 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
 
 
 def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Path and metadata of an array; nothing for a group."""
+    """Yield the path and metadata of an array; nothing for a group."""
     metadata = json.loads(data)
     if not isinstance(metadata, dict):
-        raise SourceError(f"{place} is no metadata of Zarr")
+        raise SourceError(f"{place} is not Zarr metadata")
     if metadata.get("node_type") != "group":
         yield path, metadata

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, the binary version: files of records, each its labels and the planes of an image.
+"""CIFAR-10 and CIFAR-100 in their binary version: files of records, each of which is labels and an image's planes.
 
 The format is described at https://www.cs.toronto.edu/~kriz/cifar.html: 32x32 pixels as 1024 bytes of red, 1024 of green
 and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the fine label (CIFAR-100).
@@ -17,13 +17,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.foreign.names import printable
+from shardio.source import Field, Sample, check_index, encode_png
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -35,9 +31,9 @@ class _Kind:
     """One of the two data sets.
 
     Attributes:
-        folder: what its archive unpacks to.
-        files: patterns of the names of the files of each subset.
-        labels: the field of each label of a record, in order, and the file with its classes' names.
+        folder: the directory that its archive unpacks to.
+        files: by subset, a pattern for the names of its files.
+        labels: the field of each label in a record, in order, and the file with its class names.
     """
 
     folder: str
@@ -60,30 +56,30 @@ _KINDS = (
 
 
 def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
-    """CIFAR-10 or CIFAR-100, the binary version: a directory with its *.bin files, or the one above.
+    """CIFAR-10 or CIFAR-100 in the binary version: the directory of its *.bin files, or the one above it.
 
-    Images are stored as PNG, which loses nothing. `label` is the class; CIFAR-100 also has `coarse_label`, the
-    superclass. The classes' names come from the text files beside, if they are there. The version for Python is not
-    read: it is pickles, which run whatever code is in them.
+    Images are stored as PNG, which is lossless. `label` is the class; CIFAR-100 also has `coarse_label`, the
+    superclass. Class names come from the text files beside the images, if they exist. The Python version is refused:
+    its files are pickles, which can run any code when they are read.
 
     Args:
-        src: the directory.
-        subset: `train` or `test`.
+        src: the directory with the *.bin files, or the one above it.
+        subset: the part to convert, `train` or `test`.
 
     Example:
         shardio convert cifar cifar-10-batches-bin data/train
         shardio convert cifar cifar-100-binary data/test --subset test
 
     Raises:
-        SourceError: `src` holds neither data set or both, or a file is cut short or has labels without a name.
-        ConfigError: there is no such subset.
+        SourceError: `src` holds neither data set or both, or a file is truncated or has a label without a class name.
+        ConfigError: `subset` is neither `train` nor `test`.
     """
     if subset not in ("train", "test"):
         raise ConfigError(f"subset must be 'train' or 'test', got {subset!r}")
     folder, kind = _find(Path(src).absolute())
     names = [name for name in _names(folder) if re.fullmatch(kind.files[subset], name)]
     if not names:
-        raise SourceError(f"{shown(folder)} holds no files of {subset}")
+        raise SourceError(f"{printable(folder)} holds no files of {subset}")
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
     width = len(kind.labels) + _PIXELS
@@ -96,11 +92,11 @@ def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
 @final
 @dataclass(frozen=True, eq=False)
 class Cifar:
-    """The records of some files. Pickling sends paths; a worker maps the files itself.
+    """The records of one subset. It pickles as paths; each worker maps the files itself.
 
     Attributes:
-        files: the files and how many records each has.
-        names: the labels' fields, in the order that a record has them, and their classes' names, () where unknown.
+        files: the files, and the number of records in each.
+        names: the class names of each label, by field in the order of a record; () where they are unknown.
     """
 
     files: tuple[tuple[Path, int], ...]
@@ -111,14 +107,14 @@ class Cifar:
         return Cifar, (self.files, self.names)
 
     def check(self) -> None:
-        """SourceError unless every label has a name, where there are names."""
+        """Raise SourceError if a label has no class name although there are class names."""
         for field, names in self.names.items():
             labels = self._labels[field]
             if names and labels.max() >= len(names):
                 index = int((labels >= len(names)).argmax())
                 file, row = self._place(index)
                 raise SourceError(
-                    f"{shown(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
+                    f"{printable(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
                     f"got {labels[index]}"
                 )
 
@@ -147,12 +143,12 @@ class Cifar:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and as `classes` and `coarse_classes` the classes' names where they are known."""
+        """The converter's name, and the known class names as `classes` and `coarse_classes`."""
         keys = {"label": "classes", "coarse_label": "coarse_classes"}
         return {"source": "cifar", **{keys[field]: list(names) for field, names in self.names.items() if names}}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The raw pixels' bytes, `[n]`: more than their PNG takes, unless they are noise."""
+        """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
         return np.full(self._starts[-1], _PIXELS, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -161,7 +157,7 @@ class Cifar:
         record = self._records[file][row]
         labels = [(field, int(record[column])) for column, field in enumerate(self.names)]
         planes = record[len(labels) :].reshape(3, _SIDE, _SIDE)
-        image = png(planes.transpose(1, 2, 0), f"{shown(self.files[file][0])}, record {row}")
+        image = encode_png(planes.transpose(1, 2, 0), f"{printable(self.files[file][0])}, record {row}")
         return {"image": image, **dict(reversed(labels))}
 
     def column(self, name: str) -> NDArray[Any] | None:
@@ -170,22 +166,24 @@ class Cifar:
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:
-    """The directory with the files, and which data set they are."""
+    """The directory that holds the files, and the data set that they belong to."""
     if root.is_file():
-        raise SourceError(f"cifar takes a directory, {shown(root)} is a file; unpack an archive with tar -xzf")
+        raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
     found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if _holds(folder, kind)]
     if len(found) > 1:
-        listed = ", ".join(f"{kind.folder} in {shown(folder)}" for folder, kind in found)
-        raise SourceError(f"{shown(root)} holds more than one data set: {listed}; point at one of them")
+        listed = ", ".join(f"{kind.folder} in {printable(folder)}" for folder, kind in found)
+        raise SourceError(f"{printable(root)} holds more than one data set: {listed}; point at one of them")
     if found:
         return found[0]
     names, hint = _names(root), ""
     if archives := [name for name in names if name.endswith(".tar.gz")]:
         hint = f"; unpack {archives[0]} first, with tar -xzf"
     elif {"data_batch_1", "train", "cifar-10-batches-py", "cifar-100-python"} & set(names):
-        hint = "; the version for Python is pickles, which are not read: take the binary version"
-    raise SourceError(f"{shown(root)} holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin{hint}")
+        hint = "; the Python version is pickles, which are not read: download the binary version"
+    raise SourceError(
+        f"{printable(root)} holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin{hint}"
+    )
 
 
 def _holds(folder: Path, kind: _Kind) -> bool:
@@ -197,17 +195,17 @@ def _names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise SourceError(f"cifar takes a directory, {shown(folder)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"cifar takes a directory, {printable(folder)} cannot be read: {error.strerror}") from error
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    """The names in a text file, one a line; none without the file."""
+    """The names in a text file, one per line; none if the file does not exist."""
     try:
         text = path.read_text(encoding="utf-8", errors="backslashreplace")
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -215,9 +213,9 @@ def _count(path: Path, width: int) -> int:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if not size or size % width:
-        raise SourceError(f"{shown(path)} must hold records of {width} bytes, it holds {size} bytes")
+        raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
     return size // width
 
 
@@ -225,7 +223,7 @@ def _mapped(path: Path, count: int, width: int) -> NDArray[np.uint8]:
     """The records, `[count, width]`, memory-mapped."""
     try:
         if _count(path, width) != count:
-            raise SourceError(f"{shown(path)} held {count} records before, now {_count(path, width)}")
+            raise SourceError(f"{printable(path)} held {count} records before, now {_count(path, width)}")
         return np.memmap(path, np.uint8, "r", shape=(count, width))
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error

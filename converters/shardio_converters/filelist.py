@@ -1,4 +1,4 @@
-"""A list of files: CSV, TSV or JSON lines, with a row for each sample: where its files are, and its other values."""
+"""Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
 import stat
@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.names import shown
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.foreign.image_files import check_image_size
+from shardio.foreign.names import printable
+from shardio.source import Field, Sample, check_index, probe_image
 
-from ._common import check_image_size, check_index, choose, sniffed
-from ._lists import Column, Listing
-from ._texts import Texts
+from ._fields import choose_fields, image_or_bytes
+from ._string_array import StringArray
+from ._text_tables import Column, TextTable
 
 PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
-_SNIFFED = 100  # files that are tried at most to find one that can be read
-_THREADS = 16  # a network file system answers many questions in the time of one
-_AT_ONCE = 4096  # files that a thread asks about before it looks for more
+_SNIFFED = 100  # the most files to try until one can be read
+_THREADS = 16  # a network file system answers many requests in the time of one
+_AT_ONCE = 4096  # file sizes that a thread asks for per task
 
 
 def filelist(
@@ -42,21 +41,23 @@ def filelist(
 ) -> "FileList":
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
-    Tables have a header. A column of whole numbers is an int64 scalar, one of other numbers a float64 scalar, any other
-    text; numbers are as they are usually written, so `007` and `+49` are text. JSON lines are objects with the same
-    keys: truth values, numbers and texts are scalars and text where all rows have such, anything else is json. Files
-    that begin like an image are the field `image`, others `bytes`, and `key` is the path as the list has it, unless a
-    sample has several files. Paths may be absolute or lead out of the root: a list is its user's own.
+    Tables have a header. A column of whole numbers becomes an int64 scalar, one of other numbers a float64 scalar, any
+    other text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with
+    the same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
+    json. Files that begin like an image become the field `image`, others `bytes`. The field `key` is the path as
+    listed, unless a sample has several files. Paths may be absolute and may leave the root: shardio trusts the list
+    that you name.
 
     Args:
-        src: the list: .csv, .tsv, .jsonl or .ndjson; with a delimiter, a table of any name.
-        root: the folder that relative paths start from. Without it that of the list.
-        path: the column that holds the paths, or several and what to call their fields, as in "image=photo,mask=mask".
-            Without it the first that is there of path, file, file_name, filename and image.
-        fields: the other columns to take and what to call them, as in "label=species,width". Without it all.
-        delimiter: the character between the cells of a row; "\\t" is a tab. Without it the list's suffix tells.
-        classes: the classes' names by label, a list or text such as "cat,dog", or "auto" for the sorted texts of the
-            field label, or else class. Text in it becomes its number, and the field is called label.
+        src: the list, a .csv, .tsv, .jsonl or .ndjson file; with `delimiter`, a table of any name.
+        root: the folder that relative paths start from. Without it: the folder of the list.
+        path: the column that holds the paths, or several columns and their fields, as in "image=photo,mask=mask".
+            Without it: the first that exists of path, file, file_name, filename and image.
+        fields: the other columns to take, with names for their fields, as in "label=species,width". Without it: all.
+        delimiter: the character between the cells of a row; "\\t" is a tab. Without it: a comma or a tab, by the
+            suffix.
+        classes: the class names in the order of their labels, a list or text such as "cat,dog", or "auto" for the
+            sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
 
     Example:
         shardio convert filelist train.csv data/train --root /data/photos --classes auto
@@ -64,51 +65,51 @@ def filelist(
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
 
     Raises:
-        SourceError: the list cannot be read, or one of its rows is not like the others; the message names the line.
-        ConfigError: there is no such column, two fields would have one name, or `classes` do not fit the labels.
+        SourceError: the list cannot be read, or a row differs from the others; the message names the line.
+        ConfigError: a column does not exist, two fields would have the same name, or `classes` do not fit the labels.
     """
-    listing = _listing(Path(src).absolute(), delimiter)
-    folder = listing.path.parent if root is None else Path(root).absolute()
+    table = _table(Path(src).absolute(), delimiter)
+    folder = table.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
-        raise SourceError(f"root must be a folder, got {shown(folder)}")
-    names = listing.names()
-    wanted = _usual(names, listing) if path is None else path
+        raise SourceError(f"root must be a folder, got {printable(folder)}")
+    names = table.names()
+    wanted = _default_path_column(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
-    chosen = choose({"file": str(wanted)} if alone else wanted, names, listing)
+    chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
-    others = choose(fields, rest, listing) if rest or fields is not None else {}
-    texts, columns = listing.read(chosen.values(), others.values(), whole=fields is None)
-    files = {name: _Files(sniffed(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
+    others = choose_fields(fields, rest, table) if rest or fields is not None else {}
+    texts, columns = table.read(chosen.values(), others.values(), all_columns=fields is None)
+    files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
     if alone:
         files = {file.field.kind: file for file in files.values()}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None:
-        taken, labels = _classified(taken, classes, listing)
+        taken, labels = _with_labels(taken, classes, table)
     if both := files.keys() & taken.keys():
-        raise ConfigError(f"{listing}: two columns would be the field {min(both)!r}; rename one with path or fields")
+        raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     return FileList(folder, files, taken, labels)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Files:
-    """One file a row: the field, of kind `image` or `bytes`, and the paths."""
+    """A field of files, one per row: the field, of kind `image` or `bytes`, and the paths."""
 
     field: Field
-    paths: Texts
+    paths: StringArray
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FileList:
-    """The rows of a list. Pickling sends its columns, so that a worker needs the files but not the list.
+    """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
         root: the folder that relative paths start from.
-        files: the files by field.
-        columns: other values by field.
-        classes: the names of the classes, where they are known.
+        files: the files, by field.
+        columns: the other values, by field.
+        classes: the class names, where they are known.
     """
 
     root: Path
@@ -121,7 +122,7 @@ class FileList:
         return FileList, (self.root, self.files, self.columns, self.classes)
 
     @property
-    def _keys(self) -> Texts:
+    def _keys(self) -> StringArray:
         return next(iter(self.files.values())).paths
 
     @property
@@ -130,18 +131,18 @@ class FileList:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The files, the other columns, and `key`: the path as the list has it, if there is one file a sample."""
+        """The files, the other columns, and `key`, the path as listed, if each sample has one file."""
         key = {"key": Field("text")} if self._has_key else {}
         files, columns = self.files.items(), self.columns.items()
         return {**{name: file.field for name, file in files}, **{name: c.field for name, c in columns}, **key}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where they are known."""
+        """The converter's name, and the class names where they are known."""
         return {"source": "filelist", **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The files' sizes in bytes, `[n]`, 0 for those that are missing; the file system is asked once."""
+        """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
         return self._sizes
 
     @cached_property
@@ -156,42 +157,44 @@ class FileList:
         check_index(index, len(self._keys))
         sample = {name: _read(self.root, file.paths[index], file.field) for name, file in self.files.items()}
         sample |= {name: column[index] for name, column in self.columns.items()}
-        return {**sample, "key": shown(self._keys[index])} if self._has_key else sample
+        return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: columns of numbers and of truth values."""
+        """See `shardio.source.HasColumns`: any column of numbers or booleans."""
         values = self.columns[name].values if name in self.columns else None
         return values if isinstance(values, np.ndarray) else None
 
 
-def _listing(path: Path, delimiter: str | None) -> Listing:
-    if not path.is_file():  # what a shell calls <(...) can be read only once, and errors look for their line
-        raise SourceError(f"{shown(path)} is {'no file' if path.exists() else 'missing'}")
+def _table(path: Path, delimiter: str | None) -> TextTable:
+    if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
+        raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()
     if delimiter is None:
         if suffix not in DELIMITERS:
-            raise ConfigError(f"{shown(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
-        return Listing(path, DELIMITERS[suffix])
+            raise ConfigError(f"{printable(path)} must end in {', '.join(DELIMITERS)}, or a delimiter must be given")
+        return TextTable(path, DELIMITERS[suffix])
     one = "\t" if delimiter == "\\t" else delimiter
     if len(one) != 1 or one in '\r\n"':
-        raise ConfigError(f"a delimiter must be one character, no quote and no end of a line, got {delimiter!r}")
-    return Listing(path, one)
+        raise ConfigError(
+            f"a delimiter must be one character other than a quote or the end of a line, got {delimiter!r}"
+        )
+    return TextTable(path, one)
 
 
-def _usual(names: list[str], listing: Listing) -> str:
+def _default_path_column(names: list[str], table: TextTable) -> str:
     for name in PATHS:
         if name in names:
             return name
-    raise ConfigError(f"{listing} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
+    raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
 
 
-def _classified(
-    columns: Mapping[str, Column], classes: str | Iterable[str], listing: Listing
+def _with_labels(
+    columns: Mapping[str, Column], classes: str | Iterable[str], table: TextTable
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """The columns with labels as numbers, and the classes' names."""
+    """The columns, with labels as numbers, and the class names."""
     own = next((name for name in ("label", "class") if name in columns), None)
     if own is None:
-        raise ConfigError(f"classes need a field label or class; taken are {', '.join(columns) or 'none'}")
+        raise ConfigError(f"classes need a field label or class; the fields are {', '.join(columns) or 'none'}")
     values, kind = columns[own].values, columns[own].field
     if kind.kind != "text" and (kind.dtype != "int64" or classes == "auto"):
         raise ConfigError(f"classes={classes!r} do not fit {own!r}, which is {kind.dtype or kind.kind}")
@@ -203,19 +206,19 @@ def _classified(
     if len(numbers) < len(known):
         raise ConfigError(f"classes must differ, got {', '.join(known)}")
     texts = (numbers.get(text, -1) for text in values)
-    labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, Texts) else values
+    labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, StringArray) else values
     outside = (labels < 0) | (labels >= len(known))
     if outside.any():
         row = int(outside.argmax())
         told = f"{', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
         raise SourceError(
-            f"{listing}, line {listing.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
+            f"{table}, line {table.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
         )
     changed = Column(Field("scalar", dtype="int64"), labels)
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 
-def _sizes(root: Path, paths: Texts, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
+def _sizes(root: Path, paths: StringArray, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
     def part(start: int) -> NDArray[np.int64]:
         stop = min(start + _AT_ONCE, len(paths))
         return np.fromiter((_size(root, paths[row]) for row in range(start, stop)), np.int64, stop - start)
@@ -230,8 +233,8 @@ def _size(root: Path, path: str) -> int:
         return 0
 
 
-def _heads(root: Path, paths: Texts) -> Iterator[bytes]:
-    """The first bytes of the first files, as far as they can be read."""
+def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
+    """Yield the first bytes of the first files that can be read."""
     for path in islice(paths, _SNIFFED):
         try:
             yield _bytes_of(root, path, most=64)
@@ -243,9 +246,9 @@ def _read(root: Path, path: str, field: Field) -> bytes:
     data = _bytes_of(root, path, image=field.kind == "image")
     if field.kind == "image":
         try:
-            images.probe(data)
+            probe_image(data)
         except BadSample as error:
-            raise BadSample(f"{shown(root / path)}: {error}") from error
+            raise BadSample(f"{printable(root / path)}: {error}") from error
     return data
 
 
@@ -255,11 +258,11 @@ def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> 
         found = os.stat(place)
         if image:
             check_image_size(found.st_size, place)
-        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would wait for a writer for ever
-            raise BadSample(f"{shown(place)} is no file")
+        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block until somebody writes to it
+            raise BadSample(f"{printable(place)} is not a file")
         with place.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        raise BadSample(f"{shown(place)}: cannot be read: {error.strerror}") from error
+        raise BadSample(f"{printable(place)}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadSample(f"{shown(place)!r}: no file can be called so: {error}") from error
+        raise BadSample(f"{printable(place)!r}: not a valid path: {error}") from error

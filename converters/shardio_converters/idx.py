@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and its family: images and labels as two files of numbers, gzipped or not.
+"""IDX files, the format of MNIST and its family: one file of images and one of labels, gzipped or not.
 
 The format is described at http://yann.lecun.com/exdb/mnist: two zero bytes, a type, the number of dimensions, each
 dimension as a big-endian int32, and the numbers.
@@ -17,36 +17,32 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import ConfigError, SourceError
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.source import Field, Sample, check_index, encode_png
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK = 1 << 20
 
 
 def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
-    """IDX files, as MNIST has them: a file of images and a file of labels in one directory.
+    """IDX files, the format of MNIST: a file of images and a file of labels in one directory.
 
-    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. The files are known by their content, not
-    their names; files that are not IDX are left alone. Images are stored as PNG, which loses nothing. Without a file of
-    labels there is no label.
+    Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. Files are recognized by their content, not
+    their names; other files are ignored. Images are stored as PNG, which is lossless. Without a file of labels, samples
+    have no label.
 
     Args:
         src: the directory.
-        subset: takes only files whose names begin with this and a dash: `train` takes `train-images-idx3-ubyte.gz`.
-        classes: the classes' names by label, a list or text such as "cat,dog".
+        subset: take only files whose names begin with this and a dash: `train` takes `train-images-idx3-ubyte.gz`.
+        classes: the class names in the order of their labels, a list or text such as "cat,dog".
 
     Example:
         shardio convert idx /usr/share/datasets/fashion-mnist data/train --subset train
         shardio convert idx examples/fashion-mnist/train data/train --classes shirt,trouser,pullover
 
     Raises:
-        SourceError: `src` cannot be read, holds no such pair or several, or a file is not what its header says.
-        ConfigError: `classes` given without labels.
+        SourceError: `src` cannot be read, holds no such pair of files or several, or a file contradicts its header.
+        ConfigError: `classes` are given, but there are no labels.
     """
     root = Path(src).absolute()
     found = _find(root, "" if subset is None else f"{subset}-")
@@ -75,7 +71,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
 @final
 @dataclass(frozen=True)
 class _File:
-    """An IDX file whose header has been read."""
+    """An IDX file, by its header."""
 
     path: Path
     zipped: bool
@@ -94,7 +90,7 @@ class _File:
         return len(self.shape) == 1 and "f" not in self.dtype
 
     def load(self) -> NDArray[Any]:
-        """All numbers, memory-mapped unless gzipped; SourceError unless the file is as long as its header says."""
+        """Load all numbers, memory-mapped unless gzipped; SourceError unless the file is as long as its header says."""
         start = 4 + 4 * len(self.shape)
         items = 1
         for size in self.shape:
@@ -119,7 +115,7 @@ class _File:
 @final
 @dataclass(frozen=True)
 class Idx:
-    """The images of one IDX file and the labels of another. Pickling sends paths; a worker reads the files itself."""
+    """The images of one IDX file and the labels of another. It pickles as paths; each worker reads the files itself."""
 
     _images: _File
     _labels: _File | None
@@ -127,7 +123,7 @@ class Idx:
     threads = True
 
     def check(self) -> None:
-        """Raises SourceError or ConfigError unless the files are whole and fit each other and the classes."""
+        """Raise SourceError or ConfigError unless the files are whole and fit each other and the class names."""
         count, height, width = self._images.shape[:3]
         if not count * height * width:
             raise SourceError(f"{self._images} holds no images: {list(self._images.shape)}")
@@ -159,25 +155,25 @@ class Idx:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """`image`, grey or RGB and all of one size, and `label` where there are labels."""
+        """`image`, grey or RGB and of one size, and `label` if there are labels."""
         _, height, width, *colors = self._images.shape
         image = Field("image", shape=(height, width), channels=3 if colors else 1)
         return {"image": image, "label": Field("scalar", dtype="int64")} if self._labels else {"image": image}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where they were given."""
+        """The converter's name, and the class names if they were given."""
         return {"source": "idx", **({"classes": list(self._classes)} if self._classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The raw pixels' bytes, `[n]`: more than their PNG takes, unless they are tiny or noise."""
+        """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are tiny or noise."""
         count, *shape = self._images.shape
         return np.full(count, np.prod(shape), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._images.shape[0])
         label = {"label": int(self._numbers[index])} if self._labels else {}
-        return {"image": png(self._pixels[index], f"{self._images}, image {index}"), **label}
+        return {"image": encode_png(self._pixels[index], f"{self._images}, image {index}"), **label}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
@@ -185,7 +181,7 @@ class Idx:
 
 
 def _find(root: Path, prefix: str) -> list[_File]:
-    """The IDX files in `root` whose names begin with `prefix`, by name."""
+    """The IDX files in `root` whose names begin with `prefix`, sorted by name."""
     try:
         with os.scandir(root) as entries:
             paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and entry.is_file())
@@ -195,7 +191,7 @@ def _find(root: Path, prefix: str) -> list[_File]:
 
 
 def _header(path: Path) -> _File | None:
-    """What the header says, or None if this is no IDX file."""
+    """Read a file's header; None if it is not an IDX file."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
@@ -212,11 +208,11 @@ def _header(path: Path) -> _File | None:
 
 
 def _unzip(path: Path, start: int, limit: int) -> tuple[bytearray, int]:
-    """The first `limit` bytes after `start`, and how many there are in all."""
+    """The first `limit` unpacked bytes after `start`, and the number of all bytes after `start`."""
     data, size = bytearray(), 0
     with _open(path, zipped=True) as file:
         file.read(start)
-        # In chunks: a corrupt header may ask for more memory than there is, and a small file unpack to any size.
+        # In chunks: a corrupt header may ask for more memory than there is, and a small file may unpack to any size.
         while chunk := file.read(_CHUNK):
             data += chunk[: limit - len(data)]
             size += len(chunk)

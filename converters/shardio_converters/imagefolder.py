@@ -1,4 +1,4 @@
-"""Folders of image files, one folder a class: the layout that torchvision's ImageFolder reads."""
+"""Folders of image files, one folder per class: the layout that torchvision's ImageFolder reads."""
 
 import errno
 import os
@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.names import shown
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.foreign.image_files import read_image, read_images
+from shardio.foreign.names import printable
+from shardio.source import Field, Sample, check_index
 
-from ._common import check_index, read_image, read_images
-from ._texts import Texts
+from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
-_SHOWN = 5  # kinds of files that a remark names, or folders
+_SHOWN = 5  # the most kinds of files, or folders, that a message names
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 _Id: TypeAlias = tuple[int, int]
@@ -33,21 +32,23 @@ _Id: TypeAlias = tuple[int, int]
 def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None) -> "ImageFolder":
     """A folder of class folders, or a flat folder of images.
 
-    The classes are the sorted names of the folders in `src`; a class's number is its label. All images below a class
-    folder belong to it, in the order of their paths, class by class. Files beside class folders belong to no class and
-    are left out. Without class folders the images in `src` itself are taken, and there is no label. Symbolic links are
-    followed, except back to a folder that they are in. Rules as of torchvision.datasets.ImageFolder.
+    The classes are the sorted names of the folders in `src`; a class's position among them is its label. All images
+    below a class folder belong to its class. Samples are ordered by class, then by path. Images beside the class
+    folders belong to no class and are left out. Without class folders, the images in `src` itself are taken, without a
+    label. Symbolic links are followed, except back to a folder that contains them. These are the rules of
+    torchvision.datasets.ImageFolder.
 
     Args:
         src: the folder.
-        extensions: the suffixes of the files to take, a list or text such as "jpg,png"; any case.
+        extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case. Without it: bmp,
+            jpeg, jpg, png and webp.
 
     Example:
         shardio convert imagefolder photos data/photos --extensions jpg,png
 
     Raises:
         SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.
-        ConfigError: `extensions` names none.
+        ConfigError: `extensions` names no suffix.
     """
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
     root = Path(src).absolute()
@@ -56,25 +57,27 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     above = frozenset(map(_identity, (real, *real.parents)))
     classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
     if not classes:
-        left = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
+        left_out = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
         found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
         if not found:
-            raise SourceError(f"{shown(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+            raise SourceError(
+                f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
+            )
         return ImageFolder(
             root,
-            Texts(n for n, _ in found),
+            StringArray(n for n, _ in found),
             np.array([s for _, s in found], np.int64),
             (),
             (),
-            _remarks(suffixes, left, 0),
+            _remarks(suffixes, left_out, 0),
         )
-    paths = Texts()
+    paths = StringArray()
     sizes = array("q")
     counts: list[int] = []
-    left, empty = Counter[str](), list[str]()
+    left_out, empty = Counter[str](), list[str]()
     for name in classes:
-        below = sorted(_walk(root, name, suffixes, above, left))
-        empty += [] if below else [shown(root / name)]
+        below = sorted(_walk(root, name, suffixes, above, left_out))
+        empty += [] if below else [printable(root / name)]
         for path, size in below:
             paths.append(path)
             sizes.append(size)
@@ -83,11 +86,11 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     if empty:
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}")
-    left.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
-    remarks = _remarks(suffixes, left, sum(_takes(entry, suffixes) for entry in tops))
+    left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
+    remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
         remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
-    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(shown, classes)), starts, remarks)
+    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks)
 
 
 @final
@@ -98,14 +101,14 @@ class ImageFolder:
     Attributes:
         root: the folder.
         paths: each image's path below `root`, with forward slashes, class by class.
-        file_sizes: each file's bytes, `[n]`; 0 where a link leads nowhere.
-        classes: the names of the classes.
+        file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
+        classes: the class names.
         starts: the number of each class's first image.
         remarks: see `shardio.source.HasRemarks`.
     """
 
     root: Path
-    paths: Texts
+    paths: StringArray
     file_sizes: NDArray[np.int64]
     classes: tuple[str, ...]
     starts: tuple[int, ...]
@@ -114,13 +117,13 @@ class ImageFolder:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """`image`, `label` where there are classes, and `key`: the path below the folder, with forward slashes."""
+        """`image`, `label` if there are classes, and `key`, the path below the folder, with forward slashes."""
         label = {"label": Field("scalar", dtype="int64")} if self.classes else {}
         return {"image": Field("image"), **label, "key": Field("text")}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where there are classes."""
+        """The converter's name, and the class names if there are classes."""
         return {"source": "imagefolder", **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
@@ -140,7 +143,7 @@ class ImageFolder:
 
     def _sample(self, index: int, data: bytes) -> Sample:
         label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
-        return {"image": data, **label, "key": shown(self.paths[index])}
+        return {"image": data, **label, "key": printable(self.paths[index])}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
@@ -157,31 +160,31 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 
-def _remarks(suffixes: tuple[str, ...], left: Mapping[str, int], beside: int) -> tuple[str, ...]:
-    """Of files of other kinds, and of images that are in no class's folder."""
+def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
+    """Remarks on files with other suffixes, and on images outside of class folders."""
     found = []
-    if left:
-        kinds = [f"{kind} {count}" for kind, count in Counter(left).most_common(_SHOWN)]
-        more = ["..."] if len(left) > _SHOWN else []
-        told = f"{sum(left.values())} files that are not {', '.join(suffixes)}"
-        found.append(f"left out {told}: {', '.join(kinds + more)}")
+    if left_out:
+        kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
+        more = ["..."] if len(left_out) > _SHOWN else []
+        description = f"{sum(left_out.values())} files that are not {', '.join(suffixes)}"
+        found.append(f"left out {description}: {', '.join(kinds + more)}")
     if beside:
         found.append(f"left out {beside} images beside the class folders, which belong to no class")
     return tuple(found)
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    return shown(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
+    return printable(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
 
 
 def _walk(
-    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left: Counter[str]
+    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left_out: Counter[str]
 ) -> Iterator[tuple[str, int]]:
-    """Path below `root` and size of every image below the folder `top`, in no particular order.
+    """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
 
-    Files of other kinds are counted in `left`.
+    Files of other kinds are counted in `left_out`.
     """
-    # Each folder goes with the folders that it is in, so that a link to one of them isn't followed round and round.
+    # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
     waiting = [(top, above)]
     while waiting:
         folder, above = waiting.pop()
@@ -195,7 +198,7 @@ def _walk(
             elif _takes(entry, suffixes):
                 yield path, _size(entry)
             else:
-                left[_kind(entry)] += 1
+                left_out[_kind(entry)] += 1
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -222,7 +225,8 @@ def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        # A link that cannot be followed. Named like an image it becomes a bad sample, but it may hide a whole folder.
+        # A link that cannot be followed. With an image's suffix it becomes a bad sample; else it may hide a whole
+        # folder.
         if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
             return False
         raise _unreadable(Path(entry.path), error) from error
@@ -232,7 +236,7 @@ def _takes(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
     if not entry.name.lower().endswith(suffixes):
         return False
     try:
-        # Opening a named pipe would wait for a writer for ever.
+        # Opening a named pipe would block until somebody writes to it.
         return stat.S_ISREG(entry.stat().st_mode)
     except OSError:
         return True
@@ -246,4 +250,4 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _unreadable(folder: Path, error: OSError) -> SourceError:
-    return SourceError(f"{shown(folder)} cannot be read: {error.strerror}")
+    return SourceError(f"{printable(folder)} cannot be read: {error.strerror}")

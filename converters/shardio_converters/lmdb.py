@@ -1,4 +1,4 @@
-"""LMDB files of images: Caffe's Datum, or image files under keys; what is read is told by `shardio.foreign.lmdb`."""
+"""LMDB files of images, which are Caffe's Datum messages or image files; `shardio.foreign.lmdb` reads them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,43 +8,38 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.conversion.reencode import png
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import lmdb as foreign
 from shardio.foreign.files import File
-from shardio.foreign.names import naming, shown
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
-
-from ._common import check_index
+from shardio.foreign.names import bad_samples_at, printable
+from shardio.source import Field, Sample, check_index, encode_png, probe_image, sniff_image
 
 LAYOUTS = ("auto", "datum", "image")
 _PROBES = 100
 
 
 def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True) -> "Lmdb":
-    """An LMDB of Caffe's Datum records or of image files: a directory that holds data.mdb, or the file itself.
+    """An LMDB of Caffe's Datum messages or of image files: a directory that holds data.mdb, or the file itself.
 
-    The samples are in the order of the keys, which are the text field `key`. A Datum gives `label`, int64, 0 where it
-    has none, and `image`: its encoded file as it is, or raw bytes of 1 or 3 channels as PNG, which loses nothing. Raw
-    values of other channels, and float_data, are `array` [channels, height, width], uint8 or float32, of fixed shape if
-    the first and the last agree.
+    Samples are in the order of their keys, which become the text field `key`. A Datum becomes `label`, int64, 0 where
+    it has none, and `image`: its encoded file as it is, or raw bytes of 1 or 3 channels as PNG, which is lossless. Raw
+    values of any other number of channels, and float_data, become `array` [channels, height, width], uint8 or float32,
+    of fixed shape if the first and the last sample agree.
 
-    The file is only read, without a lock file: nobody may write to it meanwhile.
+    The file is read without a lock file: nobody may write to it meanwhile.
 
     Args:
         src: the directory or the file.
-        layout: `datum`, `image` (the values are image files), or `auto`: by the first value.
-        bgr: whether raw pixels of 3 channels are blue, green, red, as Caffe stores them; otherwise red, green, blue.
+        layout: what the values are: `datum`, `image` (image files), or `auto`, to decide by the first value.
+        bgr: raw pixels of 3 channels are in the order blue, green, red, as Caffe stores them; else red, green, blue.
 
     Example:
         shardio convert lmdb ilsvrc12_train_lmdb data/train
         shardio convert lmdb scenes_lmdb data/scenes --layout datum --no-bgr
 
     Raises:
-        SourceError: `src` is not there, no such LMDB, damaged, empty, or a shard of shardio's.
-        ConfigError: there is no such layout.
+        SourceError: `src` does not exist, is not such an LMDB, is damaged or empty, or was written by shardio.
+        ConfigError: `layout` is none of these.
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
@@ -53,8 +48,8 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
     file = foreign.open_lmdb(src)
     places = foreign.scan(file)
     if not len(places):
-        raise SourceError(f"{shown(file.path)} holds no entries")
-    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO):
+        raise SourceError(f"{printable(file.path)} holds no entries")
+    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO_KEY_PREFIX):
         raise _shardios(file.path)
     source = Lmdb(file.path, places, Field("image"), datums=False, bgr=bgr)
     if layout == "image" or (layout == "auto" and _holds_images(source)):
@@ -63,12 +58,12 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
 
 
 def _shardios(path: str | os.PathLike[str]) -> SourceError:
-    return SourceError(f"{shown(path)} was written by shardio; datasets of shardio's are copied by `shardio reshard`")
+    return SourceError(f"{printable(path)} was written by shardio; its datasets are copied by `shardio reshard`")
 
 
 @final
 class Lmdb:
-    """The entries of an LMDB file by number. Pickled, it carries their places and opens the file anew."""
+    """The entries of an LMDB file. It pickles with their locations; each worker opens the file itself."""
 
     threads = True
     container = "indexed"
@@ -93,65 +88,66 @@ class Lmdb:
 
     @property
     def files(self) -> Sequence[Path]:
-        """The file."""
         return (self._path,)
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where the file's entries begin and end, `[2]`."""
+        """0 and the number of entries, `[2]`."""
         return np.array([0, len(self._places)], np.int64)
 
     def sizes(self) -> NDArray[np.int64]:
-        """The values' bytes, `[n]`."""
+        """The bytes of each value, `[n]`."""
         return self._places["size"].astype(np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
         key, value, place = self.entry(index)
-        with naming(place):
+        with bad_samples_at(place):
             if not self._datums:
-                images.probe(value)
+                probe_image(value)
                 return {"image": value, "key": key}
-            datum = foreign.datum(value)
+            datum = foreign.parse_datum(value)
             return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `shardio.source.HasPlaces`: image files and values stand there as they are stored, raw pixels do not."""
+        """See `shardio.source.HasPlaces`: image files and arrays lie there as shardio stores them, raw pixels not."""
         check_index(index, len(self._places))
         _, value, place = self.entry(index)
         at = self._places[index]
         start, size = int(at["offset"]), int(at["size"])
-        with naming(place):
+        with bad_samples_at(place):
             if self._datums:
-                datum = foreign.datum(value)
-                span = datum.place
+                datum = foreign.parse_datum(value)
+                span = datum.span
                 if span is None or (self._field.kind == "image" and not datum.encoded):
-                    raise BadSample("its Datum holds no image file, and no values in one piece")
+                    raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
         return {self._field.kind: (start, size), "key": (int(at["key"]), int(at["key_size"]))}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
-        """Key and value of entry `index`, and what to call it in messages; BadSample if it cannot be read."""
+        """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
         self._file = file = self._file or foreign.open_lmdb(self._path)
         at = self._places[index]
-        with naming(f"{shown(self._path)}, entry {index}"):
+        with bad_samples_at(f"{printable(self._path)}, entry {index}"):
             key = foreign.read(file, int(at["key"]), int(at["key_size"])).decode("utf-8", "backslashreplace")
-        with naming(place := f"{shown(self._path)}, key {key!r}"):
+        with bad_samples_at(place := f"{printable(self._path)}, key {key!r}"):
             return key, foreign.read(file, int(at["offset"]), int(at["size"])), place
 
     def _pixels(self, datum: foreign.Datum, record: bytes) -> Any:
-        """The image file or the array that a Datum holds; BadSample unless it is of the kind that the first one is."""
+        """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
         if (kind := _kind(datum)) != self._field.kind:
-            raise BadSample(f"its Datum holds an {kind}, an {self._field.kind} is wanted")
+            raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
         if datum.encoded:
             data = datum.bytes_of(record)
-            images.probe(data)
+            probe_image(data)
             return data
         pixels = datum.array(record)
         if kind == "array":
             return pixels
         colors = pixels[::-1] if self._bgr else pixels
-        return png(colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum")
+        return encode_png(
+            colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum"
+        )
 
 
 def _kind(datum: foreign.Datum) -> str:
@@ -159,13 +155,13 @@ def _kind(datum: foreign.Datum) -> str:
 
 
 def _holds_images(source: Lmdb) -> bool:
-    """Whether the first value is an image, not a Datum; SourceError if it is neither."""
+    """Whether the first value is an image file rather than a Datum; SourceError if it is neither."""
     try:
         _, value, place = source.entry(0)
-        if images.sniff(value):
+        if sniff_image(value):
             return True
-        with naming(place):
-            datum = foreign.datum(value)
+        with bad_samples_at(place):
+            datum = foreign.parse_datum(value)
             if datum.data is None and not datum.floats:
                 raise BadSample("not a Datum: it has no values")
     except BadSample as error:
@@ -174,7 +170,7 @@ def _holds_images(source: Lmdb) -> bool:
 
 
 def _field(source: Lmdb) -> Field:
-    """The field of the pixels, by the first Datum that can be read, and the last."""
+    """The field of the pixels, from the first and the last Datum that can be read."""
     count = len(source.sizes())
     first = _first_array(source, range(min(count, _PROBES)))
     if first is None:
@@ -185,13 +181,13 @@ def _field(source: Lmdb) -> Field:
 
 
 def _first_array(source: Lmdb, numbers: range) -> NDArray[Any] | None:
-    """The array in the first good Datum of these; None if that is an image."""
+    """The array in the first Datum of these that can be read; None if it holds an image."""
     wrong = None
     for number in numbers:
         try:
             _, value, place = source.entry(number)
-            with naming(place):
-                datum = foreign.datum(value)
+            with bad_samples_at(place):
+                datum = foreign.parse_datum(value)
                 return None if _kind(datum) == "image" else datum.array(value)
         except BadSample as error:
             wrong = wrong or error

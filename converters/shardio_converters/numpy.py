@@ -1,4 +1,4 @@
-"""NumPy's files: .npy, .npz, and directories of .npy files. Samples are the rows of arrays along their first axis.
+"""NumPy files: .npy, .npz, and directories of .npy files. The samples are the rows of arrays along their first axis.
 
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
@@ -15,52 +15,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find
-from shardio.foreign.names import shown
-from shardio.format.fields import Field, label_as_int64
-from shardio.system.types import Sample
+from shardio.foreign.files import find_files
+from shardio.foreign.names import printable
+from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
+from shardio.source import Field, Sample, check_index, label_as_int64
 
-from ._arrays import array_field, sample_value
-from ._common import check_index, choose
-from ._npy_files import Stored, is_npz, of_npy, of_npz
+from ._fields import array_field, choose_fields, sample_value
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
     """NumPy arrays whose rows, along the first axis, are the samples: .npy, .npz, or a directory of .npy files.
 
-    Each array is a field, called as in the .npz or as its file in the directory; that of a lone .npy file is called
-    after what it holds: `array`, `scalar` or `text`. Numbers are scalars or arrays of one shape, strings text. Each
-    member of a structured array is a field, `name.member`. All that are taken must have the same number of rows.
+    Each array becomes a field with its name in the .npz, or the name of its file in a directory; the array in a lone
+    .npy file is called `array`, `scalar` or `text`, after what it holds. Numbers become scalars or arrays of one shape,
+    strings text. Each member of a structured array becomes a field, `name.member`. All chosen arrays must have the same
+    number of rows.
 
-    Files are memory-mapped, and so are the members of a .npz unless they are compressed: such a member is unpacked to a
-    temporary file without a name, in TMPDIR, by each process that reads it. Objects are never loaded: they are pickles.
+    Files are memory-mapped, and so are the members of a .npz unless they are compressed: each process that reads a
+    compressed member unpacks it to an unnamed temporary file in TMPDIR. Arrays of Python objects are refused: they are
+    pickles.
 
     Args:
         src: the file or the directory.
-        fields: the arrays to take and what to call them, as in "image=x,label=y". Without it all.
+        fields: the arrays to take, with names for their fields, as in "image=x,label=y". Without it: all.
 
     Example:
         shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
         shardio convert numpy features.npy data/features --to hdf5
 
     Raises:
-        SourceError: a file is missing or damaged, arrays differ in their number of rows, or hold what no field holds.
-        ConfigError: `fields` names what is not there.
+        SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.
+        ConfigError: `fields` names an array that does not exist.
     """
     root = Path(src).absolute()
-    files = find(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
+    files = find_files(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
     if files != [root]:
-        stored = {path.stem: of_npy(path) for path in files}
+        stored = {path.stem: read_npy_header(path) for path in files}
     elif is_npz(root):
-        stored = of_npz(root)
+        stored = read_npz_headers(root)
     else:
-        lone = of_npy(root)
+        lone = read_npy_header(root)
         field = _field(_Column(lone, (), lone.dtype, lone.shape))
         stored = {field.kind if field else "array": lone}
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
-        raise SourceError(f"{shown(root)} holds no arrays")
-    source = Arrays({field: columns[own] for field, own in choose(fields, columns, shown(root)).items()})
+        raise SourceError(f"{printable(root)} holds no arrays")
+    source = Arrays({field: columns[own] for field, own in choose_fields(fields, columns, printable(root)).items()})
     source.check()
     return source
 
@@ -68,9 +68,9 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
 @final
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """An array, or the member of a structured one that `names` lead to: its elements' type, and its shape."""
+    """An array, or the member of a structured array at the path `names`: the dtype of its elements, and its shape."""
 
-    stored: Stored
+    stored: NpyArray
     names: tuple[str, ...]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -84,7 +84,7 @@ class _Column:
 @final
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """The rows of arrays, by field. Pickling sends paths and places; a worker maps the files itself."""
+    """The rows of arrays, by field. It pickles as paths and offsets; each worker maps the files itself."""
 
     columns: Mapping[str, _Column]
     threads = True
@@ -93,7 +93,7 @@ class Arrays:
         return Arrays, (self.columns,)
 
     def check(self) -> None:
-        """SourceError unless each array has rows that a field can hold, and all the same number."""
+        """Raise SourceError unless a field can hold the rows of each array, and all have the same number of rows."""
         for column in self.columns.values():
             if reason := _refusal(column):
                 raise SourceError(f"{_name(column)} {reason}; others can be chosen with fields")
@@ -103,7 +103,7 @@ class Arrays:
             raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
 
     @cached_property
-    def _mapped(self) -> dict[Stored, NDArray[Any]]:
+    def _mapped(self) -> dict[NpyArray, NDArray[Any]]:
         return {}
 
     @cached_property
@@ -112,7 +112,7 @@ class Arrays:
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
-        """One for each array, or member of a structured array, that was chosen."""
+        """A field for each chosen array or member of a structured array."""
         found = {name: _field(column) for name, column in self.columns.items()}
         return {name: label_as_int64(name, field) for name, field in found.items() if field}
 
@@ -126,7 +126,7 @@ class Arrays:
         return next(iter(self.columns.values())).shape[0]
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of a row in the file, `[n]`; strings with their padding."""
+        """The bytes of each row in the file, `[n]`; of strings, with their padding."""
         return np.full(self._count, sum(column.row_bytes for column in self.columns.values()), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -135,12 +135,12 @@ class Arrays:
         for name, column in self.columns.items():
             try:
                 sample[name] = sample_value(self._values(name)[index], self.fields[name])
-            except (BadSample, ValueError, SystemError) as error:  # the last is what NumPy makes of no code point
+            except (BadSample, ValueError, SystemError) as error:  # NumPy raises SystemError for an invalid code point
                 raise BadSample(f"{_name(column)}, row {index}: {error}") from error
         return sample
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: arrays of one dimension."""
+        """See `shardio.source.HasColumns`: any one-dimensional array of numbers."""
         if name not in self.columns or self.fields[name].kind != "scalar":
             return None
         return self._values(name).astype(np.dtype(self.fields[name].dtype))
@@ -148,7 +148,7 @@ class Arrays:
     def _values(self, name: str) -> NDArray[Any]:
         if name not in self._views:
             column = self.columns[name]
-            if column.stored not in self._mapped:  # members of a structured array share it
+            if column.stored not in self._mapped:  # members of a structured array share one
                 self._mapped[column.stored] = column.stored.map()
             view = self._mapped[column.stored]
             for member in column.names:
@@ -157,7 +157,7 @@ class Arrays:
         return self._views[name]
 
 
-def _columns(name: str, stored: Stored) -> Iterator[tuple[str, _Column]]:
+def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
     def members(name: str, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Any]:
         if dtype.subdtype:
             dtype, inner = dtype.subdtype
@@ -176,14 +176,14 @@ def _name(column: _Column) -> str:
 
 
 def _field(column: _Column) -> Field | None:
-    """The field of its rows; None if there is none."""
+    """The field that holds the rows of a column; None if there is none."""
     if column.dtype.kind in "SU":
         return Field("text") if len(column.shape) == 1 else None
     return array_field(column.dtype, column.shape[1:])
 
 
 def _refusal(column: _Column) -> str:
-    """Why its rows cannot be samples; empty if they can."""
+    """The reason why the rows of a column cannot be samples; empty if they can."""
     if column.stored.dtype.hasobject:
         return "holds Python objects, which are pickles and never loaded"
     if column.dtype.kind in "Mm":

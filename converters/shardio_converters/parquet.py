@@ -1,4 +1,4 @@
-"""Parquet files: samples are the rows, with the columns as fields.
+"""Parquet files: the rows are the samples, the columns their fields.
 
 The format is described at https://parquet.apache.org/docs/file-format.
 """
@@ -19,55 +19,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find
-from shardio.foreign.names import Paths, shown
-from shardio.format.fields import Field
-from shardio.system.optional import load
-from shardio.system.types import Sample
+from shardio.foreign.files import find_files
+from shardio.foreign.names import Paths, printable
+from shardio.source import Field, Sample, check_index, load_optional
 
-from ._arrays import measure
-from ._arrow import Column, Rows, classes, columns, damage, noted, rows_at_once
-from ._arrow_values import arrow, numbers
-from ._common import OneOpen, check_index, choose, spread
+from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
+from ._blocks import OneOpenFile
+from ._fields import choose_fields, evenly_spaced, measure_field
 
-_KEPT = 64 << 20  # bytes of a row group that are kept
-_BUFFER = 256 << 10  # bytes read at once of each column
-_THREADS = 8  # that read footers
-_MEASURED = 8  # row groups whose first rows tell how long rows are
-_FIRST = 8  # rows of each
+_KEPT = 64 << 20  # the most bytes of a row group to keep
+_BUFFER = 256 << 10  # bytes to read at once of each column
+_THREADS = 8  # threads that read footers
+_MEASURED = 8  # row groups whose first rows give the average size of rows
+_FIRST = 8  # the number of these rows in each
 _SET = re.compile(r"(.+)-\d{5}-of-\d{5}(-\w+)?\.parquet")
 
 
 def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Parquet":
     """Parquet files: the rows are the samples, the columns their fields.
 
-    Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it); files are
-    read one after the other in the order of their names and must agree. Numbers are scalars, text is text, bytes are
-    bytes, or images if they begin like one; lists of numbers are arrays, of a fixed shape where the lists have a fixed
-    size; other lists, structs and maps are JSON. Decimals, dates and times become text, the latter in ISO 8601, in UTC
-    where there is a time zone. A null is a bad sample, but in JSON. What Hugging Face notes in the files is heeded:
-    images, the shapes of arrays and the names of classes; an image that is only a path is a bad sample.
+    Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
+    files are read in the order of their names, and must have the same columns. Numbers become scalars, text stays text,
+    and bytes become bytes, or images if they begin like one. Lists of numbers become arrays, of a fixed shape where the
+    lists have a fixed size; other lists, structs and maps become JSON. Decimals, dates and times become text; dates and
+    times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except within JSON. Notes of
+    Hugging Face in the files are followed: images, shapes of arrays, and class names; an image that is only a path
+    makes a bad sample.
 
     Args:
         src: the file, the directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of
-            such. In a directory, files such as train-00000-of-00002.parquet must all be of one set.
-        fields: the columns to take and what to call them, as in "image=img,label". All without it.
+            these. Files in a directory with names such as train-00000-of-00002.parquet must all be of one set.
+        fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all.
 
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
         shardio convert parquet 'mnist/train-*.parquet' data/mnist
 
     Raises:
-        SourceError: files are missing, damaged, of several sets or do not agree, or no field holds a column's type.
-        ConfigError: `fields` names what is not there.
+        SourceError: files are missing, damaged, of several sets or disagree, or no field holds a column's type.
+        ConfigError: `fields` names a column that does not exist.
     """
     paths = _files(src)
     with _opened(paths[0]) as file:
         schema = file.schema_arrow
-    names = choose(fields, dict.fromkeys(schema.names), shown(paths[0]))
+    names = choose_fields(fields, dict.fromkeys(schema.names), printable(paths[0]))
     first = _layout(schema, names, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
-        footers = list(pool.map(partial(_footer, names=names, whole=fields is None, first=first), paths))
+        footers = list(pool.map(partial(_footer, names=names, all_columns=fields is None, first=first), paths))
     groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
     starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
     return Parquet(
@@ -78,14 +76,14 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
 @final
 @dataclass(frozen=True, eq=False)
 class Parquet:
-    """The rows of Parquet files. Pickling sends paths and where row groups begin; a worker opens the files itself.
+    """The rows of Parquet files. It pickles as paths and the starts of row groups; each worker opens the files itself.
 
     Attributes:
         paths: the files.
-        columns: what is read of them, by field.
-        classes: the classes' names, as metadata has them.
-        groups: the file and the number within it of each row group, `[groups, 2]`.
-        starts: the number of each row group's first sample, and of all samples, `[groups + 1]`.
+        columns: the columns to read, by field.
+        classes: the class names, as metadata has them.
+        groups: the file of each row group, and its number within the file, `[groups, 2]`.
+        starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
     """
 
     paths: tuple[Path, ...]
@@ -100,18 +98,18 @@ class Parquet:
         return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts)
 
     @cached_property
-    def _readers(self) -> "OneOpen[_Reader]":
-        paths, found = self.paths, self.columns  # not self, which would keep itself and the open file alive
-        return OneOpen(lambda number: _Reader(paths[number], found))
+    def _readers(self) -> "OneOpenFile[_Reader]":
+        paths, found = self.paths, self.columns  # a closure over self would keep the open file alive in a cycle
+        return OneOpenFile(lambda number: _Reader(paths[number], found))
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """One for each column that was chosen."""
+        """A field for each chosen column."""
         return {name: column.field for name, column in self.columns.items()}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where the files tell them."""
+        """The converter's name, and the class names where the files state them."""
         return {"source": "parquet", **self.classes}
 
     @cached_property
@@ -119,20 +117,20 @@ class Parquet:
         return sum(column.mean for column in self.columns.values())
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, an average of what varies."""
+        """The bytes of each sample, `[n]`: exact for numbers, an average for what varies."""
         return np.full(self.starts[-1], self._mean, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, int(self.starts[-1]))
         position = bisect_right(self.starts, index) - 1
         number, group = self.groups[position].tolist()
-        place = f"{shown(self.paths[number])}, row {index - int(self.starts[position - group])}"
+        place = f"{printable(self.paths[number])}, row {index - int(self.starts[position - group])}"
         step = rows_at_once(self._mean) if self._mean else _FIRST
-        rows, row = self._readers.get(number).find(group, index - int(self.starts[position]), step, place)
+        rows, row = self._readers.get(number).locate(group, index - int(self.starts[position]), step, place)
         return rows.sample(row, place)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar without nulls and damage; rows tell where those are."""
+        """See `shardio.source.HasColumns`: any scalar. None for nulls or damage: reading row by row tells where."""
         column = self.columns.get(name)
         if column is None or column.field.kind != "scalar":
             return None
@@ -146,39 +144,38 @@ class Parquet:
         return values
 
     def measured(self) -> "Parquet":
-        """The same with the kinds and the average sizes of what varies, by the first rows of some row groups."""
+        """This source with the kinds and average sizes of what varies, from the first rows of some row groups."""
         rows = [
             row
-            for group in spread(len(self.groups), _MEASURED)
+            for group in evenly_spaced(len(self.groups), _MEASURED)
             for row in range(self.starts[group], min(self.starts[group] + _FIRST, self.starts[group + 1]))
         ]
         return replace(self, columns={name: self._measure(name, rows) for name in self.columns})
 
     def _measure(self, name: str, rows: Sequence[int]) -> Column:
         column = self.columns[name]
-        alone = replace(self, columns={name: column})  # which reads no others
-        field, mean = measure(column.field, len(rows), lambda number: alone[rows[number]][name])
+        alone = replace(self, columns={name: column})  # reads no other column
+        field, mean = measure_field(column.field, len(rows), lambda number: alone[rows[number]][name])
         return replace(column, field=field, mean=mean)
 
 
 @final
 class _Reader:
-    """An open file. What was read of the last row group is kept, or if that is too much, the last of it."""
+    """An open file. It keeps the batches read from the latest row group, or the last of them if they are too large."""
 
-    def __init__(self, path: Path, found: Mapping[str, Column]) -> None:
-        self._columns = found
+    def __init__(self, path: Path, chosen: Mapping[str, Column]) -> None:
+        self._columns = chosen
         self._file = _open(path)
         self._begin(-1, iter(()))
 
     def close(self) -> None:
-        """Closes the file."""
         self._begin(-1, iter(()))
         self._file.close(force=True)
 
-    def find(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
-        """The batch that holds row `row` of a row group, read in batches of `step`, and its number within the batch.
+    def locate(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
+        """The batch with row `row` of a row group, read `step` rows at a time, and the row's number in the batch.
 
-        Raises BadSample that names `place` if the row or one before it is damaged: there is no way around it.
+        Raises BadSample, naming `place`, if the row or one before it is damaged: a row group is read from its start.
         """
         if group != self._group or row < self._starts[0]:
             names = list(dict.fromkeys(column.name for column in self._columns.values()))
@@ -189,8 +186,10 @@ class _Reader:
         return self._batches[position], row - self._starts[position]
 
     def numbers(self, group: int, column: Column) -> NDArray[Any]:
-        """A row group's column of scalars; BadSample if one is null, or any of `damage` if it cannot be read."""
-        return numbers(self._file.read_row_group(group, [column.name], use_threads=False)[column.name], column.field)
+        """A row group's column of scalars; BadSample if one is null, an error of `damage()` if it cannot be read."""
+        return scalar_column(
+            self._file.read_row_group(group, [column.name], use_threads=False)[column.name], column.field
+        )
 
     def _begin(self, group: int, unread: Iterator[Any]) -> None:
         self._group = group
@@ -198,7 +197,7 @@ class _Reader:
         self._failure = ""
         self._batches: list[Rows] = []
         self._bytes = 0
-        self._starts = [0]  # of each batch that is kept, and of the next
+        self._starts = [0]  # the first row of each batch that is kept, and of the next
 
     def _read_on(self, place: str) -> None:
         if not self._failure:
@@ -218,34 +217,36 @@ class _Reader:
 
 
 def _files(src: Paths) -> list[Path]:
-    paths = find(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
+    paths = find_files(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
     if isinstance(src, (str, os.PathLike)) and Path(src).is_dir():
         sets = sorted({match[1] for path in paths if (match := _SET.fullmatch(path.name))})
         if len(sets) > 1:
-            pattern = shown(Path(src) / f"{sets[0]}-*.parquet")
-            raise SourceError(f"{shown(src)} holds several sets, {', '.join(sets)}; choose one, as with {pattern!r}")
+            pattern = printable(Path(src) / f"{sets[0]}-*.parquet")
+            raise SourceError(
+                f"{printable(src)} holds several sets, {', '.join(sets)}; choose one, as with {pattern!r}"
+            )
     return paths
 
 
 def _open(path: Path) -> Any:
-    """A pyarrow.parquet.ParquetFile that reads in the thread it is used in; SourceError if the file is none."""
-    library = load("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
+    """Open a pyarrow.parquet.ParquetFile that reads in the calling thread; SourceError if it is not a Parquet file."""
+    library = load_optional("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
     try:
-        file = arrow().OSFile(os.fsencode(path))  # opened here, because of a path it takes UTF-8 only
-        # Without a buffer a whole column is read for its first rows.
+        file = arrow().OSFile(os.fsencode(path))  # opened here, because ParquetFile takes only paths in UTF-8
+        # Without a buffer, reading the first rows of a column would read all of it.
         return library.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
     except damage() as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """As `_open`, for a while; what cannot be read meanwhile is a SourceError too."""
+    """Open a file as `_open` does, and close it after the context; errors of reading in it are SourceErrors too."""
     file = _open(path)
     try:
         yield file
     except damage() as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
     finally:
         file.close(force=True)
 
@@ -253,7 +254,7 @@ def _opened(path: Path) -> Iterator[Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the file at `path` holds: the chosen columns, their classes' names, and the names of all columns."""
+    """The content of a file: the chosen columns, their class names, and the names of all columns."""
 
     path: Path
     columns: Mapping[str, Column]
@@ -262,34 +263,34 @@ class _Layout:
 
 
 def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
-    features = noted(schema, shown(path))
-    found = columns(names, schema, features, shown(path))
+    features = noted_features(schema, printable(path))
+    found = columns(names, schema, features, printable(path))
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 
-def _footer(path: Path, names: Mapping[str, str], whole: bool, first: _Layout) -> list[int]:
-    """The rows of each row group; SourceError unless the file is like the first."""
+def _footer(path: Path, names: Mapping[str, str], all_columns: bool, first: _Layout) -> list[int]:
+    """The number of rows in each row group; SourceError unless the file has the same columns as the first."""
     with _opened(path) as file:
-        _check_same(_layout(file.schema_arrow, names, path), first, whole)
-        # What it tells of a group's columns is left alone: where that is damaged, pyarrow ends the process.
+        _check_same(_layout(file.schema_arrow, names, path), first, all_columns)
+        # The metadata of a row group's columns is not touched: where it is damaged, pyarrow crashes the process.
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
-            raise SourceError(f"{shown(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
+            raise SourceError(f"{printable(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
         return rows
 
 
-def _check_same(found: _Layout, first: _Layout, whole: bool) -> None:
-    """Raises SourceError unless both files have the same of all that is taken."""
-    ours, others = shown(found.path), shown(first.path)
-    if whole and (extra := set(found.names) - set(first.names)):
+def _check_same(found: _Layout, first: _Layout, all_columns: bool) -> None:
+    """Raise SourceError unless both files have the same chosen columns and class names."""
+    ours, others = printable(found.path), printable(first.path)
+    if all_columns and (extra := set(found.names) - set(first.names)):
         raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
     for name, column in found.columns.items():
         if column != first.columns[name]:
             told = f"{column.field} in {ours}, {first.columns[name].field} in {others}"
             raise SourceError(f"files must agree: field {name!r} is {told}")
     if found.classes != first.classes:
-        raise SourceError(f"files must agree: the classes are others in {ours} than in {others}")
+        raise SourceError(f"files must agree: the class names differ between {ours} and {others}")
 
 
 def _no_file(path: str) -> bytes:
-    raise BadSample(f"only a path, {path!r}: the file is not read, as a table from elsewhere must not choose it")
+    raise BadSample(f"only a path, {path!r}: the file is not read, because a table must not choose files to read")

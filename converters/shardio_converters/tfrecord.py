@@ -1,4 +1,4 @@
-"""TFRecord files whose records are `tf.train.Example`; what is read is told by `shardio.foreign.tfrecord`."""
+"""TFRecord files whose records are `tf.train.Example` messages; `shardio.foreign.tfrecord` reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import check_plain, find
-from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
-from shardio.foreign.tfrecord import Feature, Kind, example, open_tfrecord, record_at, takes
+from shardio.foreign.files import check_uncompressed, find_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
+from shardio.foreign.names import Paths, bad_samples_at, printable
+from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
 from shardio.foreign.tfrecord import scan as scan_file
-from shardio.format import images
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, probe_image, sniff_image
 
-from ._common import check_index, choose
+from ._fields import choose_fields
 
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
@@ -24,51 +22,53 @@ _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: bool = True) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
-    What the features are is known by the first 100 records and the last. One bytes value is an image, by its first
-    bytes, else text if all of them are UTF-8, else bytes; several are a list of texts, as JSON. One number is a scalar,
-    int64 or float32; several are an array, of fixed shape if there are always as many. A record that lacks a chosen
-    feature, or has no values for it, is a bad sample.
+    The fields are inferred from the first 100 records and the last. A feature with one bytes value becomes an image if
+    it begins like one, else text if all values are UTF-8, else bytes; several values become a list of texts, as JSON.
+    One number becomes a scalar, int64 or float32; several become an array, of fixed shape if their count is always the
+    same. A record without a chosen feature, or without values for it, is a bad sample.
 
-    Files compressed with GZIP or ZLIB are unpacked to temporary files without names, in TMPDIR, by each process that
-    reads them; it keeps up to eight. In another order than the files' own they are unpacked again and again.
+    Each process that reads a file compressed with GZIP or ZLIB unpacks it to an unnamed temporary file in TMPDIR, and
+    keeps up to eight of these. In any other order than that of the files, they are unpacked again and again.
 
     Args:
-        src: a file, a directory, whose files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
-            `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of such.
-        fields: features to take and what to call them, such as "image=image/encoded,label=image/class/label"; without
-            it all that the first record has, where `/` becomes `.`.
-        crc: whether the records' checksums are verified; those of their lengths always are.
+        src: a file, a directory, of which files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
+            `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
+        fields: the features to take, with names for their fields, as in "image=image/encoded,label=image/class/label".
+            Without it: all that the first record has, with `/` replaced by `.` in their names.
+        crc: verify the checksums of records; those of their lengths are always verified.
 
     Example:
         shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
         shardio convert tfrecord old.tfrecord data/old --no-crc
 
     Raises:
-        SourceError: `src` is not there, holds no records, is damaged between records or cut off, or a feature is
-            several values of bytes.
-        ConfigError: `fields` names a feature that no record near the beginning has.
+        SourceError: `src` does not exist, holds no records, is damaged between records or truncated, or a feature has
+            several bytes values in one record.
+        ConfigError: `fields` names a feature that none of the first records has.
     """
-    paths = find(src, takes, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
-    places = ValueLocations(paths, scan(paths, _scan), open_tfrecord)
+    paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
+    places = ValueLocations(paths, scan_files(paths, _scan), open_tfrecord)
     if not len(places):
-        raise SourceError(f"{shown(src)} holds no records")
+        raise SourceError(f"{printable(src)} holds no records")
     probed = _probe(places, crc)
     if not (first := next((seen for seen in probed if seen), None)):
-        raise SourceError(f"{shown(src)}: its records have no features: they are no tf.train.Example, or empty ones")
+        raise SourceError(
+            f"{printable(src)}: its records have no features: they are not tf.train.Example, or are empty"
+        )
     available = sorted(first if fields is None else {name for seen in probed for name in seen})
-    chosen = choose(fields, available, shown(src))
+    chosen = choose_fields(fields, available, printable(src))
     kinds = {}
     for field, name in chosen.items():
         try:
             kinds[field] = _field([seen[name] for seen in probed if name in seen])
         except SourceError as error:
-            raise SourceError(f"{shown(src)}, feature {name!r}: {error}; leave it out by fields") from error
+            raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out with fields") from error
     return TFRecord(places, chosen, kinds, crc=crc)
 
 
 @final
 class TFRecord(LocatedSource):
-    """Records of TFRecord files by number."""
+    """The records of TFRecord files."""
 
     def __init__(
         self, places: ValueLocations, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool
@@ -87,18 +87,18 @@ class TFRecord(LocatedSource):
         return {"source": "tfrecord"}
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `shardio.source.HasPlaces`: one value of bytes and lists of floats stand there as they are stored."""
+        """See `shardio.source.HasPlaces`: lone bytes values and lists of floats lie there as shardio stores them."""
         check_index(index, len(self._places))
         _, features, place = _read(self._places, index, self._crc)
         record = self._places.locate(index)
-        check_plain(record.file)
+        check_uncompressed(record.file)
         found = {}
         for name, own in self._names.items():
             if self._fields[name].kind == "scalar":
                 continue
-            span = features[own].place if own in features else None
+            span = features[own].span if own in features else None
             if span is None:
-                raise BadSample(f"{place}, feature {own!r}: several values of its kind are not stored in one piece")
+                raise BadSample(f"{place}, feature {own!r}: several values of its kind are not contiguous")
             found[name] = record.offset + span[0], span[1]
         return found
 
@@ -107,7 +107,7 @@ class TFRecord(LocatedSource):
         data, features, place = _read(self._places, index, self._crc)
         sample: dict[str, Any] = {}
         for name, own in self._names.items():
-            with naming(f"{place}, feature {own!r}"):
+            with bad_samples_at(f"{place}, feature {own!r}"):
                 sample[name] = _value(data, features.get(own), self._fields[name])
         return sample
 
@@ -115,7 +115,7 @@ class TFRecord(LocatedSource):
 @final
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a record has as a feature: of bytes whether all values are an image by their first bytes, or UTF-8."""
+    """A feature of one record: its kind, the number of its values, and whether all begin like an image or are UTF-8."""
 
     kind: Kind
     count: int
@@ -128,16 +128,16 @@ def _scan(path: Path) -> Spans:
 
 
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:
-    """A record's bytes, its features, and what to call it in messages."""
+    """A record's bytes, its features, and its name in messages."""
     file, row, offset, size = places.locate(index)
-    place = f"{shown(file.path)}, record {row}"
-    with naming(place):
-        data = record_at(file, offset, size, crc=crc)
-        return data, example(data), place
+    place = f"{printable(file.path)}, record {row}"
+    with bad_samples_at(place):
+        data = read_record(file, offset, size, crc=crc)
+        return data, parse_example(data), place
 
 
 def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
-    """What the first records and the last have; at least one, or SourceError."""
+    """The features of the first records and the last; SourceError if none of them can be read."""
     found: list[dict[str, _Seen]] = []
     wrong = None
     for number in places.probes().tolist():
@@ -154,11 +154,11 @@ def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
 def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str, _Seen]:
     found = {}
     for name, feature in features.items():
-        with naming(f"{place}, feature {name!r}"):
+        with bad_samples_at(f"{place}, feature {name!r}"):
             values = feature.values(data)
         texts = values if isinstance(values, list) else []
         if len(values):
-            image = all(images.sniff(value) is not None for value in texts)
+            image = all(sniff_image(value) is not None for value in texts)
             found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
     return found
 
@@ -172,30 +172,30 @@ def _is_text(value: bytes) -> bool:
 
 
 def _field(seen: Sequence[_Seen]) -> Field:
-    """The field that a feature is, by what some records have."""
+    """The field for a feature, from its values in some records."""
     kind = seen[0].kind
-    seen = [each for each in seen if each.kind == kind]  # others are bad samples
-    counts = {each.count for each in seen}
+    seen = [feature for feature in seen if feature.kind == kind]  # others are bad samples
+    counts = {feature.count for feature in seen}
     alike, lone = len(counts) == 1, counts == {1}
     if kind != "bytes":
         if lone:
             return Field("scalar", dtype=_DTYPES[kind])
         return Field("array", dtype=_DTYPES[kind], shape=(counts.pop(),) if alike else None)
     # Most, not all: the first images may be damaged, and a text may begin as an image does ("BMW ...").
-    if lone and 2 * sum(each.image for each in seen) > len(seen):
+    if lone and 2 * sum(feature.image for feature in seen) > len(seen):
         return Field("image")
-    if all(each.text for each in seen):
+    if all(feature.text for feature in seen):
         return Field("text" if lone else "json")
     if not lone:
-        raise SourceError(f"it is {max(counts)} values of bytes in one record, and not all are text")
+        raise SourceError(f"it has {max(counts)} bytes values in one record, and not all are text")
     return Field("bytes")
 
 
 def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
-    """A feature's value; BadSample if it is not what the field is."""
+    """The value of a feature; BadSample if it does not fit the field."""
     values = feature.values(data) if feature else []
     if feature is None or not len(values):
-        raise BadSample("the record has none, or no values in it")
+        raise BadSample("the record lacks it, or it has no values")
     if feature.kind != (wanted := _KINDS.get(str(field.dtype), "bytes")):
         raise BadSample(f"expected {wanted}, got {feature.kind}")
     if field.kind == "array":
@@ -206,7 +206,7 @@ def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
         raise BadSample(f"expected one value, got {len(values)}")
     value: Any = values[0]
     if field.kind == "image":
-        images.probe(value)
+        probe_image(value)
     return value.item() if field.kind == "scalar" else _text(value) if field.kind == "text" else value
 
 

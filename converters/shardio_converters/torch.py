@@ -1,4 +1,4 @@
-"""Map-style data sets of PyTorch, torchvision's among them: anything that has a length, and samples by number.
+"""Map-style Datasets of PyTorch, torchvision's among them: any object with a length, and samples by number.
 
 They are described at https://pytorch.org/docs/stable/data.html#map-style-datasets.
 """
@@ -15,13 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.format import images
-from shardio.format.fields import Field, infer_fields, label_as_int64
-from shardio.system.types import Sample
+from shardio.source import Field, Sample, check_index, infer_fields, label_as_int64, probe_image, sniff_image
 
-from ._common import check_index
-from ._torch_values import default_names, is_made_here, parts, plain
-from ._user_code import Named, made, run
+from ._torch_samples import default_names, is_encoded_here, parts, storable
+from ._user_code import ObjectName, as_dataset, run_user_code
 
 
 def torch(
@@ -30,65 +27,67 @@ def torch(
     options: str | Mapping[str, Any] | None = None,
     names: str | Iterable[str] | None = None,
 ) -> "MapStyle":
-    """A map-style PyTorch Dataset, module:object or path/to/file.py:object. This runs the code that is named.
+    """A map-style PyTorch Dataset, module:object or path/to/file.py:object. This runs the code that you name.
 
-    The object is a Dataset, or a class or function that gives one. Modules are looked for in the working directory
-    first. Each worker process imports the code and makes the Dataset anew, so samples must depend on their number only.
+    The object is a Dataset, or a class or function that returns one. Modules are searched in the working directory
+    first. Each worker process imports the code and makes the Dataset anew, so a sample must depend on its number only.
 
-    The first sample decides the fields. A dict's keys are fields; the parts of a tuple or list are `image` and `label`
-    if there are two, otherwise `field0`, `field1`, ...; a lone value is called after what it holds, such as `array`.
-    Tensors and arrays are arrays or scalars, of no fixed shape where the first and the last sample differ. PIL images
-    are stored as PNG; bytes are an image if they begin like one; lists and dicts are json.
+    The first sample decides the fields. The keys of a dict are fields; the parts of a tuple or list are `image` and
+    `label` if there are two, else `field0`, `field1`, ...; a lone value is named after its kind, such as `array`.
+    Tensors and arrays become arrays or scalars, without a fixed shape where the first and the last sample differ. PIL
+    images are stored as PNG; bytes become an image if they begin like one; lists and dicts become json.
 
     Args:
-        src: the object's name; from Python also the Dataset itself, which must then survive pickling.
+        src: the object's name; in Python also the Dataset itself, which must then be picklable.
         options: keyword arguments for the class or function, as JSON.
-        names: what to call the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
+        names: names for the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
 
     Example:
         shardio convert torch torchvision.datasets:CIFAR10 data/train --options '{"root": "data"}'
         shardio convert torch my/data.py:train_set data/train --names image,mask
 
     Raises:
-        SourceError: there is no such object, its code fails, it is no map-style Dataset, or it is empty; the first
+        SourceError: the object does not exist, its code fails, it is not a map-style Dataset, or it is empty; the first
             sample cannot be read or stored.
-        ConfigError: `options` is no JSON object, or `names` do not fit the first sample.
+        ConfigError: `options` is not a JSON object, or `names` do not fit the first sample.
     """
     given = _parsed(options)
     if isinstance(src, (str, os.PathLike)):
-        origin: Any = Named(os.fspath(src), Path.cwd(), given)
+        origin: Any = ObjectName(os.fspath(src), Path.cwd(), given)
         name, dataset = origin.name, origin.load()
     else:
         name = type(src).__name__
-        origin = dataset = made(name, src, given)
+        origin = dataset = as_dataset(name, src, given)
     count = _length(name, dataset)
-    first = run(f"{name}, sample 0", lambda: dataset[0])
+    first = run_user_code(f"{name}, sample 0", lambda: dataset[0])
     own = _names(name, first, _listed(names))
-    values = run(f"{name}, sample 0", lambda: _values(first, own))
+    values = run_user_code(f"{name}, sample 0", lambda: _values(first, own))
     try:
-        last = run(name, lambda: _values(dataset[count - 1], own), BadSample)
-    except BadSample:  # it will be told of in its turn
+        last = run_user_code(name, lambda: _values(dataset[count - 1], own), BadSample)
+    except BadSample:  # reported when the conversion reaches it
         last = values
     fields = _fields(name, parts(first, own), values, last)
-    size = run(f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items()))
+    size = run_user_code(
+        f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items())
+    )
     source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields))
-    vars(source)["_dataset"] = dataset  # it is made already, which may have taken long
+    vars(source)["_dataset"] = dataset  # fills the cached property: making it may have taken long
     return source
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class MapStyle:
-    """The samples of a Dataset. Pickling sends its name, or what was given in its place; a worker makes it anew.
+    """The samples of a Dataset. It pickles the Dataset's name, from which each worker makes it anew, or the Dataset.
 
     Attributes:
         origin: the Dataset, or its name.
-        name: what messages call it.
-        names: what the parts of a tuple are called; () where samples are dicts.
+        name: its name in messages.
+        names: the names of the parts of a tuple; () where samples are dicts.
         fields: the fields of every sample.
-        count: how many samples there are.
+        count: the number of samples.
         size: the stored bytes of the first sample.
-        classes: the names of the classes, where they are known.
+        classes: the class names, where they are known.
     """
 
     origin: Any
@@ -105,26 +104,26 @@ class MapStyle:
 
     @cached_property
     def _dataset(self) -> Any:
-        return self.origin.load() if isinstance(self.origin, Named) else self.origin
+        return self.origin.load() if isinstance(self.origin, ObjectName) else self.origin
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the classes' names where the Dataset has an attribute `classes`."""
+        """The converter's name, and the class names where the Dataset has an attribute `classes`."""
         return {"source": "torch", **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The stored bytes of the first sample, for each, `[n]`."""
+        """The stored bytes of the first sample, repeated for each, `[n]`."""
         return np.full(self.count, self.size, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self.count)
         dataset = self._dataset
-        return run(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
+        return run_user_code(f"{self.name}, sample {index}", lambda: self._sample(dataset[index]), BadSample)
 
     def _sample(self, sample: Any) -> Sample:
         values = _values(sample, self.names)
         for name, field in self.fields.items():
-            if field.channels == 1 and name in values and images.probe(values[name]).channels != 1:
+            if field.channels == 1 and name in values and probe_image(values[name]).channels != 1:
                 raise BadSample(f"field {name!r}: expected a grey image, as the first and the last are")
         return values
 
@@ -147,41 +146,41 @@ def _listed(names: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def _values(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Values by field; BadSample if a part cannot be stored."""
+    """The values of a sample by field; BadSample if a part cannot be stored."""
     found = {}
     for name, part in parts(sample, names).items():
         try:
-            found[name] = plain(part)
+            found[name] = storable(part)
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     return found
 
 
 def _length(name: str, dataset: Any) -> int:
-    from torch.utils.data import IterableDataset  # only now: it takes seconds
+    from torch.utils.data import IterableDataset  # imported on use: it takes seconds
 
     lacks = [method for method in ("__len__", "__getitem__") if not hasattr(dataset, method)]
     if isinstance(dataset, IterableDataset) or lacks:
         raise SourceError(
-            f"{name} must be a map-style Dataset, with a length and samples by number; it is an iterable one or none: "
-            f"{type(dataset).__name__}"
+            f"{name} must be a map-style Dataset, with a length and samples by number; it is iterable or not a Dataset:"
+            f" {type(dataset).__name__}"
         )
-    count = run(f"the length of {name}", lambda: len(dataset))
+    count = run_user_code(f"the length of {name}", lambda: len(dataset))
     if not count:
         raise SourceError(f"{name} holds no samples")
     return count
 
 
-def _names(name: str, first: Any, given: tuple[str, ...]) -> tuple[str, ...]:
-    usual = run(f"{name}, sample 0", lambda: default_names(first))
-    if given and len(given) != len(usual):
-        told = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
-        raise ConfigError(f"names must name each part of a sample, the first {told}; got {', '.join(given)}")
-    return given or usual
+def _names(name: str, first: Any, chosen: tuple[str, ...]) -> tuple[str, ...]:
+    usual = run_user_code(f"{name}, sample 0", lambda: default_names(first))
+    if chosen and len(chosen) != len(usual):
+        reason = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
+        raise ConfigError(f"names must name each part of a sample, the first {reason}; got {', '.join(chosen)}")
+    return chosen or usual
 
 
 def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Field]:
-    """The fields of the first sample, `raw` and as it is stored; what the last has otherwise is left open."""
+    """The fields of the first sample, given raw and as stored; a shape is left open where the last sample's differs."""
     try:
         fields = infer_fields(first)
     except ConfigError as error:
@@ -189,19 +188,19 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
     for own, field in fields.items():
         if field.kind == "array" and field.shape != np.shape(last.get(own, first[own])):
             field = replace(field, shape=None)
-        if field.kind == "image" and is_made_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
+        if field.kind == "image" and is_encoded_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
             field = replace(field, channels=1)
         fields[own] = label_as_int64(own, field)
     return fields
 
 
 def _is_grey(image: Any) -> bool:
-    return isinstance(image, bytes) and bool(images.sniff(image)) and images.probe(image).channels == 1
+    return isinstance(image, bytes) and bool(sniff_image(image)) and probe_image(image).channels == 1
 
 
 def _classes(name: str, dataset: Any, fields: Mapping[str, Field]) -> tuple[str, ...]:
-    """The names that torchvision's data sets have as `classes`."""
-    found = run(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
+    """The class names that torchvision's Datasets have as `classes`."""
+    found = run_user_code(f"the classes of {name}", lambda: getattr(dataset, "classes", None))
     if not isinstance(found, (list, tuple)) or not all(isinstance(own, str) for own in found):
         return ()
     return tuple(found) if fields.get("label") == Field("scalar", dtype="int64") else ()

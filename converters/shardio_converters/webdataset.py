@@ -1,7 +1,7 @@
-"""WebDataset tars: samples that are files with one name and several extensions, side by side in a tar.
+"""WebDataset tars: a sample is a group of adjacent files in a tar with the same name and different extensions.
 
-The convention is that of https://github.com/webdataset/webdataset; `shardio.foreign.tar` says what is read and refused,
-`shardio.foreign.members` what the extensions stand for.
+The convention is that of https://github.com/webdataset/webdataset. `shardio.foreign.tar` documents what is read and
+what is refused, `shardio.foreign.members` the meaning of extensions.
 """
 
 from array import array
@@ -14,14 +14,13 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members, tar
-from shardio.foreign.files import File, check_plain, find
+from shardio.foreign.files import File, check_uncompressed, find_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
 from shardio.foreign.members import MemberField
-from shardio.foreign.names import Paths, naming, shown
-from shardio.foreign.places import LocatedSource, Spans, ValueLocations, scan
-from shardio.format.fields import Field
-from shardio.system.types import Sample
+from shardio.foreign.names import Paths, bad_samples_at, printable
+from shardio.source import Field, Sample, check_index
 
-from ._common import check_index, choose
+from ._fields import choose_fields
 
 _KEY_DIGITS = 12
 
@@ -29,45 +28,50 @@ _KEY_DIGITS = 12
 def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key: bool | None = None) -> "WebDataset":
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
 
-    Files with the same name up to the first dot are a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` are the field
-    `image`, any of them from sample to sample; `cls` is `label`; `caption.txt` is the text `caption`, and so on; `npy`
-    is an array, of fixed shape if the first and last sample agree; what else there is is bytes. Pickles (`pth`, `pyd`,
-    ...) are refused unless `fields` leaves them out. A sample that lacks a field is a bad one.
+    Adjacent files with the same name up to the first dot form a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` become
+    the field `image`, in any mix from sample to sample; `cls` becomes `label`; `caption.txt` becomes the text
+    `caption`, and so on. `npy` becomes an array, of fixed shape if the first and the last sample agree; any other
+    extension becomes bytes. Pickles (`pth`, `pyd`, ...) are refused unless `fields` leaves them out. A sample without
+    one of the fields is a bad sample.
 
-    Compressed tars (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow) are unpacked to temporary
-    files without names, in TMPDIR, by each process that reads them; it keeps up to eight. In another order than the
-    tars' own they are unpacked again and again.
+    Each process that reads a compressed tar (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow)
+    unpacks it to an unnamed temporary file in TMPDIR, and keeps up to eight of these. In any other order than that of
+    the tars, they are unpacked again and again.
 
     Args:
-        src: a tar, a directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of such.
-        fields: extensions to take and what to call them, such as "image=jpg,label=cls,caption=txt"; all extensions of
-            the first sample without it.
-        key: whether there is a text field `key` with each sample's key; without this there is one unless the keys are
-            running numbers of 12 digits, as shardio writes them, or a field is called so.
+        src: a tar, a directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
+        fields: the extensions to take, with names for their fields, as in "image=jpg,label=cls,caption=txt". Without
+            it: all extensions of the first sample.
+        key: add a text field `key` with each sample's key. Without this option it is added unless the keys are running
+            numbers of 12 digits, as shardio writes them, or another field has that name.
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00331}.tar' data/cc3m --fields image=jpg,caption=txt
         shardio convert webdataset shards data/plain --no-key
 
     Raises:
-        SourceError: `src` is not there, holds no samples, or a tar is damaged, cut off, or holds links or sparse files.
-        ConfigError: `fields` names an extension that no sample near the beginning has, or `key` a field twice.
+        SourceError: `src` does not exist or holds no samples, or a tar is damaged, truncated, or holds links or sparse
+            files.
+        ConfigError: `fields` names an extension that none of the first samples has, or `key` would be a second field of
+            that name.
     """
-    paths = find(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
-    found = scan(paths, _scan)
+    paths = find_files(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
+    found = scan_files(paths, _scan)
     places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar)
     if not len(places):
-        raise SourceError(f"{shown(src)} holds no samples: no files whose names have an extension")
-    parts = _parts(places, fields, shown(src))
+        raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
+    parts = _parts(places, fields, printable(src))
     if key and "key" in parts:
-        raise ConfigError(f"{shown(src)}: there would be two fields called 'key'; rename one by fields, or key=False")
+        raise ConfigError(
+            f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
+        )
     numbered = all(running for _, running in found)
     return WebDataset(places, parts, key=(not numbered and "key" not in parts) if key is None else key)
 
 
 @final
 class WebDataset(LocatedSource):
-    """Samples of tars. Where each begins is known; its headers are read again when it is."""
+    """The samples of tars. Only the location of each is kept; its headers are read again with the sample."""
 
     def __init__(self, places: ValueLocations, parts: Mapping[str, MemberField], *, key: bool) -> None:
         super().__init__(places)
@@ -87,16 +91,18 @@ class WebDataset(LocatedSource):
         """See `shardio.source.HasPlaces`."""
         check_index(index, len(self._places))
         files = _open(self._places, index)
-        check_plain(files.tar)
+        check_uncompressed(files.tar)
         if self._key:
-            raise SourceError(f"{shown(files.tar.path)}: keys do not stand in a tar as they are stored: give key=False")
+            raise SourceError(
+                f"{printable(files.tar.path)}: a tar does not hold keys as shardio stores them: pass key=False"
+            )
         found = {}
         for name, part in self._parts.items():
             if part.field.kind != "scalar":
-                extension = files.find(part)
+                extension = files.extension_of(part)
                 offset, size = files.places[extension]
-                with naming(f"{files}, .{extension}"):
-                    start, size = part.within(files.read(extension))
+                with bad_samples_at(f"{files}, .{extension}"):
+                    start, size = part.stored_span(files.read(extension))
                 found[name] = offset + start, size
         return found
 
@@ -105,8 +111,8 @@ class WebDataset(LocatedSource):
         files = _open(self._places, index)
         sample: dict[str, Any] = {}
         for name, part in self._parts.items():
-            extension = files.find(part)
-            with naming(f"{files}, .{extension}"):
+            extension = files.extension_of(part)
+            with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
         return sample | ({"key": files.key} if self._key else {})
 
@@ -114,40 +120,40 @@ class WebDataset(LocatedSource):
 @final
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of one sample, by extension, in an open tar."""
+    """The files of one sample in an open tar, by extension."""
 
     tar: File
     key: str
     places: Mapping[str, tuple[int, int]]
 
     def __str__(self) -> str:
-        return f"{shown(self.tar.path)}, key {self.key!r}"
+        return f"{printable(self.tar.path)}, key {self.key!r}"
 
-    def find(self, part: MemberField) -> str:
-        """The extension of the file that a field is; BadSample if there is none."""
+    def extension_of(self, part: MemberField) -> str:
+        """The extension of a field's file; BadSample if the sample has no such file."""
         if (extension := part.find(self.places)) is None:
             raise BadSample(f"{self}: it has no .{part.extensions[0]}, but .{', .'.join(self.places)}")
         return extension
 
     def read(self, extension: str) -> bytes:
-        """What the file with this extension holds."""
+        """Read the file with this extension."""
         offset, size = self.places[extension]
-        data = self.tar.near(offset, size)
+        data = self.tar.read_buffered(offset, size)
         if len(data) < size:
             raise BadSample(f"the tar ends within it, {len(data)} of {size} bytes are there")
         return data
 
 
 def _open(places: ValueLocations, index: int) -> _Files:
-    """The files of sample `index`; BadSample if they are no longer there, or two have the same extension."""
+    """The files of sample `index`; BadSample if the tar has changed, or two files have the same extension."""
     file, _, offset, size = places.locate(index)
-    with naming(shown(file.path)):
-        run = tar.run_at(file, offset, size)
+    with bad_samples_at(printable(file.path)):
+        run = tar.sample_at(file, offset, size)
         return _Files(file, run.key, run.places())
 
 
 def _scan(path: Path) -> tuple[Spans, bool]:
-    """Where the samples of a tar are, and whether their keys are running numbers as shardio writes them."""
+    """The location of each sample in a tar, and whether the keys are running numbers, as shardio writes them."""
     offsets, sizes = array("q"), array("q")
     running, first = True, 0
     for number, run in enumerate(tar.scan(tar.open_tar(path))):
@@ -160,28 +166,28 @@ def _scan(path: Path) -> tuple[Spans, bool]:
 
 
 def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where: str) -> dict[str, MemberField]:
-    """Which files are which fields, by the first samples and the last."""
+    """The fields and the extensions of their files, from the first samples and the last."""
     probed = list(_probe(places))
     samples = [extensions for _, extensions in probed]
     available = dict.fromkeys(extension for sample in samples for extension in sample)
-    chosen = choose(members.named(samples[0]) if given is None else given, available, where)
+    chosen = choose_fields(members.field_names(samples[0]) if given is None else given, available, where)
     parts = {}
     for name, extension in chosen.items():
         having = [number for number, sample in probed if extension in sample]
         try:
-            with naming("its first or last file"):
+            with bad_samples_at("its first or last file"):
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
         except (BadSample, SourceError) as error:
             others = ",".join(f"{field}={own}" for field, own in chosen.items() if own != extension)
-            advice = f"leave it out by fields, such as {others!r}" if others else "choose others by fields"
+            advice = f"leave it out with fields, such as {others!r}" if others else "choose others with fields"
             raise SourceError(f"{where}, .{extension}: {error}; {advice}") from error
         parts[name] = MemberField(members.alternatives(extension, samples, list(chosen.values())), field)
     return parts
 
 
 def _probe(places: ValueLocations) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Number and extensions of the first samples and the last; at least one, or what is wrong with it is raised."""
+    """Yield the number and the extensions of the first samples and the last; SourceError if none can be read."""
     wrong, good = None, False
     for number in places.probes().tolist():
         try:

@@ -1,4 +1,4 @@
-"""Zarr stores, of format 2 and 3: samples are the rows of arrays along their first axis.
+"""Zarr stores of format 2 and 3: the samples are the rows of arrays along their first axis.
 
 The formats are described at https://zarr-specs.readthedocs.io.
 """
@@ -14,30 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import shown
-from shardio.format.fields import Field, label_as_int64
-from shardio.system.types import Sample
+from shardio.foreign.names import printable
+from shardio.source import Field, Sample, check_index, label_as_int64
 
-from ._arrays import Blocks, listed, measure, rows_at_once, sample_value
-from ._common import OneOpen, check_index, choose
+from ._blocks import BlockCache, OneOpenFile, rows_at_once
+from ._fields import choose_fields, listed_shapes, measure_field, sample_value
 from ._zarr_store import DAMAGE, Column, Store, columns
 
-_MEASURED = 20  # rows that are read to tell how long rows are: each may take a chunk of its own
+_MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 
 
 def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Zarr":
-    """A Zarr array or group, of format 2 or 3: rows along the first axis are the samples.
+    """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
-    Takes a directory or a zip file on a local disk. A lone array is the field `array`; of a group, every array is a
-    field: numbers are scalars or arrays, strings text, values of fixed size without a type bytes, and bytes that vary
-    in length bytes, or images if they begin like one. Chunks that are missing hold the fill value, as Zarr has it.
-    Arrays that hold pickled objects are refused: unpickling runs what a file says. Datetimes and structures are
-    refused, arrays without rows left out.
+    Takes a directory or a zip file on a local disk. A lone array becomes the field `array`; in a group, every array
+    becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and values of
+    varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr defines. Arrays
+    of pickled objects are refused, because unpickling can run any code; so are datetimes and structures. Arrays without
+    rows are left out.
 
     Args:
         src: the directory or the zip file.
-        fields: the arrays to take and what to call them, as in "image=data/images,label". Without it all are taken,
-            and they must have the same number of rows.
+        fields: the arrays to take, with names for their fields, as in "image=data/images,label". Without it: all
+            arrays, which must have the same number of rows.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
@@ -45,30 +44,32 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
 
     Raises:
         SourceError: the store is missing, damaged or holds no arrays, arrays differ in their number of rows, or no
-            field holds what they are made of.
-        ConfigError: `fields` names what is not there.
+            field holds their type.
+        ConfigError: `fields` names an array that does not exist.
     """
     root = Path(src).absolute()
     usual = {name: column for name, column in columns(root).items() if column.shape}
     if not usual:
-        raise SourceError(f"{shown(root)} holds no arrays with rows")
-    names = choose(fields, usual, shown(root))
+        raise SourceError(f"{printable(root)} holds no arrays with rows")
+    names = choose_fields(fields, usual, printable(root))
     chosen: dict[str, Column] = {}
     for field, name in names.items():
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
-            raise SourceError(f"{shown(root)}: {name!r} cannot be taken: {reason}")
+            raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
         chosen[field] = replace(usual[name], field=label_as_int64(field, usual[name].field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
-        shapes = listed({name: usual[name].shape for name in names.values()})
-        raise SourceError(f"{shown(root)}: arrays differ in their rows; choose some with fields: {shapes}")
+        shapes = listed_shapes({name: usual[name].shape for name in names.values()})
+        raise SourceError(
+            f"{printable(root)}: arrays differ in their number of rows; choose some with fields: {shapes}"
+        )
     return Zarr(root, chosen).measured()
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Zarr:
-    """The rows of a store's arrays. Pickling sends its path; a worker opens it itself."""
+    """The rows of a store's arrays. It pickles as a path; each worker opens the store itself."""
 
     root: Path
     columns: Mapping[str, Column]
@@ -81,12 +82,12 @@ class Zarr:
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
-    def _readers(self) -> "OneOpen[_Reader]":
-        return OneOpen(partial(_reader, self.root, tuple(self.columns.values())))
+    def _readers(self) -> "OneOpenFile[_Reader]":
+        return OneOpenFile(partial(_reader, self.root, tuple(self.columns.values())))
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """One for each array that was chosen."""
+        """A field for each chosen array."""
         return {name: column.field for name, column in self.columns.items()}
 
     @property
@@ -95,7 +96,7 @@ class Zarr:
         return {"source": "zarr"}
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, the average of some rows for what varies."""
+        """The bytes of each sample, `[n]`: exact for numbers, an average over some rows for what varies."""
         return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -104,7 +105,7 @@ class Zarr:
         return {name: reader.value(column, index) for name, column in self.columns.items()}
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar, unless a part is damaged: its rows tell where."""
+        """See `shardio.source.HasColumns`: any scalar. None if a part is damaged: reading row by row tells where."""
         column = self.columns.get(name)
         if column is None or column.field.kind != "scalar":
             return None
@@ -116,21 +117,21 @@ class Zarr:
         return values
 
     def measured(self) -> "Zarr":
-        """The same with the kinds and the average sizes of what varies from row to row, by reading some of it."""
+        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
         return Zarr(self.root, {name: self._measure(column) for name, column in self.columns.items()})
 
     def _measure(self, column: Column) -> Column:
-        field, mean = measure(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
+        field, mean = measure_field(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
         return replace(column, field=field, mean=mean)
 
 
 @final
 class _Reader:
-    """An open store; the last block of each of its arrays is kept."""
+    """An open store, with the latest block of each of its arrays."""
 
     def __init__(self, root: Path, columns: Iterable[Column]) -> None:
         self._root = root
-        self._blocks = Blocks()
+        self._blocks = BlockCache()
         self._store = Store(root)
         try:
             self._arrays = {column.path: self._store.array(column.path) for column in columns}
@@ -139,21 +140,20 @@ class _Reader:
             raise
 
     def close(self) -> None:
-        """Closes the store."""
         self._store.close()
 
     def value(self, column: Column, row: int) -> Any:
-        """Row `row` as a sample has it; BadSample names it."""
+        """Row `row` as a sample's value; BadSample names the row."""
         try:
             read = partial(self._read, column.path)
             element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
             return sample_value(element, column.field)
         except BadSample as error:
-            where = f"{shown(self._root)}, {column.path}" if column.path else shown(self._root)
+            where = f"{printable(self._root)}, {column.path}" if column.path else printable(self._root)
             raise BadSample(f"{where}, row {row}: {error}") from error
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:
-        """All rows of a column of scalars; BadSample if they cannot be read."""
+        """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""
         step = self._step(column)
         for low in range(0, len(out), step):
             out[low : low + step] = self._read(column.path, low, min(low + step, len(out)))

@@ -153,7 +153,7 @@ def _check_written_by_shardio(folder: Path, container: str, names: list[str]) ->
         raise ConfigError(f"{folder}: nothing proves that shardio wrote these shards; they are left as they are")
 
 
-def _readable_runs(path: Path) -> Iterator[tar.Run]:
+def _readable_runs(path: Path) -> Iterator[tar.TarSample]:
     """Yield the samples of a tar up to the first that cannot be read."""
     with contextlib.suppress(SourceError):
         yield from tar.scan(tar.open_tar(path))
@@ -261,9 +261,9 @@ def _load_index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
     return index if index.ndim == 1 and index.dtype == side_index.dtype_of(with_hidden(fields)) else None
 
 
-def _scan(path: Path) -> tuple[bool, list[tar.Run]]:
+def _scan(path: Path) -> tuple[bool, list[tar.TarSample]]:
     """Return whether the tar can be read to its end, and its whole samples."""
-    runs: list[tar.Run] = []
+    runs: list[tar.TarSample] = []
     try:
         for run in tar.scan(tar.open_tar(path)):
             runs.append(run)
@@ -272,7 +272,7 @@ def _scan(path: Path) -> tuple[bool, list[tar.Run]]:
     return True, runs
 
 
-def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> NDArray[Any]:
+def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]) -> NDArray[Any]:
     """The index as it was when the tar was written."""
     index = np.zeros(len(runs), side_index.dtype_of(with_hidden(fields)))
     opened = tar.open_tar(path)
@@ -291,7 +291,7 @@ def _index_of(path: Path, runs: list[tar.Run], fields: Mapping[str, Field]) -> N
     return index
 
 
-def _place(opened: Any, run: tar.Run, name: str, field: Field) -> tuple[int, int]:
+def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[int, int]:
     """Return the offset and size of a field's stored bytes; an array of one shape begins after its .npy header."""
     members_by_extension = run.places()
     extension = next((e for e in layout.extensions(name, field) if e.lower() in members_by_extension), None)
@@ -327,7 +327,7 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
     opened, extensions = tar.open_tar(path), runs[0].places()
     if not columns:
         done.append("the fields are inferred from the names of the tars' members: numbers may be wider than they were")
-        named = members.named(extensions)
+        named = members.field_names(extensions)
         return {
             name: members.field_of(extension, [opened.read(*extensions[extension])])
             for name, extension in named.items()

@@ -17,7 +17,7 @@ from .. import containers
 from ..bench import BenchConfig, BenchResult, measure
 from ..care.contact_sheet import contact_sheet
 from ..care.verify import verify
-from ..conversion import convert
+from ..conversion.api import convert
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ShardioError

@@ -11,9 +11,11 @@ from typing import Annotated, Any, cast
 import typer
 
 from .. import containers
-from ..conversion import Conversion, Skipped, WrittenDataset
-from ..conversion import convert as convert_source
+from ..conversion.api import Conversion
+from ..conversion.api import convert as convert_source
 from ..conversion.notes import notes
+from ..conversion.pack import WrittenDataset
+from ..conversion.skipped import Skipped
 from ..conversion.source import Source
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad

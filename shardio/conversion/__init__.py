@@ -2,9 +2,3 @@
 
 Every shard that is finished has a record in the output's journal, so an interrupted conversion can resume.
 """
-
-from .api import Conversion as Conversion
-from .api import convert as convert
-from .pack import WrittenDataset as WrittenDataset
-from .planning import Estimate as Estimate
-from .skipped import Skipped as Skipped

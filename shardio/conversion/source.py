@@ -1,7 +1,8 @@
-"""Sources: the samples that a converter provides, and how to find a converter by its name.
+"""Sources, from which conversions take samples, and the lookup of converters, which make sources.
 
 A converter is a function `(src, **options) -> Source` that an installed distribution registers in the entry-point group
-`shardio.converters`. shardio itself imports none of them, so anyone can add one.
+`shardio.converters`. shardio imports converters only by that group, so anyone can add one. Converters themselves import
+these names from `shardio.source`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +21,10 @@ GROUP = "shardio.converters"
 
 
 class Source(Protocol):
-    """Samples by number. A source can be pickled: every worker process gets a copy and reads its own part.
+    """Samples by number. A source must be picklable: each worker process gets a copy and reads its part of the samples.
 
-    If it has an attribute `threads` that is True, threads of one process may each use a copy at the same time.
+    A source with an attribute `threads` that is True may also be copied to threads of one process, which use their
+    copies at the same time.
     """
 
     @property
@@ -31,24 +33,29 @@ class Source(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The origin of the samples, for the manifest: JSON values, the same for a copy of the data elsewhere."""
+        """What the manifest records about the origin: JSON values, which do not depend on where the data lies.
+
+        `"source"` is the name of the converter; `"classes"`, if known, lists the class names by label.
+        """
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return about how many bytes each sample takes, `[n]`. Shards are cut by it. Cheap: it reads no samples."""
+        """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
 
     def __getitem__(self, index: int) -> Sample:
-        """Return sample `index`, 0 to n-1. Most calls ask in ascending order; one thread calls at a time.
+        """Sample `index`, from 0 to n-1, mostly requested in ascending order, and by one thread at a time.
 
-        Raises BadSample, which names the item and the reason, if it cannot be stored; IndexError outside of the range.
+        Raises:
+            BadSample: this sample cannot be stored; the message names the item and the reason.
+            IndexError: `index` is not in [0, n).
         """
 
 
 @runtime_checkable
 class HasColumns(Protocol):
-    """A source that knows all values of some scalar fields without reading its samples, which speeds up `where=`."""
+    """A source that gives all values of some scalar fields without reading whole samples, which speeds up `where=`."""
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Return all values of the scalar field `name`, `[n]`; None if that costs as much as reading the samples."""
+        """All values of the scalar field `name`, `[n]`; None if that would cost as much as reading the samples."""
 
 
 @runtime_checkable
@@ -56,15 +63,15 @@ class HasBlocks(Protocol):
     """A source that reads several samples together faster than one by one."""
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """Yield the samples in the order of `numbers`; a bad one comes as the error that `source[number]` raises."""
+        """Yield the samples in the given order, and for a bad sample the error that `source[number]` raises."""
 
 
 @runtime_checkable
 class HasRemarks(Protocol):
-    """A source that left out something that may have been meant to be in it.
+    """A source that left out data which the user may have meant to convert.
 
     Attributes:
-        remarks: what it left out, a clause for each kind.
+        remarks: a clause for each kind of data that was left out, shown to the user.
     """
 
     remarks: Sequence[str]
@@ -72,12 +79,12 @@ class HasRemarks(Protocol):
 
 @runtime_checkable
 class Adoptable(Source, Protocol):
-    """A source whose files can be read in place: see `shardio index`.
+    """A source whose files shardio can read where they lie, without converting them: see `shardio index`.
 
     Attributes:
         container: the container that reads the files: `tar`, `indexed` or `hdf5`.
         files: the files, in the order of their samples.
-        starts: the number of each file's first sample, followed by the number of all samples, int64 [files + 1].
+        starts: the number of each file's first sample, followed by the number of samples, int64 `[files + 1]`.
     """
 
     container: str
@@ -87,12 +94,12 @@ class Adoptable(Source, Protocol):
 
 @runtime_checkable
 class HasPlaces(Adoptable, Protocol):
-    """An adoptable source whose values are each contiguous in its files, as shardio stores them."""
+    """An adoptable source of files that hold each value contiguously, in the bytes that shardio would store."""
 
     def places(self, index: int) -> Mapping[str, tuple[int, int]]:
-        """Return the offset and size, in the file, of the stored bytes of each field of sample `index` but scalars.
+        """The offset and size of each field of sample `index` in its file, except for scalars.
 
-        Raises BadSample if a value is not in the file as shardio would store it.
+        Raises BadSample if the file does not hold a value in the bytes that shardio would store.
         """
 
 
@@ -117,10 +124,16 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Converter:
-    """Return the installed converter called `name`; raise ConfigError if there is none, or if it cannot be imported."""
+    """Return the installed converter called `name`; ConfigError if there is none, or it cannot be imported."""
     for entry in entry_points(group=GROUP, name=name):
         try:
             return cast(Converter, entry.load())
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the converter {name!r} ({entry.value}) cannot be loaded: {error}") from error
     raise ConfigError(f"no converter is called {name!r}; installed: {', '.join(names()) or 'none'}")
+
+
+def check_index(index: int, count: int) -> None:
+    """Raise IndexError unless `index` is in [0, count), as `Source.__getitem__` must."""
+    if not 0 <= index < count:
+        raise IndexError(f"index must be in [0, {count}), got {index}")

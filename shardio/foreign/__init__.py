@@ -1,6 +1,6 @@
-"""Records that others wrote, in files as they are: where each sample is, and how it is read.
+"""Readers of formats that other programs write: where each sample stands in its file, and how it is read.
 
-Each format has a scan, which finds the places of all samples without reading them, and a decoder of one sample.
-Converters copy the samples into shards; an index of the places lets the files be used as they lie. Nothing in the files
-is trusted: places are checked before they are read, names are never used as paths, nothing is unpickled.
+Each format has a scan, which locates all samples without reading them, and a parser of one sample. Converters copy the
+samples into shards; an index of their locations lets shardio read the files where they lie. Nothing in a file is
+trusted: offsets are checked before they are used, names never become paths, and nothing is unpickled.
 """

@@ -1,4 +1,4 @@
-"""Files of records: found by path or pattern, read by position, unpacked if they are compressed."""
+"""Input files: found by path or pattern, read at offsets, unpacked if they are compressed."""
 
 import bz2
 import glob
@@ -19,10 +19,10 @@ from typing import IO, Any, final
 from .. import containers
 from ..errors import SourceError
 from ..system import optional as _optional
-from .names import Paths, shown
+from .names import Paths, printable
 
 _CHUNK = 1 << 20
-_AHEAD = 4096  # bytes read at a time where headers are: a few small members, or one header of a large one
+_AHEAD = 4096  # bytes per buffered read: the headers of a few small members, or of one large member
 _MOST_NAMES = 1_000_000
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAGIC = {
@@ -36,30 +36,30 @@ _MAGIC = {
 
 @final
 class File:
-    """A file open for reading by position; it closes when nobody holds it any more.
+    """A file open for reads at any offset. It closes when it is garbage-collected.
 
     Attributes:
-        path: its path, for messages; of a compressed file, which lies unpacked elsewhere, that of the compressed one.
+        path: its path, for messages; of an unpacked file, the path of the compressed one.
         size: bytes, unpacked.
-        packed: how it is compressed, or None: only then are places in it places in the file at `path`.
+        compression: how the file at `path` is compressed. None if it is not: only then do offsets hold for that file.
 
-    Raises OSError.
+    Raises OSError if it cannot be opened or is not a regular file.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_near", "_near_at", "packed", "path", "size")
+    __slots__ = ("__weakref__", "_buffer", "_buffer_start", "_fd", "compression", "path", "size")
 
-    def __init__(self, path: Path, unpacked: IO[bytes] | None = None, packed: str | None = None) -> None:
+    def __init__(self, path: Path, unpacked: IO[bytes] | None = None, compression: str | None = None) -> None:
         self._fd = os.dup(unpacked.fileno()) if unpacked else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         weakref.finalize(self, os.close, self._fd)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError("not a regular file")
-        self.path, self.packed = path, packed
+        self.path, self.compression = path, compression
         self.size = found.st_size
-        self._near, self._near_at = b"", 0
+        self._buffer, self._buffer_start = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes at `offset`; fewer where the file ends."""
+        """Read `size` bytes at `offset`; fewer at the end of the file."""
         parts = []
         while size > 0:
             part = os.pread(self._fd, min(size, 1 << 30), offset)
@@ -69,27 +69,27 @@ class File:
             offset, size = offset + len(part), size - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def near(self, offset: int, size: int) -> bytes:
-        """As `read`, for a few bytes of which others nearby will be wanted next. For one thread at a time."""
-        start = offset - self._near_at
-        if start < 0 or start + size > len(self._near):
-            self._near, self._near_at, start = self.read(offset, max(size, _AHEAD)), offset, 0
-        return self._near[start : start + size]
+    def read_buffered(self, offset: int, size: int) -> bytes:
+        """Like `read`, through a buffer: for a few bytes whose neighbours are read next. Not thread-safe."""
+        start = offset - self._buffer_start
+        if start < 0 or start + size > len(self._buffer):
+            self._buffer, self._buffer_start, start = self.read(offset, max(size, _AHEAD)), offset, 0
+        return self._buffer[start : start + size]
 
-    def keep(self, offset: int, size: int) -> None:
-        """Reads these bytes at once, so that `near` has them."""
-        self._near, self._near_at = self.read(offset, size), offset
+    def fill_buffer(self, offset: int, size: int) -> None:
+        """Read these bytes into the buffer of `read_buffered`, in one call."""
+        self._buffer, self._buffer_start = self.read(offset, size), offset
 
 
 def open_file(path: Path, compressions: Iterable[str], plain: Callable[[bytes], bool] = lambda head: False) -> File:
-    """The file at `path`; a compressed one unpacked to a temporary file without a name, in `tempfile.gettempdir()`.
+    """Open a file; unpack a compressed one to an unnamed temporary file in `tempfile.gettempdir()`.
 
     Args:
         path: the file.
-        compressions: which it may have: `gzip`, `bzip2`, `xz`, `zstd`, `zlib`. They are known by the first bytes.
-        plain: whether a file that begins with these 12 bytes is certainly not compressed.
+        compressions: those to recognize by the first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `zlib`.
+        plain: tells from the first 12 bytes that a file is certainly not compressed.
 
-    Raises SourceError if it cannot be read, unpacked or stored.
+    Raises SourceError if the file cannot be read or unpacked, or the temporary file cannot be written.
     """
     try:
         file = File(path)
@@ -104,17 +104,17 @@ def open_file(path: Path, compressions: Iterable[str], plain: Callable[[bytes], 
     return file
 
 
-def check_plain(file: File) -> None:
-    """SourceError if the file is compressed, so that places in it are none in the file that lies there."""
-    if file.packed:
+def check_uncompressed(file: File) -> None:
+    """Raise SourceError if the file is compressed: offsets in it then mean nothing in the file on disk."""
+    if file.compression:
         raise SourceError(
-            f"{shown(file.path)} is compressed by {file.packed}, so it cannot be read as it lies: convert it"
+            f"{printable(file.path)} is compressed by {file.compression}, so it cannot be read as it lies: convert it"
         )
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
-    """What to raise for a file that the system does not give."""
-    return SourceError(f"{shown(path)} cannot be read: {error.strerror or error}")
+    """The error to raise where the operating system refuses to read a file."""
+    return SourceError(f"{printable(path)} cannot be read: {error.strerror or error}")
 
 
 def _unpacked(path: Path, compression: str) -> File:
@@ -124,9 +124,9 @@ def _unpacked(path: Path, compression: str) -> File:
                 target.write(chunk)
             target.flush()
             return File(path, target, compression)
-    except OSError as error:  # of the temporary file: what reading raises is a SourceError already
+    except OSError as error:  # from the temporary file: errors while reading are SourceErrors already
         where = f"the temporary folder {tempfile.gettempdir()} (TMPDIR)"
-        raise SourceError(f"{shown(path)} cannot be unpacked to {where}: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be unpacked to {where}: {error.strerror}") from error
 
 
 def _chunks(path: Path, compression: str) -> Iterator[bytes]:
@@ -134,9 +134,9 @@ def _chunks(path: Path, compression: str) -> Iterator[bytes]:
         with _stream(path, compression) as stream:
             while chunk := stream.read(_CHUNK):
                 yield chunk
-    # ValueError is what pyarrow raises.
+    # pyarrow raises ValueError.
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-        raise SourceError(f"{shown(path)} cannot be unpacked: damaged or cut off: {error}") from error
+        raise SourceError(f"{printable(path)} cannot be unpacked: damaged or cut off: {error}") from error
 
 
 def _stream(path: Path, compression: str) -> AbstractContextManager[Any]:
@@ -163,7 +163,7 @@ class _Zlib(AbstractContextManager["_Zlib"]):
         self._codec = zlib.decompressobj()
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; b"" at the end, EOFError if the file ends before the stream does."""
+        """Read up to `size` bytes, b"" at the end; EOFError if the file ends before the stream does."""
         while not self._codec.eof:
             packed = self._codec.unconsumed_tail or self._file.read(_CHUNK)
             data = self._codec.decompress(packed, size)
@@ -177,37 +177,37 @@ class _Zlib(AbstractContextManager["_Zlib"]):
         self._file.close()
 
 
-def find(src: Paths, takes: Callable[[str], bool], wanted: str) -> list[Path]:
-    """The files that `src` names: one file, those in a directory, or those that fit a pattern; absolute paths.
+def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> list[Path]:
+    """Return the absolute paths of the files that `src` names: one file, a directory's, or those that fit a pattern.
 
     Args:
-        src: a path, or text with `*`, `?`, `[...]` or ranges of numbers such as `{000..009}`; or several of these.
-        takes: whether a file in a directory is wanted, by its name. Hidden ones never are, nor shardio's indexes.
-        wanted: what is looked for, for messages.
+        src: a path, or a pattern with `*`, `?`, `[...]` or numeric ranges such as `{000..009}`; or several of these.
+        accepts: tells by its name whether a file in a directory is taken. Hidden files and shardio's indexes never are.
+        description: the kind of files, for messages, such as `"Parquet files (*.parquet)"`.
 
     Returns:
-        At least one. The files of a directory and of `*` are sorted, those of ranges in the order of the numbers.
+        At least one path. Those in a directory or from `*` are sorted; ranges keep the order of their numbers.
 
-    Raises SourceError.
+    Raises SourceError if there are none, one does not exist or cannot be read, or one is named twice.
     """
     if isinstance(src, (str, os.PathLike)):
-        return _find(src, takes, wanted)
-    paths = [path for one in src for path in _find(one, takes, wanted)]
+        return _find(src, accepts, description)
+    paths = [path for item in src for path in _find(item, accepts, description)]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise SourceError(f"{shown(twice)} is given twice")
+        raise SourceError(f"{printable(twice)} is given twice")
     if not paths:
-        raise SourceError(f"no {wanted} are given")
+        raise SourceError(f"no {description} are given")
     return paths
 
 
-def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str) -> list[Path]:
+def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], description: str) -> list[Path]:
     path = Path(src).absolute()
     try:
         if path.is_dir():
             with os.scandir(path) as entries:
                 names = sorted(entry.name for entry in entries if not entry.is_dir())
-            paths = [path / name for name in names if not name.startswith(".") and takes(name)]
+            paths = [path / name for name in names if not name.startswith(".") and accepts(name)]
         elif path.exists():
             paths = [path]
         else:
@@ -216,17 +216,18 @@ def _find(src: str | os.PathLike[str], takes: Callable[[str], bool], wanted: str
         paths = [found for found in paths if not found.name.endswith(indexes)]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
-                f"{shown(missing)} is no file" if missing.exists() else f"{shown(missing)}: there is no such file"
+                f"{printable(missing)} is not a file" if missing.exists() else f"{printable(missing)} does not exist"
             )
         if not paths:
-            raise SourceError(f"{shown(path)}: {f'holds no {wanted}' if path.is_dir() else 'no file fits this'}")
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise SourceError(f"{shown(path)} cannot be read: {error}") from error
+            reason = f"holds no {description}" if path.is_dir() else "no file fits this"
+            raise SourceError(f"{printable(path)}: {reason}")
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have, as with a null byte
+        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
     return paths
 
 
 def _expanded(text: str) -> Iterator[str]:
-    """`a{08..10}` as `a08`, `a09`, `a10`."""
+    """Expand numeric ranges: `a{08..10}` to `a08`, `a09`, `a10`."""
     ranges = [(int(low), int(high), _width(low, high)) for low, high in _RANGE.findall(text)]
     count = 1
     for low, high, _ in ranges:

@@ -1,11 +1,11 @@
-"""LMDB files of records: the places of all entries, and the Datum that Caffe keeps in them.
+"""LMDB files: the location of every entry, and the Datum messages that Caffe keeps in them.
 
 Sources: lmdb/libraries/liblmdb/mdb.c (MDB_page, MDB_node, MDB_meta, MDB_db: data version 1, 64 bits, little-endian);
 src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe.
 
-The pages are read here, not by LMDB, which would follow a damaged page out of its memory and end the process, lets a
-process open a file only once, and does not say where in the file a value is. Nothing is locked or written; nobody may
-write to the file meanwhile, as with LMDB's own `MDB_NOLOCK`.
+This module parses the pages itself. LMDB would follow a damaged page out of its mapped memory and crash the process,
+lets a process open a file only once, and does not tell a value's offset in the file. Nothing is locked or written;
+nobody may write to the file meanwhile, as with LMDB's own `MDB_NOLOCK`.
 """
 
 import os
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from ..errors import BadSample, SourceError
 from . import protobuf
 from .files import File, unreadable
-from .names import shown
+from .names import printable
 from .protobuf import BYTES, FIXED32, VARINT, Record, Span
 
-PLACES = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), ("size", "<u4")])
-"""Where an entry's key and its value are in the file, and their bytes."""
+ENTRY_DTYPE = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), ("size", "<u4")])
+"""The offset and the bytes of an entry's key and of its value in the file."""
 
-SHARDIO = b"\xff" * 8 + b"_"
-"""How the last keys of a file begin that is a shard of shardio's."""
+SHARDIO_KEY_PREFIX = b"\xff" * 8 + b"_"
+"""What the last keys in a shard of shardio's begin with."""
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
-_PAGE = struct.Struct("<QHHHH")  # number, padding, flags, end of the pointers, begin of the nodes
+_PAGE = struct.Struct("<QHHHH")  # number, padding, flags, end of the pointers, start of the nodes
 _META = struct.Struct("<IIQQ")  # magic, version, address, size of the map
-_TREE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, pages of three kinds, entries, root
+_TREE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, counts of three kinds of pages, entries, root
 _END = struct.Struct("<QQ")  # last page, transaction
 _META_BYTES = _PAGE.size + _META.size + 2 * _TREE.size + _END.size
 _BRANCH, _LEAF = 1, 2
@@ -54,7 +54,7 @@ class _Tree(NamedTuple):
 
 
 def open_lmdb(src: str | os.PathLike[str]) -> File:
-    """The data file of an environment: `src` itself, or `data.mdb` in it. Raises SourceError."""
+    """Open the data file of an environment: `src` itself, or `data.mdb` in it; SourceError if that fails."""
     path = Path(src).absolute()
     try:
         if path.is_dir():
@@ -63,51 +63,52 @@ def open_lmdb(src: str | os.PathLike[str]) -> File:
     except (OSError, ValueError) as error:
         wanted = "lmdb takes a directory that holds data.mdb, or a file"
         raise SourceError(
-            f"{wanted}; {shown(path)} cannot be read: {getattr(error, 'strerror', 0) or error}"
+            f"{wanted}; {printable(path)} cannot be read: {getattr(error, 'strerror', 0) or error}"
         ) from error
 
 
 def scan(file: File) -> NDArray[Any]:
-    """The places of all entries, `[n]` of PLACES, in the order of their keys; no value is read.
+    """Locate all entries, `[n]` of ENTRY_DTYPE, in the order of their keys, without reading values.
 
-    Raises SourceError: the file is no LMDB, is damaged or cut off, or has named databases or several values for a key.
+    Raises SourceError if the file is not an LMDB, is damaged or truncated, or has named databases or several values
+    for a key.
     """
     found = bytearray()
     try:
         tree = _tree(file)
         for page, number in _leaves(file, tree):
             found += _entries(page, number, file.size).tobytes()
-    except _Wrong as error:
-        raise SourceError(f"{shown(file.path)}: {error}") from error
+    except _Damaged as error:
+        raise SourceError(f"{printable(file.path)}: {error}") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
-    places = np.frombuffer(found, PLACES)
+    places = np.frombuffer(found, ENTRY_DTYPE)
     if len(places) != tree.entries:
-        raise SourceError(f"{shown(file.path)}: damaged: it has {tree.entries} entries, {len(places)} are found")
+        raise SourceError(f"{printable(file.path)}: damaged: it has {tree.entries} entries, {len(places)} are found")
     return places
 
 
 def read(file: File, offset: int, size: int) -> bytes:
-    """A key or a value; BadSample if the file ends before it."""
+    """Read a key or a value; BadSample if the file ends within it."""
     data = file.read(offset, size)
     if len(data) < size:
         raise BadSample(f"the file ends within it, {len(data)} of {size} bytes are there")
     return data
 
 
-class _Wrong(Exception):
+class _Damaged(Exception):
     pass
 
 
 def _tree(file: File) -> _Tree:
-    """The main database, by the newer of the two meta pages."""
+    """The root of the main database, from the newer of the two meta pages."""
     first = _meta(file, 0)
     if first is None:
-        raise _Wrong("not an LMDB file, or of another machine's kind")
+        raise _Damaged("not an LMDB file, or written on a machine of another architecture")
     second = _meta(file, first.page_size)
     newest = second if second and second.transaction > first.transaction else first
     if newest.flags & _DUPSORT:
-        raise _Wrong("it has several values for a key (DUPSORT); one is wanted")
+        raise _Damaged("it has several values for a key (DUPSORT); only one is supported")
     return newest
 
 
@@ -129,8 +130,8 @@ def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
     if tree.root == _NO_PAGE:
         return
     if not 0 < tree.depth <= _DEEPEST:
-        raise _Wrong(f"damaged: a tree of depth {tree.depth}")
-    # No page is met twice, so a damaged file can't lead round and round.
+        raise _Damaged(f"damaged: a tree of depth {tree.depth}")
+    # A tree visits no page twice: counting the pages stops at the cycles of a damaged file.
     left = file.size // tree.page_size
     waiting = [(tree.root, 1)]
     while waiting:
@@ -138,11 +139,13 @@ def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
         left -= 1
         page = file.read(number * tree.page_size, tree.page_size) if number < 1 << 40 else b""
         if len(page) < tree.page_size or left < 0:
-            raise _Wrong(f"damaged or cut off: page {number} is not within its {file.size} bytes, or met twice")
+            raise _Damaged(
+                f"damaged or cut off: page {number} is not within its {file.size} bytes, or is referenced twice"
+            )
         own, _, flags, lower, _ = _PAGE.unpack_from(page)
         kind = _LEAF if depth == tree.depth else _BRANCH
         if own != number or flags & (_BRANCH | _LEAF) != kind or not _PAGE.size <= lower <= tree.page_size:
-            raise _Wrong(f"damaged: page {number} is not what the pages above it say")
+            raise _Damaged(f"damaged: page {number} contradicts the pages above it")
         if kind == _LEAF:
             yield page, number
         else:
@@ -150,11 +153,11 @@ def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
 
 
 def _nodes(page: bytes, number: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Where the nodes of a page begin, and the four 16-bit numbers that each begins with."""
+    """The offset of each node in a page, and the four 16-bit numbers that it begins with."""
     lower = _PAGE.unpack_from(page)[3]
     starts = np.frombuffer(page, "<u2", (lower - _PAGE.size) // 2, _PAGE.size).astype(np.int64)
     if np.any((starts + _NODE > len(page)) | (starts & 1 != 0)):
-        raise _Wrong(f"damaged: a node of page {number} is not within it")
+        raise _Damaged(f"damaged: a node of page {number} is not within it")
     words = np.frombuffer(page, "<u2").astype(np.int64)
     return starts, [words[starts // 2 + place] for place in range(4)]
 
@@ -166,24 +169,24 @@ def _children(page: bytes, number: int) -> list[int]:
 
 
 def _entries(page: bytes, number: int, file_size: int) -> NDArray[Any]:
-    """The places of a leaf page's entries, `[n]` of PLACES."""
+    """Locate the entries of a leaf page, `[n]` of ENTRY_DTYPE."""
     starts, (low, high, flags, key_sizes) = _nodes(page, number)
     if np.any(flags & (_SUBDATA | _DUPDATA)):
-        raise _Wrong("it holds databases with names, or several values for a key; a plain one is wanted")
+        raise _Damaged("it holds named databases, or several values for a key; only a plain database is supported")
     sizes, values = low | high << 16, starts + _NODE + key_sizes
     big = flags & _BIG != 0
     if np.any(values + np.where(big, 8, sizes) > len(page)):
-        raise _Wrong(f"damaged: an entry of page {number} is not within it")
+        raise _Damaged(f"damaged: an entry of page {number} is not within it")
     offsets = number * len(page) + values
     if big.any():
         stored = np.frombuffer(page, np.uint8)[values[big, None] + np.arange(8)]
         overflow = stored.copy().view("<u8").reshape(-1)
         if np.any(overflow > file_size // len(page)):
-            raise _Wrong(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
+            raise _Damaged(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
         offsets[big] = overflow.astype(np.int64) * len(page) + _PAGE.size
     if np.any(offsets + sizes > file_size):
-        raise _Wrong(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
-    found = np.empty(len(starts), PLACES)
+        raise _Damaged(f"damaged or cut off: a value of page {number} is not within the file's {file_size} bytes")
+    found = np.empty(len(starts), ENTRY_DTYPE)
     found["key"], found["key_size"] = number * len(page) + starts + _NODE, key_sizes
     found["offset"], found["size"] = offsets, sizes
     return found
@@ -192,14 +195,14 @@ def _entries(page: bytes, number: int, file_size: int) -> NDArray[Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """Caffe's record.
+    """A Datum, Caffe's message for one image.
 
     Attributes:
-        shape: (channels, height, width) as it says.
-        label: 0 where it has none, as Caffe reads it.
+        shape: (channels, height, width) as the message states them.
+        label: the label; 0 where it has none, as Caffe reads it.
         encoded: whether `data` is an image file.
-        data: where in the record its bytes are, or None.
-        floats: where float values are instead of bytes.
+        data: the span of its bytes in the record, or None.
+        floats: the spans of its float values, which it may have instead of bytes.
     """
 
     shape: tuple[int, int, int]
@@ -209,19 +212,19 @@ class Datum:
     floats: tuple[Span, ...]
 
     @property
-    def place(self) -> Span | None:
-        """Where in the record its bytes or float values lie in one piece; None if they do not."""
+    def span(self) -> Span | None:
+        """The span of its bytes or float values in the record; None unless they are contiguous."""
         if self.data is not None and self.data[1]:
             return self.data
         return self.floats[0] if len(self.floats) == 1 else None
 
     def bytes_of(self, record: bytes) -> bytes:
-        """Its `data`, b"" if it has none."""
+        """Its `data`; b"" without any."""
         start, size = self.data or (0, 0)
         return record[start : start + size]
 
     def array(self, record: bytes) -> NDArray[Any]:
-        """The values [channels, height, width], uint8 or float32; BadSample unless there are as many as it says."""
+        """Its values `[channels, height, width]`, uint8 or float32; BadSample if they do not fill that shape."""
         if self.data is not None and self.data[1]:
             values: NDArray[Any] = np.frombuffer(record, np.uint8, self.data[1], self.data[0])
         else:
@@ -235,8 +238,11 @@ class Datum:
         return values.reshape(self.shape)
 
 
-def datum(record: bytes) -> Datum:
-    """Reads a Datum: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7. BadSample if damaged."""
+def parse_datum(record: bytes) -> Datum:
+    """Parse a Datum; BadSample if it is damaged.
+
+    Its fields: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7.
+    """
     numbers = dict.fromkeys((1, 2, 3, 5, 7), 0)
     data: Span | None = None
     floats: list[Span] = []

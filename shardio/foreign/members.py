@@ -1,20 +1,20 @@
-"""The files of a WebDataset sample as fields: what their extensions say, and how their bytes become values.
+"""The files of a WebDataset sample as fields: which field an extension names, and how a file becomes a value.
 
-==============================  =========================================  ==================================
-extension                       field                                      value
-==============================  =========================================  ==================================
-`jpg jpeg png webp bmp`         `image`, any of them from sample to sample  `image`, bytes untouched
-`cls`                           `label`                                    int64, from decimal digits
-`txt text`                      as the extension                           `text`
-`json`                          as the extension                           `json`
-`npy`                           as the extension                           `array`, or a scalar if it has no axes
-`bin`                           `bytes`                                    `bytes`
-`pth pt pkl pickle pyd`         none                                       refused: they would be unpickled
-others                          as the extension                           `bytes`
-==============================  =========================================  ==================================
+=========================  ===========================================  ====================================
+extension                  field                                        kind of the value
+=========================  ===========================================  ====================================
+`jpg jpeg png webp bmp`    `image`; the format may differ by sample     `image`, bytes untouched
+`cls`                      `label`                                      int64 scalar, from decimal digits
+`txt text`                 named after the extension                    `text`
+`json`                     named after the extension                    `json`
+`npy`                      named after the extension                    `array`, or a scalar if it is 0-d
+`bin`                      `bytes`                                      `bytes`
+`pth pt pkl pickle pyd`    none                                         refused: reading would unpickle them
+others                     named after the extension                    `bytes`
+=========================  ===========================================  ====================================
 
-With something before it the field is called that: `mask.png` is the image `mask`, `caption.txt` the text `caption`, and
-`weight.json` is the scalar `weight` if it holds numbers, as shardio writes them.
+A name before the extension is the field's: `mask.png` is the image `mask`, `caption.txt` the text `caption`, and
+`weight.json` the scalar `weight` if it holds numbers, as shardio writes them.
 """
 
 import io
@@ -40,10 +40,10 @@ _LARGEST_INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class MemberField:
-    """Which files of a sample are one of its fields.
+    """A field, and the files of a sample that it is read from.
 
     Attributes:
-        extensions: where it stands; the first that the sample has is taken.
+        extensions: the possible extensions of its file; the first that a sample has is taken.
         field: the field.
     """
 
@@ -51,15 +51,15 @@ class MemberField:
     field: Field
 
     def find(self, extensions: Collection[str]) -> str | None:
-        """The one of a sample's extensions that this field is, or None."""
+        """The extension of this field's file among a sample's extensions, or None."""
         return next((extension for extension in self.extensions if extension in extensions), None)
 
     def decode(self, data: bytes) -> Any:
-        """The value of the file's bytes; BadSample says why there is none."""
+        """The value that a file holds; BadSample if it holds none."""
         return _value(self.extensions[0], self.field, data)
 
-    def within(self, data: bytes) -> tuple[int, int]:
-        """Where in the file's bytes those are that are stored, which an array of fixed shape has behind its header."""
+    def stored_span(self, data: bytes) -> tuple[int, int]:
+        """The offset and size of the stored bytes in a file: of an array of fixed shape, without the .npy header."""
         if self.field.kind != "array" or self.field.shape is None:
             return 0, len(data)
         array = _array(data)
@@ -68,46 +68,47 @@ class MemberField:
         return len(data) - array.nbytes, array.nbytes
 
 
-def named(extensions: Iterable[str]) -> dict[str, str]:
-    """What the files of a sample are called as fields, `{field: extension}`, in order.
+def field_names(extensions: Iterable[str]) -> dict[str, str]:
+    """Name the fields of a sample by its files' extensions: `{field: extension}`, in order.
 
-    Where two would be called the same, all of these are called by their whole extension.
+    Extensions that would give the same name give fields named after the whole extension instead. Raises ConfigError if
+    two names are still the same.
     """
     given = list(extensions)
     names = [_name(extension) for extension in given]
     often = Counter(names)
-    names = [name if often[name] == 1 else field_name(each) for name, each in zip(names, given, strict=True)]
+    names = [name if often[name] == 1 else field_name(whole) for name, whole in zip(names, given, strict=True)]
     if clash := next((name for name, count in Counter(names).items() if count > 1), None):
-        both = " and ".join(repr(each) for name, each in zip(names, given, strict=True) if name == clash)
-        raise ConfigError(f"the files {both} would both be the field {clash!r}; rename one by fields")
+        both = " and ".join(repr(extension) for name, extension in zip(names, given, strict=True) if name == clash)
+        raise ConfigError(f"the files {both} would both be the field {clash!r}; rename one with fields")
     return dict(zip(names, given, strict=True))
 
 
 def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Collection[str]) -> tuple[str, ...]:
-    """The extensions where a sample may have this field: of an image any format's, if no sample has two of them.
+    """The extensions that may hold a field: for an image, those of all formats, unless some sample has two of them.
 
     Args:
-        extension: the field's own.
+        extension: the field's own extension.
         samples: the extensions of some samples.
-        taken: extensions that are fields themselves.
+        taken: the extensions of all chosen fields.
     """
     stem, _, last = extension.rpartition(".")
     if last not in _IMAGES:
         return (extension,)
-    formats = [f"{stem}.{each}" if stem else each for each in _IMAGES]
-    if any(sum(each in sample for each in formats) > 1 for sample in samples):
+    formats = [f"{stem}.{suffix}" if stem else suffix for suffix in _IMAGES]
+    if any(sum(other in sample for other in formats) > 1 for sample in samples):
         return (extension,)
-    return (extension, *(each for each in formats if each not in taken and each != extension))
+    return (extension, *(other for other in formats if other not in taken and other != extension))
 
 
 def field_of(extension: str, values: Sequence[bytes]) -> Field:
-    """The field that the files with this extension are.
+    """The field for files with this extension.
 
     Args:
         extension: the extension.
-        values: what some of them hold; an array's shape is fixed if they agree.
+        values: the content of some of the files; an array's shape is fixed if they agree.
 
-    Raises SourceError if they are pickles, or arrays of no kind that a field holds.
+    Raises SourceError if the files are pickles, or arrays of a dtype that no field holds.
     """
     stem, _, last = extension.rpartition(".")
     if last in _IMAGES:
@@ -131,7 +132,7 @@ def _name(extension: str) -> str:
 
 
 def _json_field(values: Sequence[bytes]) -> Field:
-    """A scalar if all values are numbers or all are true or false, as shardio writes scalars."""
+    """A scalar if all values are numbers or all are booleans, which is how shardio writes scalars; else json."""
     found = [value for data in values if (value := _try_json(data)) is not None]
     match {type(value) for value in found}:
         case kinds if kinds == {bool}:
@@ -158,14 +159,14 @@ def _array_field(values: Sequence[bytes]) -> Field:
         except BadSample as error:
             reason = error
     if not arrays:
-        raise SourceError(f"no array can be read: {reason}" if values else "no array is there to be read")
+        raise SourceError(f"no array can be read: {reason}" if values else "there is no array to read")
     shapes = {array.shape for array in arrays}
     try:
         dtype = np.result_type(*(array.dtype for array in arrays)).name
         if shapes == {()}:
             return Field("scalar", dtype=dtype)
         return Field("array", dtype=dtype, shape=arrays[0].shape if len(shapes) == 1 else None)
-    except (ConfigError, TypeError) as error:  # TypeError: dtypes that have nothing in common
+    except (ConfigError, TypeError) as error:  # TypeError: dtypes without a common one
         raise SourceError(str(error)) from error
 
 

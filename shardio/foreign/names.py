@@ -1,4 +1,4 @@
-"""What is called by names that others chose: fields, and files in messages."""
+"""Names that others chose, made safe: for fields, and for files in error messages."""
 
 import contextlib
 import os
@@ -15,20 +15,20 @@ _OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def field_name(name: str) -> str:
-    """Somebody's own name as a field may be called: `image/encoded` becomes `image.encoded`, `a b` becomes `a_b`."""
+    """Return a valid field name for any name: `image/encoded` becomes `image.encoded`, `a b` becomes `a_b`."""
     return _OTHER.sub("_", name.strip("/").replace("/", ".")).lstrip("_.-") or "field"
 
 
-def shown(path: Paths) -> str:
-    """A path as text that can be printed: bytes that are not UTF-8 are written `\\xff`. Of several the first."""
+def printable(path: Paths) -> str:
+    """Return a path as printable text, with bytes that are not UTF-8 as `\\xff`; of several, the first and a count."""
     if not isinstance(path, (str, os.PathLike)):
-        return shown(path[0]) + (f" and {len(path) - 1} more" if len(path) > 1 else "")
+        return printable(path[0]) + (f" and {len(path) - 1} more" if len(path) > 1 else "")
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @contextlib.contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Puts the place before what a BadSample says; what the system refuses is one too."""
+def bad_samples_at(place: str) -> Iterator[None]:
+    """Prefix `place` to the message of a BadSample raised in this context; raise an OSError as a BadSample too."""
     try:
         yield
     except BadSample as error:

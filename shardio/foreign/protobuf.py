@@ -1,7 +1,7 @@
-"""A reader of protobuf's wire format that tells where in the bytes each value stands.
+"""A parser of protobuf's wire format that tells the offset of each value.
 
-Source: https://protobuf.dev/programming-guides/encoding. Groups, which proto3 no longer has, are refused. Whatever the
-bytes are, nothing but ValueError is raised, which names the byte.
+Source: https://protobuf.dev/programming-guides/encoding. Groups, which proto3 no longer has, are refused. For damaged
+bytes of any kind, functions raise ValueError and no other error; its message names the byte.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 Span: TypeAlias = tuple[int, int]
-"""Where something begins, and how many bytes it has."""
+"""An offset and a number of bytes."""
 
 _LONGEST_VARINT = 10
 _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Record(NamedTuple):
-    """One field as it was written: its number, its wire type, and where its value begins and ends."""
+    """One field of a message: its number, its wire type, and the offsets where its value starts and ends."""
 
     number: int
     wire: int
@@ -29,12 +29,11 @@ class Record(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Where the value is."""
         return self.start, self.end - self.start
 
 
 def records(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
-    """The fields of the message in `data[start:end]`, as they come; of a varint the bytes themselves are the value."""
+    """Yield the fields of the message in `data[start:end]`, in order; the value of a varint is its encoded bytes."""
     at, end = start, len(data) if end is None else end
     while at < end:
         tag, value = varint(data, at, end)
@@ -49,15 +48,15 @@ def records(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Rec
         elif wire in _SIZES:
             after = value + _SIZES[wire]
         else:
-            raise ValueError(f"byte {at}: field {number} is of the wire type {wire}, which is not read")
+            raise ValueError(f"byte {at}: field {number} is of the wire type {wire}, which is not supported")
         if after > end:
-            raise ValueError(f"byte {at}: field {number} ends at byte {after}, what it is in at byte {end}")
+            raise ValueError(f"byte {at}: field {number} ends at byte {after}, its message at byte {end}")
         yield Record(number, wire, value, after)
         at = after
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number, 0 to 2**64 - 1, that begins at the byte `at`, and where it ends."""
+    """Decode the varint at offset `at`: its value, 0 to 2**64 - 1, and the offset where it ends."""
     value = 0
     for place in range(at, min(end, at + _LONGEST_VARINT)):
         byte = data[place]
@@ -69,7 +68,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def int32(data: bytes, record: Record) -> int:
-    """The value of a field of type int32."""
+    """Decode a field of type int32."""
     value = varint(data, record.start, record.end)[0] & 0xFFFFFFFF
     return value - (value >> 31 << 32)
 
@@ -80,7 +79,7 @@ def joined(data: bytes, spans: Iterator[Span] | tuple[Span, ...] | list[Span]) -
 
 
 def int64s(data: bytes) -> NDArray[np.int64]:
-    """All varints in `data`, end to end as packed fields have them, as signed numbers [n]."""
+    """Decode the varints of a packed field as signed numbers, `[n]`."""
     stored = np.frombuffer(data, np.uint8)
     last = np.flatnonzero(stored < 0x80)
     if not len(stored):
@@ -92,13 +91,13 @@ def int64s(data: bytes) -> NDArray[np.int64]:
     if lengths.max() > _LONGEST_VARINT:
         raise ValueError(f"one of its numbers has more than {_LONGEST_VARINT} bytes")
     shifts = 7 * (np.arange(len(stored)) - np.repeat(first, lengths))
-    # The tenth byte of a negative number is shifted by 63: what goes over the top is dropped, as it should be.
+    # The tenth byte of a negative number is shifted by 63 bits: its upper bits are dropped, as they should be.
     parts: NDArray[Any] = (stored & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(parts, first).view(np.int64)
 
 
 def floats(data: bytes) -> NDArray[np.float32]:
-    """All floats in `data`, end to end as packed fields have them, [n]."""
+    """Decode the floats of a packed field, `[n]`."""
     if len(data) % 4:
         raise ValueError(f"floats take 4 bytes each, got {len(data)} bytes")
     return np.frombuffer(data, "<f4").astype(np.float32)

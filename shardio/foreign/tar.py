@@ -1,12 +1,12 @@
-"""Tars of samples by the WebDataset convention: neighbours with one key, the name up to its first dot, are a sample.
+"""Tars of the WebDataset convention: adjacent files with the same key, the name up to its first dot, form a sample.
 
 Sources: POSIX.1-1988 `ustar` and the older V7 format, POSIX.1-2001 `pax` extended headers, GNU tar's long names and
-base-256 sizes (GNU tar manual, "Basic Tar Format"), the names' rules by https://github.com/webdataset/webdataset.
+base-256 sizes (GNU tar manual, "Basic Tar Format"), the rules for names of https://github.com/webdataset/webdataset.
 
-As there, the key keeps its directory, extensions are made lower case, and members without a key or whose first
-directory or name is like `__this__` are passed over. So are hidden files, whose names begin with a dot. Unlike there,
-nothing is passed over silently that may be a sample: links, devices and sparse files are refused, and so is a tar that
-lacks its end mark, for it may have been cut off, or has anything behind it.
+As there, the key includes the directory, extensions become lower case, and members without a key, or whose first
+directory or name looks like `__this__`, are skipped. So are hidden files, whose names begin with a dot. Unlike there,
+nothing is silently skipped that may be a sample: links, devices and sparse files are refused, and so is a tar without
+its end mark, which may have been truncated, or with anything behind that mark.
 """
 
 import re
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from ..errors import BadSample, SourceError
 from .files import File, open_file, unreadable
-from .names import shown
+from .names import printable
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-"""What the names of the tars in a directory end in."""
+"""Suffixes of tars in a directory."""
 
 _BLOCK = 512
-_KEEP = 1 << 20  # bytes of a sample that are read at once; larger members are read one by one
+_KEEP = 1 << 20  # bytes of a sample to read in one call; larger members are read one by one
 _LARGEST_EXTENSION = 1 << 20
 _SUM_PRIME = 65521
 _META = re.compile(rb"__[^/]*__(?:/|$)")
@@ -34,7 +34,7 @@ _PAX = re.compile(rb"(\d{1,9}) ([^=]+)=")
 _REGULAR = frozenset((b"0", b"\0", b"7"))
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))
 _DIRECTORY = b"5"
-_NO_FILES = frozenset((_DIRECTORY, b"D", b"V"))  # GNU tar's lists of directories, and an archive's own name
+_NO_FILES = frozenset((_DIRECTORY, b"D", b"V"))  # also GNU tar's directory lists, and its volume label
 _REFUSED = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -47,7 +47,7 @@ _REFUSED = {
 
 
 class Member(NamedTuple):
-    """A file of a sample: its extension in lower case, and where its bytes are in the tar."""
+    """A file of a sample: its extension in lower case, and the offset and size of its bytes in the tar."""
 
     extension: str
     offset: int
@@ -55,8 +55,8 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One sample: its key, where its headers and data stand in the tar, and its files."""
+class TarSample:
+    """One sample: its key, the offset and size of its headers and data in the tar, and its files."""
 
     key: str
     offset: int
@@ -64,7 +64,7 @@ class Run:
     members: tuple[Member, ...]
 
     def places(self) -> dict[str, tuple[int, int]]:
-        """(offset, size) of each extension's bytes in the tar; BadSample if two files have the same extension."""
+        """The (offset, size) of each file's bytes by extension; BadSample if two files have the same extension."""
         found = {member.extension: (member.offset, member.size) for member in self.members}
         if len(found) < len(self.members):
             names = [member.extension for member in self.members]
@@ -74,39 +74,39 @@ class Run:
 
 
 def open_tar(path: Path) -> File:
-    """The tar at `path`, unpacked to a temporary file if it is compressed: see `files.open_file`."""
+    """Open a tar, unpacked to a temporary file if it is compressed: see `files.open_file`."""
     return open_file(path, ("gzip", "bzip2", "xz", "zstd"))
 
 
-def scan(file: File) -> Iterator[Run]:
-    """All samples of a tar, in order; only headers are read.
+def scan(file: File) -> Iterator[TarSample]:
+    """Yield the samples of a tar in order, reading only headers.
 
-    Raises SourceError, which names the byte and says how many whole samples stand before it.
+    Raises SourceError where the tar is damaged; it names the byte and counts the whole samples before it.
     """
     count = 0
     try:
-        for run in _runs(_files(file, 0, sys.maxsize)):
+        for run in _samples(_files(file, 0, sys.maxsize)):
             yield run
             count += 1
-    except _Wrong as error:
-        raise SourceError(f"{shown(file.path)}, {error}; {count} whole samples stand before it") from error
+    except _Damaged as error:
+        raise SourceError(f"{printable(file.path)}, {error}; {count} whole samples precede it") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
 
 
-def run_at(file: File, offset: int, size: int) -> Run:
-    """The sample whose headers and data are the `size` bytes at `offset`; BadSample if they no longer are."""
-    file.keep(offset, min(size, _KEEP))
+def sample_at(file: File, offset: int, size: int) -> TarSample:
+    """Read the headers of the sample in the `size` bytes at `offset`; BadSample if it is no longer there."""
+    file.fill_buffer(offset, min(size, _KEEP))
     try:
-        runs = list(_runs(_files(file, offset, offset + size)))
-    except _Wrong as error:
+        runs = list(_samples(_files(file, offset, offset + size)))
+    except _Damaged as error:
         raise BadSample(str(error)) from error
     if len(runs) != 1 or runs[0].size != size:
         raise BadSample(f"byte {offset}: expected one sample of {size} bytes; the file has changed")
     return runs[0]
 
 
-class _Wrong(Exception):
+class _Damaged(Exception):
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"byte {at}: {reason}")
 
@@ -118,7 +118,7 @@ class _Header(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A regular file: where its first header is, its name, its data, and where the next header is."""
+    """A regular file: the offset of its first header, its name, its data, and the offset of the next header."""
 
     at: int
     name: bytes
@@ -127,22 +127,22 @@ class _Entry(NamedTuple):
     after: int
 
 
-def _runs(entries: Iterable[_Entry | None]) -> Iterator[Run]:
-    """The samples that files make; None, the end mark, says that the last one is whole."""
+def _samples(entries: Iterable[_Entry | None]) -> Iterator[TarSample]:
+    """Group files into samples; None, the end mark, completes the last one."""
     key = b""
     members: list[Member] = []
     start = end = 0
     for entry in entries:
         split = _split(entry.name) if entry else None
         if members and (entry is None or (split and split[0] != key)):
-            yield Run(_text(key), start, end - start, tuple(members))
+            yield TarSample(_text(key), start, end - start, tuple(members))
             members = []
         if entry and split:
             start = start if members else entry.at
             members.append(Member(_text(split[1]).lower(), entry.data, entry.size))
             key, end = split[0], entry.after
     if members:
-        yield Run(_text(key), start, end - start, tuple(members))
+        yield TarSample(_text(key), start, end - start, tuple(members))
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
@@ -159,15 +159,15 @@ def _text(name: bytes) -> str:
 
 
 def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
-    """The regular files whose headers begin at `at`, up to `end` or the end mark, which is None."""
+    """Yield the regular files whose headers start at `at`, up to `end` or the end mark, which is None."""
     while at < end:
         start, extended = at, _Extended()
         while (header := _header(file, at)) is not None and header.kind in _EXTENSIONS:
             data, at = at + _BLOCK, _after(file, at, header)
-            extended.add(header.kind, file.near(data, header.size), data)
+            extended.add(header.kind, file.read_buffered(data, header.size), data)
         if header is None:
             if at > start:
-                raise _Wrong(start, "damaged: an extended header without a member")
+                raise _Damaged(start, "damaged: an extended header without a member")
             yield None
             _check_end(file, at)
             return
@@ -175,38 +175,38 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
         kind = _DIRECTORY if header.kind == b"\0" and header.name.endswith(b"/") else header.kind
         if extended.sparse or not (kind in _REGULAR or kind in _NO_FILES):
             what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the unknown type {kind!r}")
-            raise _Wrong(at, f"{_text(name)!r} is {what}; only files are read")
+            raise _Damaged(at, f"{_text(name)!r} is {what}; only files are read")
         data, at = at + _BLOCK, _after(file, at, _Header(name, 0 if kind == _DIRECTORY else size, kind))
         if kind in _REGULAR:
             yield _Entry(start, name, data, size, at)
 
 
 def _after(file: File, at: int, header: _Header) -> int:
-    """Where the header after this one is."""
+    """The offset of the header after this one."""
     data = at + _BLOCK
     if data + header.size > file.size:
         kind = "its extended header" if header.kind in _EXTENSIONS else f"the member {_text(header.name)!r}"
-        raise _Wrong(at, f"{kind} has {header.size} bytes, but the file ends at byte {file.size}: it was cut off")
+        raise _Damaged(at, f"{kind} has {header.size} bytes, but the file ends at byte {file.size}: it was cut off")
     if header.kind in _EXTENSIONS and header.size > _LARGEST_EXTENSION:
-        raise _Wrong(at, f"an extended header has at most {_LARGEST_EXTENSION} bytes, this one has {header.size}")
+        raise _Damaged(at, f"an extended header has at most {_LARGEST_EXTENSION} bytes, this one has {header.size}")
     return data + header.size + -header.size % _BLOCK
 
 
 def _header(file: File, at: int) -> _Header | None:
-    """The header at `at`, or None where the end mark is."""
-    block = file.near(at, _BLOCK)
+    """The header at `at`, or None for the end mark."""
+    block = file.read_buffered(at, _BLOCK)
     if len(block) < _BLOCK:
-        raise _Wrong(min(at, file.size), "the file ends here without an end mark: it was cut off")
+        raise _Damaged(min(at, file.size), "the file ends here without an end mark: it was cut off")
     total = _number(block[148:156])
-    # Adler-32 holds the sum of all bytes, and takes a tenth of the time of `sum`. The sum's own field counts as spaces.
+    # Adler-32 contains the sum of all bytes, in a tenth of `sum`'s time. The checksum's own field counts as spaces.
     expected = (1 + (total or 0) + sum(block[148:156]) - 8 * 32) % _SUM_PRIME
     if total is None or zlib.adler32(block) & 0xFFFF != expected:
         if not block.strip(b"\0"):
             return None
         if total is None or total != _signed_sum(block):
-            raise _Wrong(at, "not a tar header, or damaged: its checksum is wrong")
+            raise _Damaged(at, "not a tar header, or damaged: its checksum is wrong")
     if (size := _number(block[124:136])) is None:
-        raise _Wrong(at, f"damaged: its size is {block[124:136]!r}")
+        raise _Damaged(at, f"damaged: its size is {block[124:136]!r}")
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0" and block[345]:
         name = block[345:500].partition(b"\0")[0] + b"/" + name
@@ -214,13 +214,13 @@ def _header(file: File, at: int) -> _Header | None:
 
 
 def _signed_sum(block: bytes) -> int:
-    """The checksum as some old programs made it: of bytes from -128 to 127."""
+    """The checksum as some old programs computed it: over bytes from -128 to 127."""
     counted = block[:148] + b" " * 8 + block[156:]
     return sum(counted) - 256 * sum(byte >= 128 for byte in counted)
 
 
 def _number(field: bytes) -> int | None:
-    """A number in octal digits, or base 256 where the first bit is set; None if it is neither, or negative."""
+    """Decode a number of octal digits, or of base 256 if the first bit is set; None if invalid or negative."""
     if field[0] & 0x80:
         return None if field[0] & 0x40 else int.from_bytes(field, "big") - (0x80 << 8 * (len(field) - 1))
     digits = _OCTAL.match(field)
@@ -228,7 +228,7 @@ def _number(field: bytes) -> int | None:
 
 
 class _Extended:
-    """What extended headers say of the member after them."""
+    """What extended headers state about the member that follows them."""
 
     def __init__(self) -> None:
         self.name: bytes | None = None
@@ -236,37 +236,37 @@ class _Extended:
         self.sparse = False
 
     def add(self, kind: bytes, body: bytes, at: int) -> None:
-        """Reads an extended header of this kind, whose data is at the byte `at`."""
+        """Take over an extended header of this kind, whose data is at the offset `at`."""
         if kind == b"L":
             self.name = body.partition(b"\0")[0]
         elif kind != b"K":
             for keyword, value in _records(body, at):
                 if kind == b"g" and (keyword in (b"path", b"size") or keyword.startswith(b"GNU.sparse")):
-                    raise _Wrong(at, f"a header for all members may not give them a {_text(keyword)}")
+                    raise _Damaged(at, f"a header for all members may not give them a {_text(keyword)}")
                 if keyword == b"path":
                     self.name = value.partition(b"\0")[0].rstrip(b"/")
                 elif keyword == b"size":
                     if not re.fullmatch(rb"\d{1,19}", value):
-                        raise _Wrong(at, f"damaged: a size of {value[:40]!r}")
+                        raise _Damaged(at, f"damaged: a size of {value[:40]!r}")
                     self.size = int(value)
                 self.sparse |= keyword.startswith(b"GNU.sparse")
 
 
 def _records(body: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keywords and values of a pax header: each record is its own length, a space, KEYWORD=VALUE and a line end."""
+    """Yield keywords and values of a pax header, whose records are `LENGTH KEYWORD=VALUE` and a newline."""
     place = 0
     while place < len(body) and body[place]:
         found = _PAX.match(body, place)
         end = place + int(found[1]) if found else 0
         if found is None or not found.end() < end <= len(body) or body[end - 1 : end] != b"\n":
-            raise _Wrong(at + place, "damaged: not a record of a pax header")
+            raise _Damaged(at + place, "damaged: not a record of a pax header")
         yield found[2], body[found.end() : end - 1]
         place = end
 
 
 def _check_end(file: File, at: int) -> None:
-    """Raises _Wrong if anything but zeros is behind the end mark: another archive, say, whose samples would be lost."""
+    """Raise _Damaged if anything but zeros follows the end mark: the samples of another archive would be lost."""
     while block := file.read(at, _KEEP):
         if rest := block.lstrip(b"\0"):
-            raise _Wrong(at + len(block) - len(rest), "there is more behind the tar's end mark")
+            raise _Damaged(at + len(block) - len(rest), "there is more data after the tar's end mark")
         at += len(block)

@@ -1,8 +1,8 @@
-"""TFRecord files, and the `tf.train.Example` that each record mostly is.
+"""TFRecord files, and the `tf.train.Example` messages that their records usually are.
 
-Sources: https://www.tensorflow.org/tutorials/load_data/tfrecord (a record is its length as uint64, a checksum of that,
-the data, a checksum of that; both are masked CRC-32C, little-endian), tensorflow/core/example/feature.proto and
-example.proto.
+Sources: https://www.tensorflow.org/tutorials/load_data/tfrecord (a record is its length as uint64, a checksum of the
+length, the data, and a checksum of the data; both are masked CRC-32C, little-endian),
+tensorflow/core/example/feature.proto and example.proto.
 """
 
 import re
@@ -19,8 +19,8 @@ from ..errors import BadSample, SourceError
 from ..system import optional as _optional
 from . import protobuf
 from .files import File, open_file, unreadable
-from .names import shown
-from .places import Spans
+from .locations import Spans
+from .names import printable
 from .protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 _HEADER = struct.Struct("<QI")  # a record's length and its checksum
@@ -36,23 +36,23 @@ _LONE = {"float": FIXED32, "int64": VARINT}  # wire types of numbers that are no
 @final
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature of an Example: its kind, and where in the record its values are.
+    """One feature of an Example: its kind, and where its values are in the record.
 
     Attributes:
         kind: `bytes`, `float` or `int64`.
-        spans: of bytes where each value is; of numbers where packed stretches or single ones are, in order.
+        spans: the span of each bytes value, or of each run of packed numbers or lone number, in order.
     """
 
     kind: Kind
     spans: tuple[Span, ...]
 
     @property
-    def place(self) -> Span | None:
-        """Where the value lies in one piece: a lone bytes value, or packed floats (float32, little-endian)."""
+    def span(self) -> Span | None:
+        """The span of a contiguous value, one of bytes or packed floats (float32, little-endian); None of others."""
         return self.spans[0] if len(self.spans) == 1 and self.kind != "int64" else None
 
     def values(self, data: bytes) -> "list[bytes] | NDArray[Any]":
-        """The values, of which there may be none: a list of bytes, or float32 or int64 [n]. BadSample if damaged."""
+        """Its values, possibly none: a list of bytes, or float32 or int64 `[n]`; BadSample if they are damaged."""
         if self.kind == "bytes":
             return [data[start : start + size] for start, size in self.spans]
         whole = protobuf.joined(data, self.spans)
@@ -62,21 +62,22 @@ class Feature:
             raise BadSample(str(error)) from error
 
 
-def takes(name: str) -> bool:
-    """Whether a file in a directory is a TFRecord file, by its name: `a.tfrecord`, `train-00003-of-00010`."""
+def is_tfrecord_name(name: str) -> bool:
+    """Whether a file's name is that of a TFRecord file: `a.tfrecord`, `train-00003-of-00010`."""
     return _NAME.search(name) is not None
 
 
 def open_tfrecord(path: Path) -> File:
-    """The file at `path`, unpacked to a temporary file if it is compressed: see `files.open_file`."""
+    """Open a TFRecord file, unpacked to a temporary file if it is compressed: see `files.open_file`."""
     checksum = _crc32c()
     return open_file(path, ("gzip", "zlib"), lambda head: len(head) == _BEFORE and _framed(head, checksum))
 
 
 def scan(file: File) -> Spans:
-    """Where each record's data begins, and its bytes. Only lengths are read, and their checksums verified.
+    """Locate the data of each record by reading the lengths alone, whose checksums are verified.
 
-    Raises SourceError, which names the byte and says how many whole records stand before it: there is no way on.
+    Raises SourceError where a length is damaged, since no later record can be found; it names the byte and counts the
+    whole records before it.
     """
     checksum = _crc32c()
     offsets, sizes = array("q"), array("q")
@@ -88,16 +89,16 @@ def scan(file: File) -> Spans:
             sizes.append(size)
             at += _BEFORE + size + _AFTER
     except ValueError as error:
-        before = f"{len(sizes)} whole records stand before it"
-        raise SourceError(f"{shown(file.path)}, byte {at}: {error}; {before}") from error
+        before = f"{len(sizes)} whole records precede it"
+        raise SourceError(f"{printable(file.path)}, byte {at}: {error}; {before}") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
     return np.array(offsets, np.int64), np.array(sizes, np.int64)
 
 
 def _length(file: File, at: int, checksum: Any) -> int:
-    """The bytes of the record that begins at `at`; ValueError if that is not known, or the file has fewer."""
-    head = file.near(at, _BEFORE)
+    """The bytes of the record at offset `at`; ValueError if its length is damaged or exceeds the file."""
+    head = file.read_buffered(at, _BEFORE)
     if len(head) == _BEFORE and not _framed(head, checksum):
         raise ValueError("not a TFRecord, or damaged: the checksum of its length is wrong")
     size: int = _HEADER.unpack(head)[0] if len(head) == _BEFORE else 0
@@ -106,8 +107,8 @@ def _length(file: File, at: int, checksum: Any) -> int:
     return size
 
 
-def record_at(file: File, offset: int, size: int, *, crc: bool = True) -> bytes:
-    """The data of the record of `size` bytes at `offset`; BadSample if its checksum is wrong, which `crc` verifies."""
+def read_record(file: File, offset: int, size: int, *, crc: bool = True) -> bytes:
+    """Read the data of a record, `size` bytes at `offset`; with `crc`, BadSample if its checksum is wrong."""
     stored = file.read(offset, size + _AFTER)
     if len(stored) < size + _AFTER:
         raise BadSample(f"the file ends within it, {len(stored)} of {size + _AFTER} bytes are there")
@@ -117,11 +118,11 @@ def record_at(file: File, offset: int, size: int, *, crc: bool = True) -> bytes:
     return data
 
 
-def example(data: bytes) -> dict[str, Feature]:
-    """The features of a serialized `tf.train.Example` that are set, by name.
+def parse_example(data: bytes) -> dict[str, Feature]:
+    """Parse a serialized `tf.train.Example` into the features that are set, by name.
 
-    As protobuf wants it, the last of two features of one name counts, and a message that was written in parts is whole.
-    Raises BadSample if it is damaged or a `tf.train.SequenceExample`.
+    As protobuf prescribes, the last of two features with the same name counts, and a message in parts is merged. Raises
+    BadSample if the record is damaged or a `tf.train.SequenceExample`.
     """
     found: dict[str, Feature] = {}
     try:
@@ -142,7 +143,7 @@ def example(data: bytes) -> dict[str, Feature]:
 
 
 def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
-    """Name and value of an entry of the map of features."""
+    """The name and the value of an entry in the map of features."""
     name, values = b"", []
     for part in protobuf.records(data, entry.start, entry.end):
         if part.wire == BYTES and part.number == 1:
@@ -153,7 +154,7 @@ def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
 
 
 def _feature(data: bytes, parts: list[Record]) -> Feature | None:
-    """Of several kinds the last counts; None if there is no kind at all."""
+    """The feature that these messages merge to: the last kind counts. None if they state no kind."""
     kind: Kind | None = None
     spans: list[Span] = []
     for part in parts:

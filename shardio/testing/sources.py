@@ -11,7 +11,7 @@ import pytest
 
 from .. import containers
 from ..care.verify import verify
-from ..conversion import convert
+from ..conversion.api import convert
 from ..conversion.source import HasColumns, Source
 from ..dataset import dataset
 from ..format.fields import as_fields

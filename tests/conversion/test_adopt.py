@@ -20,8 +20,8 @@ from webdataset import ShardWriter
 import shardio
 import shardio.dataset.output_directory
 from shardio.care.verify import verify
-from shardio.conversion import convert
 from shardio.conversion.adopt import adopt
+from shardio.conversion.api import convert
 from shardio.conversion.source import Source
 from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
 from shardio.testing.sources import check_sample
@@ -321,8 +321,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("names", "told", "code"),
         [
-            (["in/nothing"], "there is no such file", 1),
-            (["in"], "no tars, TFRecords, LMDBs or HDF5 files are there", 1),
+            (["in/nothing"], "nothing does not exist", 1),
+            (["in"], "found no tar, TFRecord, LMDB or HDF5 file", 1),
             (["tars", "records"], "files must be of one format: ", 1),
             (["tars", "tars/train-00.tar"], "train-00.tar is given twice", 1),
             (["lmdb/in", "lmdb/in/data.mdb"], "one LMDB is indexed at a time, got 2 paths", 2),
@@ -349,7 +349,7 @@ class TestWhatCannotLie:
 
     def test_keys_of_tars(self, tmp_path: Path) -> None:
         """They are names of files, not values."""
-        with pytest.raises(SourceError, match=r"keys do not stand in a tar as they are stored: give key=False"):
+        with pytest.raises(SourceError, match=r"a tar does not hold keys as shardio stores them: pass key=False"):
             adopt(webdataset(tars(tmp_path / "in")), tmp_path / "out")
 
     @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ class TestWhatCannotLie:
     def test_lists_of_whole_numbers(self, tmp_path: Path) -> None:
         """TFRecords keep them as varints."""
         write_tfrecord(tmp_path / "a.tfrecord", [example({"a": [1, 2], "b": [1.0, 2.0]})] * 3)
-        with pytest.raises(BadSample, match=r"feature 'a': several values of its kind are not stored in one piece"):
+        with pytest.raises(BadSample, match=r"feature 'a': several values of its kind are not contiguous"):
             adopt(tfrecord(tmp_path / "a.tfrecord"), tmp_path / "out")
         adopt(tfrecord(tmp_path / "a.tfrecord", fields="b"), tmp_path / "out", overwrite=True)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.care.verify import verify
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.conversion.planning import cut
 from shardio.errors import BadSample, ConfigError, NotADataset, SourceError
 from shardio_converters.idx import idx
@@ -182,7 +182,7 @@ def test_workers_die_with_the_conversion(tmp_path: Path) -> None:
     """kill -9 of the conversion takes its processes along, and leaves no dataset."""
     code = f"""
 import time
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from test_convert import Sleepy
 if __name__ == "__main__":
     convert(Sleepy(), {str(tmp_path / "out")!r}, workers=2, shard_size="1B")

@@ -11,7 +11,7 @@ from _builders import jpeg
 
 import shardio
 from shardio.cli import app
-from shardio.conversion import Estimate
+from shardio.conversion.planning import Estimate
 from shardio.errors import BadSample, ConfigError, NotADataset, TooManyBad
 from shardio.format import images
 from shardio_converters.imagefolder import imagefolder

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.care.verify import verify
 from shardio.cli._packing import parse_split
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.conversion.dataset_source import DatasetSource
 from shardio.conversion.expression import Expression
 from shardio.conversion.runners import in_processes

@@ -14,7 +14,7 @@ from _cli import unfinished
 
 import shardio
 from shardio.care.verify import verify
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.errors import ConfigError
 from shardio.order.world import World
 from shardio_converters.imagefolder import imagefolder

@@ -18,7 +18,7 @@ from _cli import unfinished
 
 import shardio
 from shardio.care.verify import verify
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.conversion.journal import Journal, Lock, Record
 from shardio.conversion.skipped import Skipped
 from shardio.dataset.shard_writer import WrittenShard

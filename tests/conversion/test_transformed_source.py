@@ -11,7 +11,7 @@ from _cli import run
 from numpy.typing import NDArray
 
 import shardio
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.conversion.reencode import ReencodeOptions
 from shardio.conversion.transformed_source import TransformedSource
 from shardio.errors import BadSample, ConfigError, SourceError

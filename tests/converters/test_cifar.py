@@ -169,7 +169,7 @@ class TestRefusals:
         [
             ("readme.html", r"holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin$"),
             ("cifar-100-binary.tar.gz", r"; unpack cifar-100-binary.tar.gz first, with tar -xzf$"),
-            ("data_batch_1", "; the version for Python is pickles, which are not read: take the binary version$"),
+            ("data_batch_1", "; the Python version is pickles, which are not read: download the binary version$"),
         ],
     )
     def test_a_directory_without_it(self, tmp_path: Path, name: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Lists of files become samples, columns get the kind that all their values have, and odd rows are named by line."""
+"""Lists of files become samples, columns get the kind that fits all values, and invalid rows are named by line."""
 
 import csv
 import json
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 
-from shardio.conversion.source import HasColumns
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.source import HasColumns
 from shardio.testing import check_source
 from shardio_converters.filelist import FileList, filelist
 
@@ -140,7 +140,7 @@ class TestTables:
         [
             ('path,a\nx,"two\nlines"\nx\n', "list.csv, line 4: has 1 cells, the header 2"),
             ("path,a\nx,1,2\n", "list.csv, line 2: has 3 cells, the header 2"),
-            ("path,a,a\nx,1,2\n", "columns must have different names, 'a' is there twice"),
+            ("path,a,a\nx,1,2\n", "columns must have different names, 'a' appears twice"),
             ('path,a\nx,1\nx,"open\nx,2\n', "list.csv, line 3: unexpected end of data"),
             ('path,a\nx,"a" b\n', "list.csv, line 2: ',' expected after '\"'"),
             (f'path,a\nx,"{"y" * (17 << 20)}', r"list.csv, line 2: field larger than field limit \(16777216\)"),
@@ -270,7 +270,7 @@ class TestJsonLines:
             (f'{{"path": "x", "n": {"9" * 5000}}}', "list.jsonl, line 1: not JSON"),
             ('{"path": "x"}\n["x"]\n', r"list.jsonl, line 2: a line must be an object .* got '\[\"x\"\]'"),
             ('{"path": "x", "a": 1}\n{"path": "x"}\n', "list.jsonl, line 2: has no 'a'"),
-            ('{"path": "x"}\n{"path": "x", "a": 1}\n', "list.jsonl, line 2: has 'a', the first row has not"),
+            ('{"path": "x"}\n{"path": "x", "a": 1}\n', "list.jsonl, line 2: has 'a', which the first row lacks"),
             ('{"path": "x"}\n{"path": 3}\n', "list.jsonl, line 2, column 'path': a path is text, got 3"),
             ('{"path": "\\ud800"}\n', "list.jsonl, line 1, column 'path': not UTF-8"),
             ('{"path": "x", "a": ["\\udc80"]}\n', "list.jsonl, line 1, column 'a': not UTF-8"),
@@ -411,7 +411,7 @@ class TestChoice:
             ({"fields": "path"}, "has no 'path'; there are image, n"),
             ({"fields": ""}, "fields must name at least one"),
             ({}, "two columns would be the field 'image'; rename one"),
-            ({"fields": "n", "classes": "a"}, "classes need a field label or class; taken are n"),
+            ({"fields": "n", "classes": "a"}, "classes need a field label or class; the fields are n"),
         ],
     )
     def test_wrong_choices(self, tmp_path: Path, options: dict[str, str], message: str) -> None:
@@ -432,7 +432,7 @@ class TestChoice:
             filelist(tmp_path / "list.txt")
 
     @pytest.mark.parametrize(
-        ("name", "message"), [("gone.csv", "missing"), ("folder.csv", "no file"), ("p.csv", "no file")]
+        ("name", "message"), [("gone.csv", "missing"), ("folder.csv", "not a file"), ("p.csv", "not a file")]
     )
     def test_not_a_file(self, tmp_path: Path, name: str, message: str) -> None:
         """Folders, named pipes and nothing at all are no list."""
@@ -509,8 +509,8 @@ class TestBadSamples:
         (tmp_path / "text.jpg").write_text("<html>")
         (tmp_path / "cut.jpg").write_bytes(PICTURES["a.jpg"][:-200])
         reasons = {
-            "pipe.jpg": "is no file",
-            "folder.jpg": "is no file",
+            "pipe.jpg": "is not a file",
+            "folder.jpg": "is not a file",
             "empty.jpg": "the image is empty",
             "text.jpg": "not a JPEG, PNG, WebP or BMP image",
             "cut.jpg": "cut short",
@@ -533,6 +533,6 @@ class TestBadSamples:
     def test_paths_that_are_none(self, tmp_path: Path, path: str) -> None:
         """An empty path, and one with a zero, which no file's name holds."""
         source = filelist(lines(pictures(tmp_path) / "list.jsonl", [{"path": "a.jpg"}, {"path": path}]))
-        with pytest.raises(BadSample, match=r"is no file|no file can be called so: embedded null"):
+        with pytest.raises(BadSample, match=r"is not a file|not a valid path: embedded null"):
             source[1]
         assert source.sizes()[0] == len(PICTURES["a.jpg"])

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face become samples: saved ones and objects, in their own order, with nothing decoded."""
+"""Hugging Face Datasets become samples, saved ones and objects, in their own order, with nothing decoded."""
 
 import datetime
 import json

@@ -15,10 +15,10 @@ import pytest
 from _builders import class_folders, jpeg, png
 from _cli import run
 
-from shardio.conversion.source import Source
 from shardio.conversion.tasks import read_encoded
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
+from shardio.source import Source
 from shardio_converters.imagefolder import ImageFolder, imagefolder
 
 NOBODY = 65534
@@ -181,7 +181,7 @@ class TestBadSamples:
             (_replace(jpeg()[:-200]), "cut short"),
             (_replace(png()[:-1]), "cut short"),  # named .jpg, known by its content
             (Path.unlink, "No such file"),  # vanished after the folder was read
-            (lambda path: (path.unlink(), path.mkdir()), "is no file"),
+            (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
         ],
     )
     def test_a_damaged_file_is_named_with_the_reason(

@@ -13,9 +13,9 @@ from _builders import jpeg, pixels, png, webp
 from _foreign import Datum
 
 import shardio
-from shardio.conversion.source import find
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.lmdb import Lmdb, lmdb
 
@@ -165,12 +165,12 @@ class TestBadSamples:
     @pytest.mark.parametrize(
         ("value", "told"),
         [
-            (b"", "its Datum holds an array, an image is wanted"),
+            (b"", "its Datum holds an array, expected an image"),
             (b"\x0a\xff\xff", "not a Datum: byte 1: a number is cut short"),
             (datum(data=jpeg()[:-50]), "the jpeg image is cut short"),
             (datum(data=b""), "the image is empty"),
             (datum(np.zeros((3, 2, 2), np.uint8))[:-3], "not a Datum"),
-            (datum(np.zeros((4, 2, 2), np.uint8)), "its Datum holds an array, an image is wanted"),
+            (datum(np.zeros((4, 2, 2), np.uint8)), "its Datum holds an array, expected an image"),
             (
                 Datum(channels=3, height=2, width=2, data=b"x").SerializeToString(),
                 "a Datum of 3 x 2 x 2 holds 1 values",
@@ -190,7 +190,7 @@ class TestBadSamples:
         """An image where arrays are wanted."""
         good = datum(np.zeros((5, 2, 2), np.uint8), 1)
         source = lmdb(written(tmp_path / "db", {b"a": good, b"b": datum(data=jpeg()), b"c": good}))
-        with pytest.raises(BadSample, match="key 'b': its Datum holds an image, an array is wanted"):
+        with pytest.raises(BadSample, match="key 'b': its Datum holds an image, expected an array"):
             source[1]
 
     def test_among_image_files(self, tmp_path: Path) -> None:

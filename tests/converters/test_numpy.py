@@ -1,4 +1,4 @@
-"""NumPy's files become samples without loss, mapped and not loaded; pickles and damaged files are refused."""
+"""NumPy files become samples without loss, memory-mapped rather than loaded; pickles and damaged files are refused."""
 
 import io
 import os
@@ -328,9 +328,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("missing.npy", "missing.npy: there is no such file"),
+            ("missing.npy", "missing.npy does not exist"),
             ("empty", r"holds no \*.npy files"),
-            ("pipe.npy", "is no file"),
+            ("pipe.npy", "is not a file"),
         ],
     )
     def test_nothing_to_read(self, tmp_path: Path, name: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Names that nobody expects, and files of no and of very many bytes: by the command line, into every container."""
+"""Unusual file names, and files of no bytes and of very many: through the command line, into every container."""
 
 import csv
 import json
@@ -16,8 +16,8 @@ from _builders import class_folders, jpeg
 from _foreign import FORMATS, write_tar
 
 import shardio
-from shardio.conversion.source import find
 from shardio.errors import BadSample
+from shardio.source import find
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
 HUGE = 5 << 30

@@ -1,4 +1,4 @@
-"""Parquet files become samples: every type of Arrow that a field can hold, several files, and damage told of."""
+"""Parquet files become samples: every Arrow type that a field can hold, several files, and damage."""
 
 import datetime
 import json
@@ -336,7 +336,7 @@ class TestFiles:
 
     def test_missing(self, tmp_path: Path) -> None:
         """Nothing there, and a folder without files."""
-        with pytest.raises(SourceError, match="gone: there is no such file"):
+        with pytest.raises(SourceError, match="gone does not exist"):
             parquet(tmp_path / "gone")
         with pytest.raises(SourceError, match=r"holds no Parquet files \(\*.parquet\)"):
             parquet(tmp_path)
@@ -397,7 +397,9 @@ class TestHuggingFace:
         """The same number must not mean another class in another file."""
         write(tmp_path / "a.parquet", notes={"label": LABEL}, label=[0])
         write(tmp_path / "b.parquet", notes={"label": {**LABEL, "names": ["dog", "cat"]}}, label=[0])
-        with pytest.raises(SourceError, match=r"files must agree: the classes are others in .*b.parquet than in .*a.p"):
+        with pytest.raises(
+            SourceError, match=r"files must agree: the class names differ between .*b.parquet and .*a.p"
+        ):
             parquet(tmp_path)
 
     def test_only_a_path(self, tmp_path: Path) -> None:
@@ -434,7 +436,7 @@ class TestHuggingFace:
         """What might be classes is not passed over."""
         schema = pa.schema([("x", pa.int8())], {"huggingface": text.encode("utf-8", "surrogateescape")})
         pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
-        with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is no JSON: "):
+        with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is not JSON: "):
             parquet(tmp_path / "a.parquet")
 
     @pytest.mark.parametrize("text", ["[]", "{}", '{"info": {"features": null}}', '{"info": 3}'])

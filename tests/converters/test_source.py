@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardio.conversion import source
+from shardio import source
 from shardio.errors import ConfigError
 
 

@@ -11,10 +11,10 @@ import pytest
 from _builders import jpeg, png
 from _foreign import UnpackedExample, example, framed, write_tfrecord
 
-from shardio.conversion.source import find
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
+from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.tfrecord import TFRecord, tfrecord
 
@@ -74,7 +74,7 @@ class TestTensorFlow:
         """Not there, without values, without a kind or of another kind: each such record is a bad sample."""
         source = tfrecord(FILES / "gaps.tfrecord")
         assert (source[0], source[5]) == ({"id": 0, "label": 7}, {"id": 0, "label": 8})
-        none = "the record has none, or no values in it"
+        none = "the record lacks it, or it has no values"
         for number, told in enumerate([none, none, none, "expected int64, got float"], 1):
             with pytest.raises(BadSample, match=rf"gaps.tfrecord, record {number}, feature 'label': {told}"):
                 source[number]
@@ -151,7 +151,7 @@ class TestKinds:
     def test_several_values_of_bytes(self, tmp_path: Path) -> None:
         """There is no field for a list of images."""
         path = written(tmp_path, {"a": [jpeg(), jpeg()], "b": [1]})
-        with pytest.raises(SourceError, match=r"feature 'a': it is 2 values of bytes .*; leave it out by fields"):
+        with pytest.raises(SourceError, match=r"feature 'a': it has 2 bytes values .*; leave it out with fields"):
             tfrecord(path)
         assert all_of(tfrecord(path, fields="b")) == [{"b": 1}]
 
@@ -186,7 +186,7 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 whole records stand before it"
+        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 whole records precede it"
         with pytest.raises(SourceError, match=told):
             tfrecord(path)
 
@@ -233,7 +233,7 @@ class TestDamage:
         ("data", "told"),
         [
             (b"", "holds no records"),
-            (gzip.compress(b""), "holds no records"),
+            (gzip.compress(b"", mtime=0), "holds no records"),
             (b"some words, no records", "byte 0: not a"),
         ],
     )
@@ -252,5 +252,5 @@ class TestDamage:
 def test_records_are_not_read_for_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are the records', known from the scan."""
     source = tfrecord(written(tmp_path, *[{"a": [b"x" * number]} for number in range(1, 5)]))
-    monkeypatch.setattr("shardio_converters.tfrecord.record_at", None)
+    monkeypatch.setattr("shardio_converters.tfrecord.read_record", None)
     assert np.diff(source.sizes()).tolist() == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Data sets of PyTorch become samples, whatever a sample is, and what the user's own code raises is told of."""
+"""PyTorch Datasets become samples of any structure, and errors of the user's own code are reported."""
 
 import pickle
 import subprocess
@@ -14,7 +14,7 @@ import torch as pytorch
 from _builders import encode, jpeg, pixels
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from shardio.conversion import convert
+from shardio.conversion.api import convert
 from shardio.dataset import dataset
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field

@@ -20,9 +20,9 @@ from _foreign import FORMATS, write_tar
 from webdataset import ShardWriter, TarWriter
 
 import shardio
-from shardio.conversion.source import find
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.webdataset import WebDataset, webdataset
 
@@ -34,7 +34,7 @@ def npy(array: Any) -> bytes:
     return stream.getvalue()
 
 
-def labelled(folder: Path, count: int = 4, name: str = "a.tar", start: int = 0) -> list[dict[str, Any]]:
+def label_as_int64(folder: Path, count: int = 4, name: str = "a.tar", start: int = 0) -> list[dict[str, Any]]:
     """Writes samples of an image, a label and a text by tarfile; gives what they are."""
     members, expected = [], []
     for number in range(start, start + count):
@@ -185,13 +185,13 @@ class TestFields:
     )
     def test_chosen(self, tmp_path: Path, given: Any) -> None:
         """In the order in which they are given, under other names."""
-        samples = labelled(tmp_path)
+        samples = label_as_int64(tmp_path)
         expected = [{"image": s["image"], "label": s["label"], "caption": s["txt"], "key": s["key"]} for s in samples]
         check_source(webdataset(tmp_path, fields=given), expected, tmp_path / "out", label="int64", caption="text")
 
     def test_one_that_there_is_not(self, tmp_path: Path) -> None:
         """The message lists those that there are."""
-        labelled(tmp_path)
+        label_as_int64(tmp_path)
         with pytest.raises(ConfigError, match="has no 'png'; there are jpg, cls, txt"):
             webdataset(tmp_path, fields="image=png")
 
@@ -210,9 +210,9 @@ class TestFields:
         harm = pickle.dumps({"a": 1})
         write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
         told = rf"a.tar, .{suffix}: it is a pickle, which is never loaded; "
-        with pytest.raises(SourceError, match=told + "leave it out by fields, such as 'txt=txt,label=cls'"):
+        with pytest.raises(SourceError, match=told + "leave it out with fields, such as 'txt=txt,label=cls'"):
             webdataset(tmp_path / "a.tar")
-        with pytest.raises(SourceError, match=told + "choose others by fields"):
+        with pytest.raises(SourceError, match=told + "choose others with fields"):
             webdataset(tmp_path / "a.tar", fields=f"x={suffix}")
         assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
 
@@ -253,7 +253,7 @@ class TestFields:
         stream = io.BytesIO()
         np.save(stream, array, allow_pickle=True)
         write_tar(tmp_path / "a.tar", [("a.npy", stream.getvalue()), ("a.txt", b"")])
-        with pytest.raises(SourceError, match=r"\.npy: .*; leave it out by fields, such as 'txt=txt'"):
+        with pytest.raises(SourceError, match=r"\.npy: .*; leave it out with fields, such as 'txt=txt'"):
             webdataset(tmp_path)
 
     def test_scalars_in_json(self, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ class TestFields:
 class TestKeys:
     def test_on_and_off(self, tmp_path: Path) -> None:
         """A text field unless told otherwise."""
-        labelled(tmp_path)
+        label_as_int64(tmp_path)
         assert "key" in webdataset(tmp_path).fields
         assert "key" not in webdataset(tmp_path, key=False).fields
         assert "key" not in webdataset(tmp_path, key=False)[0]
@@ -339,7 +339,7 @@ class TestKeys:
         write_tar(tmp_path / "a.tar", [("a.key.txt", b"other")])
         assert webdataset(tmp_path)[0] == {"key": "other"}
         with pytest.raises(
-            ConfigError, match="there would be two fields called 'key'; rename one by fields, or key=False"
+            ConfigError, match="there would be two fields called 'key'; rename one with fields, or pass key=False"
         ):
             webdataset(tmp_path, key=True)
         assert webdataset(tmp_path, fields="name=key.txt", key=True)[0] == {"name": "other", "key": "a"}
@@ -364,7 +364,7 @@ class TestCompressed:
     @pytest.mark.parametrize("suffix", COMPRESSED)
     def test_every_kind(self, tmp_path: Path, suffix: str) -> None:
         """Read like the tars in them; nothing is left in the temporary folder or beside them."""
-        samples = labelled(tmp_path, name="plain")
+        samples = label_as_int64(tmp_path, name="plain")
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / f"a{suffix}").write_bytes(COMPRESSED[suffix]((tmp_path / "plain").read_bytes()))
         check_source(webdataset(tmp_path / "in"), samples, tmp_path / "out", image="image")
@@ -372,7 +372,7 @@ class TestCompressed:
 
     def test_cut_off(self, tmp_path: Path) -> None:
         """Told before anything is converted."""
-        labelled(tmp_path, name="plain")
+        label_as_int64(tmp_path, name="plain")
         (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "plain").read_bytes())[:-100])
         with pytest.raises(SourceError, match=r"a.tgz cannot be unpacked: damaged or cut off: "):
             webdataset(tmp_path)
@@ -381,9 +381,9 @@ class TestCompressed:
 class TestDamage:
     def test_a_cut_tar(self, tmp_path: Path) -> None:
         """The message names tar and byte, and how many samples are whole."""
-        labelled(tmp_path, 3)
+        label_as_int64(tmp_path, 3)
         os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
-        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples stand before it"):
+        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples precede it"):
             webdataset(tmp_path)
 
     def test_links(self, tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ class TestDamage:
 
     def test_a_tar_written_anew(self, tmp_path: Path) -> None:
         """A worker that opens a tar which has changed since it was looked through gets bad samples, not wrong ones."""
-        labelled(tmp_path)
+        label_as_int64(tmp_path)
         source = pickle.loads(pickle.dumps(webdataset(tmp_path)))  # noqa: S301
         write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 2000)])
         with pytest.raises(BadSample, match=r"a.tar: byte 0: expected one sample of \d+ bytes; the file has changed"):
@@ -433,12 +433,12 @@ class TestDamage:
     def test_a_tar_without_samples_among_others(self, tmp_path: Path) -> None:
         """It is passed over."""
         write_tar(tmp_path / "0.tar", [])
-        samples = labelled(tmp_path)
+        samples = label_as_int64(tmp_path)
         assert all_of(webdataset(tmp_path)) == samples
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
         """No bytes are no tar."""
         (tmp_path / "0.tar").touch()
-        labelled(tmp_path)
+        label_as_int64(tmp_path)
         with pytest.raises(SourceError, match=r"0.tar, byte 0: the file ends here without an end mark"):
             webdataset(tmp_path)

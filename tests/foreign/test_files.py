@@ -1,4 +1,4 @@
-"""Files found by path and pattern, read by position, and unpacked; the places of many records."""
+"""Files are found by path and pattern, read at offsets, and unpacked; many records are located in many files."""
 
 import bz2
 import gzip
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from shardio.errors import MissingDependency, SourceError
-from shardio.foreign.files import File, find, open_file
-from shardio.foreign.places import ValueLocations, scan
+from shardio.foreign.files import File, find_files, open_file
+from shardio.foreign.locations import ValueLocations, scan_files
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -36,7 +36,7 @@ def is_tar(name: str) -> bool:
 
 def names(src: str | Path) -> list[str]:
     """The names of what is found."""
-    return [path.name for path in find(src, is_tar, "tars")]
+    return [path.name for path in find_files(src, is_tar, "tars")]
 
 
 @pytest.fixture
@@ -80,25 +80,25 @@ class TestFind:
     def test_relative_paths_become_absolute(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """So that they hold in another folder."""
         monkeypatch.chdir(folder)
-        assert find("a-{000..001}.tar", is_tar, "tars") == [folder / "a-000.tar", folder / "a-001.tar"]
+        assert find_files("a-{000..001}.tar", is_tar, "tars") == [folder / "a-000.tar", folder / "a-001.tar"]
 
     @pytest.mark.parametrize(
         ("name", "told"),
         [
-            ("none.tar", r"none.tar: there is no such file"),
-            ("a-{010..012}.tar", r"a-012.tar: there is no such file"),
+            ("none.tar", r"none.tar does not exist"),
+            ("a-{010..012}.tar", r"a-012.tar does not exist"),
             ("z*.tar", r"z\*.tar: no file fits this"),
             ("c.tar", r"c.tar: holds no tars"),
             ("a-{3..1}.tar", r"a range begins with its smaller number, got \{3..1\}"),
             ("{0..999}{0..9999}.tar", r"stands for 10000000 files, at most 1000000 are taken"),
-            ("a\0b", r"null|there is no such file"),
+            ("a\0b", r"null|does not exist"),
             ("a" * 300, r"too long"),
         ],
     )
     def test_nothing_there(self, folder: Path, name: str, told: str) -> None:
         """The message names what is missing."""
         with pytest.raises(SourceError, match=told):
-            find(f"{folder}/{name}", is_tar, "tars")
+            find_files(f"{folder}/{name}", is_tar, "tars")
 
 
 class TestOpen:
@@ -109,7 +109,7 @@ class TestOpen:
         (tmp_path / "a").write_bytes(PACKERS[compression](data))
         before = set(os.listdir(tempfile.gettempdir()))
         file = open_file(tmp_path / "a", PACKERS)
-        assert (file.size, file.packed, file.path) == (len(data), compression, tmp_path / "a")
+        assert (file.size, file.compression, file.path) == (len(data), compression, tmp_path / "a")
         assert file.read(0, len(data) + 1) == data
         assert not {name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("tmp")}
 
@@ -172,9 +172,9 @@ class TestOpen:
         (tmp_path / "a").write_bytes(DATA[:20_000])
         file = File(tmp_path / "a")
         random = np.random.default_rng(0)
-        file.keep(5000, 9000)
+        file.fill_buffer(5000, 9000)
         for offset, size in zip(random.integers(0, 20_500, 300), random.integers(0, 6000, 300), strict=True):
-            assert file.near(int(offset), int(size)) == DATA[:20_000][offset : offset + size]
+            assert file.read_buffered(int(offset), int(size)) == DATA[:20_000][offset : offset + size]
 
 
 def open_plain(path: Path) -> File:
@@ -195,7 +195,7 @@ class TestPlaces:
         for number, size in enumerate([0, 3, 0, 0, 2, *[1] * 20, 0]):
             (tmp_path / f"{number}").write_bytes(bytes([number]) * size)
             paths.append(tmp_path / f"{number}")
-        places = ValueLocations(paths, scan(paths, spans), open_plain)
+        places = ValueLocations(paths, scan_files(paths, spans), open_plain)
         expected = [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), *((number, 0) for number in range(5, 25))]
         assert len(places) == 25
         for source in (places, pickle.loads(pickle.dumps(places))):  # noqa: S301
@@ -215,4 +215,4 @@ class TestPlaces:
     def test_the_first_failure_is_told(self, tmp_path: Path) -> None:
         """In the order of the files, whichever comes first."""
         with pytest.raises(SourceError, match="/0 cannot be read"):
-            scan([tmp_path / f"{number}" for number in range(50)], open_plain)
+            scan_files([tmp_path / f"{number}" for number in range(50)], open_plain)

@@ -119,7 +119,7 @@ class TestRefusals:
         with environment.begin(write=True, db=environment.open_db(b"train")) as transaction:
             transaction.put(b"a", b"b")
         environment.close()
-        with pytest.raises(SourceError, match=r"data.mdb: it holds databases with names"):
+        with pytest.raises(SourceError, match=r"data.mdb: it holds named databases"):
             foreign.scan(foreign.open_lmdb(tmp_path / "db"))
 
     def test_several_values_for_a_key(self, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ class TestDamage:
             first = int.from_bytes(data[at + 16 : at + 18], "little")
             data[at + first : at + first + 6] = (at // PAGE).to_bytes(6, "little")
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=r"damaged: page \d+ is not what the pages above it say"):
+        with pytest.raises(SourceError, match=r"damaged: page \d+ contradicts the pages above it"):
             foreign.scan(foreign.open_lmdb(path))
 
     def test_entries_that_are_missing(self, tmp_path: Path) -> None:

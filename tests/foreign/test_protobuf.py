@@ -36,7 +36,7 @@ def nested(number: int, data: bytes) -> bytes:
 
 def values(data: bytes) -> dict[str, Any]:
     """All features of a record, as lists."""
-    return {name: list(feature.values(data)) for name, feature in tfrecord.example(data).items()}
+    return {name: list(feature.values(data)) for name, feature in tfrecord.parse_example(data).items()}
 
 
 def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
@@ -92,14 +92,14 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("data", "told"),
         [
-            (b"\x0a\x05abc", "byte 0: field 1 ends at byte 7, what it is in at byte 5"),
+            (b"\x0a\x05abc", "byte 0: field 1 ends at byte 7, its message at byte 5"),
             (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "byte 0: field 1 ends at byte 18446744073709551626"),
             (b"\x08\x01\x0a\xff", "byte 3: a number is cut short"),
             (b"\x0d\0\0", "field 1 ends at byte 5"),
             (b"\x09\0\0", "field 1 ends at byte 9"),
             (b"\x02\0", "a field's number is 1 to 536870911, got 0"),
             (b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a field's number is 1 to"),
-            (b"\x0b\x0c", "byte 0: field 1 is of the wire type 3, which is not read"),
+            (b"\x0b\x0c", "byte 0: field 1 is of the wire type 3, which is not supported"),
             (b"\x0f", "of the wire type 7"),
             (b"\x08" + b"\x80" * 10 + b"\0", "byte 1: a number has more than 10 bytes"),
         ],
@@ -114,7 +114,7 @@ class TestMessages:
         inner = b"\x0a\x09" + b"x" * 4
         data = nested(1, nested(1, inner)) + b"\x12\x08" + b"y" * 8
         with pytest.raises(BadSample, match=r"not a tf.train.Example: byte 4: field 1 ends at byte 15, .* at byte 10"):
-            tfrecord.example(data)
+            tfrecord.parse_example(data)
 
     @given(data=st.binary(max_size=80))
     @settings(max_examples=1000)
@@ -124,10 +124,10 @@ class TestMessages:
             for record in protobuf.records(data):
                 assert 0 < record.start <= record.end <= len(data)
         with suppress(BadSample):
-            for feature in tfrecord.example(data).values():
+            for feature in tfrecord.parse_example(data).values():
                 feature.values(data)
         with suppress(BadSample):
-            lmdb.datum(data).array(data)
+            lmdb.parse_datum(data).array(data)
 
 
 class TestExamples:
@@ -182,7 +182,7 @@ class TestExamples:
     def test_names_that_are_not_utf8(self) -> None:
         """A name must be text."""
         with pytest.raises(BadSample, match=r"not a tf.train.Example: .*utf-8"):
-            tfrecord.example(nested(1, nested(1, nested(1, b"\xff"))))
+            tfrecord.parse_example(nested(1, nested(1, nested(1, b"\xff"))))
 
     def test_floats_of_a_wrong_length(self) -> None:
         """Three bytes are no float."""
@@ -193,12 +193,12 @@ class TestExamples:
     def test_places(self) -> None:
         """A lone value of bytes and packed floats have a place in the record, where they can be read without it."""
         data = example({"a": [b"hello"], "b": [0.5, 1.5], "c": [1, 2], "d": [b"x", b"y"]})
-        features = tfrecord.example(data)
-        start, size = features["a"].place or (0, 0)
+        features = tfrecord.parse_example(data)
+        start, size = features["a"].span or (0, 0)
         assert data[start : start + size] == b"hello"
-        start, size = features["b"].place or (0, 0)
+        start, size = features["b"].span or (0, 0)
         assert struct.unpack("<2f", data[start : start + size]) == (0.5, 1.5)
-        assert features["c"].place is features["d"].place is None
+        assert features["c"].span is features["d"].span is None
 
 
 class TestDatums:
@@ -215,13 +215,13 @@ class TestDatums:
         message = Datum(channels=channels, height=height, width=width, data=data, label=label, encoded=encoded)
         message.float_data.extend(floats)
         record = message.SerializeToString()
-        found = lmdb.datum(record)
+        found = lmdb.parse_datum(record)
         assert (found.shape, found.label, found.encoded, found.bytes_of(record)) == (shape, label, encoded, data)
         assert protobuf.floats(protobuf.joined(record, found.floats)).tolist() == floats
 
     def test_what_is_not_said(self) -> None:
         """Everything has a default; pixels there are none."""
-        found = lmdb.datum(b"")
+        found = lmdb.parse_datum(b"")
         assert (found.shape, found.label, found.encoded, found.data, found.floats) == ((0, 0, 0), 0, False, None, ())
         with pytest.raises(BadSample, match="a Datum of 0 x 0 x 0 holds 0 values"):
             found.array(b"")
@@ -233,4 +233,4 @@ class TestDatums:
         """As many values as channels x height x width, all positive."""
         record = Datum(channels=shape[0], height=shape[1], width=shape[2], data=bytes(size)).SerializeToString()
         with pytest.raises(BadSample, match=f"holds {size} values"):
-            lmdb.datum(record).array(record)
+            lmdb.parse_datum(record).array(record)

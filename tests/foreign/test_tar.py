@@ -14,7 +14,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import File
-from shardio.foreign.tar import Run, open_tar, run_at, scan
+from shardio.foreign.tar import TarSample, open_tar, sample_at, scan
 
 BLOCK = 512
 
@@ -23,11 +23,11 @@ def samples(path: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Key and files of all samples, and each run read again by its place."""
     file = open_tar(path)
     runs = list(scan(file))
-    assert [run_at(file, run.offset, run.size) for run in runs] == runs
+    assert [sample_at(file, run.offset, run.size) for run in runs] == runs
     return [(run.key, contents(file, run)) for run in runs]
 
 
-def contents(file: File, run: Run) -> dict[str, bytes]:
+def contents(file: File, run: TarSample) -> dict[str, bytes]:
     """The bytes of a sample's files by extension."""
     return {extension: file.read(*place) for extension, place in run.places().items()}
 
@@ -249,7 +249,7 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
         os.truncate(path, 4 * BLOCK)
         told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
-        with pytest.raises(SourceError, match=told + "; 0 whole samples stand before it"):
+        with pytest.raises(SourceError, match=told + "; 0 whole samples precede it"):
             list(scan(open_tar(path)))
 
     def test_empty(self, tmp_path: Path) -> None:
@@ -321,7 +321,9 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
         whole = path.read_bytes()
         path.write_bytes(whole + whole)
-        with pytest.raises(SourceError, match=f"byte {len(whole)}: there is more behind the tar's end mark; 1 whole"):
+        with pytest.raises(
+            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 whole"
+        ):
             list(scan(open_tar(path)))
 
     def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
@@ -331,9 +333,9 @@ class TestDamage:
         write_tar(path, [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3" * 600), ("d.txt", b"")])
         file = open_tar(path)
         with pytest.raises(BadSample, match="byte 0: expected one sample of 1536 bytes; the file has changed"):
-            run_at(file, first.offset, first.size)
+            sample_at(file, first.offset, first.size)
         with pytest.raises(BadSample, match="byte 1536: not a tar header"):
-            run_at(file, second.offset, second.size)
+            sample_at(file, second.offset, second.size)
 
     @settings(max_examples=300, deadline=None)
     @given(data=st.data())
@@ -355,6 +357,6 @@ class TestDamage:
             for run in scan(file):
                 for _, offset, size in run.members:
                     assert 0 <= offset <= offset + size <= file.size
-                assert run_at(file, run.offset, run.size) == run
+                assert sample_at(file, run.offset, run.size) == run
         except SourceError:
             pass

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample, MissingDependency, SourceError
-from shardio.foreign.tfrecord import example as parse
-from shardio.foreign.tfrecord import open_tfrecord, record_at, scan, takes
+from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
+from shardio.foreign.tfrecord import parse_example as parse
 
 FILES = Path(__file__).parents[1] / "converters" / "files"
 
@@ -21,7 +21,7 @@ def records(path: Path) -> list[bytes]:
     """The data of all records."""
     file = open_tfrecord(path)
     offsets, sizes = scan(file)
-    return [record_at(file, *place) for place in zip(offsets.tolist(), sizes.tolist(), strict=True)]
+    return [read_record(file, *place) for place in zip(offsets.tolist(), sizes.tolist(), strict=True)]
 
 
 class TestFraming:
@@ -38,8 +38,8 @@ class TestFraming:
         plain = records(FILES / "examples.tfrecord")
         assert len(plain) == 5
         assert records(FILES / "examples-gzip.tfrecord") == plain == records(FILES / "examples-zlib.tfrecord")
-        assert open_tfrecord(FILES / "examples.tfrecord").packed is None
-        assert open_tfrecord(FILES / "examples-gzip.tfrecord").packed == "gzip"
+        assert open_tfrecord(FILES / "examples.tfrecord").compression is None
+        assert open_tfrecord(FILES / "examples-gzip.tfrecord").compression == "gzip"
         assert parse(plain[0])["image/class/label"].values(plain[0]) == [-2]
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ class TestFraming:
     )
     def test_names(self, name: str, taken: bool) -> None:
         """Which files of a directory are TFRecords."""
-        assert takes(name) == taken
+        assert is_tfrecord_name(name) == taken
 
 
 class TestDamage:
@@ -80,11 +80,11 @@ class TestDamage:
         path.write_bytes(data)
         file = open_tfrecord(path)
         places = list(zip(*(column.tolist() for column in scan(file)), strict=True))
-        assert record_at(file, *places[0]) == b"one"
+        assert read_record(file, *places[0]) == b"one"
         with pytest.raises(BadSample, match=r"damaged: its checksum is [0-9a-f]{8}, it must be [0-9a-f]{8}"):
-            record_at(file, *places[1])
-        assert record_at(file, *places[1], crc=False) == b"uwo"
-        assert record_at(file, *places[2]) == b"three"
+            read_record(file, *places[1])
+        assert read_record(file, *places[1], crc=False) == b"uwo"
+        assert read_record(file, *places[2]) == b"three"
 
     @pytest.mark.parametrize("byte", [0, 7, 8, 11])
     def test_a_wrong_byte_in_the_framing(self, tmp_path: Path, byte: int) -> None:
@@ -123,7 +123,7 @@ class TestDamage:
         file = open_tfrecord(path)
         os.truncate(path, 16)
         with pytest.raises(BadSample, match="the file ends within it, 4 of 7 bytes are there"):
-            record_at(file, 12, 3)
+            read_record(file, 12, 3)
 
     def test_not_a_tfrecord(self, tmp_path: Path) -> None:
         """Text, say."""

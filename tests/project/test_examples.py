@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shardio.conversion import convert, source
+from shardio.conversion import source
+from shardio.conversion.api import convert
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDS = str(Path(__file__).parents[1] / "_ends.py")

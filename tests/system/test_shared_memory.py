@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardio.system.shared_memory import Shared
-from shardio_converters._texts import Texts
+from shardio_converters._string_array import StringArray
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -33,7 +33,12 @@ def look(shared: Shared, pipe: Any) -> None:
 def test_arrays_are_shared_by_processes() -> None:
     """Two processes load the value; the large array takes no memory in either, and changes stay private."""
     large = np.arange(8_000_000)
-    value = {"large": large, "small": np.arange(3), "texts": Texts(f"größe {n}" for n in range(9)), "plain": [1, "a"]}
+    value = {
+        "large": large,
+        "small": np.arange(3),
+        "texts": StringArray(f"größe {n}" for n in range(9)),
+        "plain": [1, "a"],
+    }
     shared = Shared(value)
     for _ in range(2):
         receiver, sender = SPAWN.Pipe(duplex=False)
@@ -65,7 +70,7 @@ def test_nothing_stays_open() -> None:
 
 def test_texts_that_came_cannot_grow() -> None:
     """Unpickled texts may lie in shared memory, so they cannot grow; file names that are not UTF-8 survive too."""
-    texts = pickle.loads(pickle.dumps(Texts(["a", "", "\udcff"])))  # noqa: S301
+    texts = pickle.loads(pickle.dumps(StringArray(["a", "", "\udcff"])))  # noqa: S301
     assert list(texts) == ["a", "", "\udcff"]
     with pytest.raises(TypeError, match="another process"):
         texts.append("b")

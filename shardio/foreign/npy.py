@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files: where their numbers are, so that they can be memory-mapped.
+"""Arrays in .npy and .npz files: headers are read, and numbers memory-mapped where they lie.
 
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
@@ -21,61 +21,64 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import SourceError
-from shardio.foreign.names import shown
-from shardio.system import npy
+from ..errors import SourceError
+from ..system.npy import guarded
+from .names import printable
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
 _CHUNK = 1 << 20
 _DAMAGE = (
-    *(OSError, EOFError, ValueError, struct.error),  # what is read is not what it should be
+    *(OSError, EOFError, ValueError, struct.error),  # the content is not as it should be
     *(zipfile.BadZipFile, zlib.error, LZMAError, NotImplementedError, RuntimeError),  # or cannot be unpacked
 )
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """An array in a file.
+class NpyArray:
+    """An array in a file, by its header.
 
     Attributes:
         path: the file.
         member: the array's name in a .npz; empty for a .npy.
-        packed: whether it is compressed.
-        start: where its numbers begin in the file, or in the unpacked member.
-        dtype, shape, fortran: what its header says.
+        compressed: whether the member is compressed.
+        start: the offset of its numbers in the file, or in the member once it is unpacked.
+        dtype, shape, fortran: as the header states them; `fortran` is whether columns are contiguous.
     """
 
     path: Path
     member: str
-    packed: bool
+    compressed: bool
     start: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
 
     def __str__(self) -> str:
-        return f"{shown(self.path)}{f', {self.member}' if self.member else ''}"
+        return f"{printable(self.path)}{f', {self.member}' if self.member else ''}"
 
     @property
     def stop(self) -> int:
-        """Where its numbers end."""
+        """The offset where its numbers end."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def map(self) -> NDArray[Any]:
-        """The array, memory-mapped. SourceError if the file has become too short, or cannot be unpacked."""
-        with _damage_told(self), self._open() as file:
+        """Memory-map the array, a compressed one from an unnamed temporary file.
+
+        Raises SourceError if the file has become too short or cannot be unpacked.
+        """
+        with _source_errors(self), self._open() as file:
             if (size := os.fstat(file.fileno()).st_size) < self.stop:
                 raise SourceError(f"{self} must reach to byte {self.stop}, there are {size} bytes")
             order = "F" if self.fortran else "C"
-            # As a plain array: a memmap's own bookkeeping makes each row of it slow. NumPy's stubs know no file objects
-            # that are open for reading only.
+            # Viewed as a plain array: a memmap's own bookkeeping slows down access to each row. NumPy's stubs do not
+            # accept file objects that are open for reading only.
             return np.memmap(file, self.dtype, "r", self.start, self.shape, order).view(np.ndarray)  # type: ignore[call-overload, no-any-return]
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        if not self.packed:
+        if not self.compressed:
             with self.path.open("rb") as file:
                 yield file
             return
@@ -87,36 +90,39 @@ class Stored:
 
 
 def is_npz(path: Path) -> bool:
-    """Whether a file begins like a zip archive."""
+    """Whether a file begins like a zip archive, as .npz files do."""
     try:
         with path.open("rb") as file:
             return file.read(4) in _ZIP
     except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
 
 
-def of_npy(path: Path) -> Stored:
-    """The array in a .npy. SourceError unless the file is as long as its header says."""
-    with _damage_told(shown(path)), path.open("rb") as file:
-        found = Stored(path, "", False, *_header(file))
+def read_npy_header(path: Path) -> NpyArray:
+    """Read the header of a .npy; SourceError unless the file is as long as that says."""
+    with _source_errors(printable(path)), path.open("rb") as file:
+        found = NpyArray(path, "", False, *_header(file))
         size = os.fstat(file.fileno()).st_size
     if size != found.stop and not found.dtype.hasobject:
         raise SourceError(f"{found} must hold {found.stop} bytes, it holds {size}")
     return found
 
 
-def of_npz(path: Path) -> dict[str, Stored]:
-    """The arrays in a .npz by name; members that are none are left alone. SourceError unless they are whole."""
+def read_npz_headers(path: Path) -> dict[str, NpyArray]:
+    """Read the headers of the arrays in a .npz, by name; SourceError unless they are whole.
+
+    Members that are not arrays are ignored.
+    """
     found = {}
-    with _damage_told(shown(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with _source_errors(printable(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
-            with _damage_told(f"{shown(path)}, {info.filename}"), archive.open(info) as member:
+            with _source_errors(f"{printable(path)}, {info.filename}"), archive.open(info) as member:
                 start, dtype, shape, fortran = _header(member)
-            packed = info.compress_type != zipfile.ZIP_STORED
-            before = 0 if packed else _start(file, info)
-            array = Stored(path, info.filename, packed, before + start, dtype, shape, fortran)
+            compressed = info.compress_type != zipfile.ZIP_STORED
+            before = 0 if compressed else _start(file, info)
+            array = NpyArray(path, info.filename, compressed, before + start, dtype, shape, fortran)
             if array.stop != before + info.file_size and not array.dtype.hasobject:
                 raise SourceError(f"{array} must hold {array.stop - before} bytes, it holds {info.file_size}")
             found[info.filename.removesuffix(".npy")] = array
@@ -124,34 +130,34 @@ def of_npz(path: Path) -> dict[str, Stored]:
 
 
 def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin in the file. The archive's directory doesn't say how long its own header is."""
+    """The offset of a member's bytes in the file: behind its local header, whose length only that header states."""
     file.seek(info.header_offset)
     _, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
 
 
 def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any], tuple[int, ...], bool]:
-    """Where the numbers begin, their type, the shape, and whether it is in Fortran order; ValueError if damaged."""
+    """The numbers' offset, dtype and shape, and whether they are in Fortran order; ValueError if damaged."""
 
     def read() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         file.seek(0)
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
             return np.lib.format.read_array_header_1_0(file)
-        if version == (3, 0):  # UTF-8, where version 2 has Latin-1; in ASCII with escapes they are the same
+        if version == (3, 0):  # UTF-8 instead of version 2's Latin-1: escaped to ASCII, they are the same
             (length,) = struct.unpack("<I", file.read(4))
             text = file.read(length).decode().encode("ascii", "backslashreplace")
             return np.lib.format.read_array_header_2_0(io.BytesIO(struct.pack("<I", len(text)) + text))
         return np.lib.format.read_array_header_2_0(file)
 
-    shape, fortran, dtype = npy.guarded(read)
+    shape, fortran, dtype = guarded(read)
     if any(size < 0 for size in shape):
         raise ValueError(f"its header is damaged: shape {shape}")
     return file.tell(), dtype, shape, fortran
 
 
 @contextmanager
-def _damage_told(place: object) -> Iterator[None]:
+def _source_errors(place: object) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:

@@ -1,4 +1,4 @@
-"""Lists of samples, a row each: CSV and TSV (RFC 4180) and JSON lines (https://jsonlines.org), as compact columns."""
+"""Tables in text files, read as compact columns: CSV and TSV (RFC 4180), and JSON lines (https://jsonlines.org)."""
 
 import csv
 import json
@@ -15,28 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import SourceError
-from shardio.foreign.names import shown
-from shardio.format.fields import Field
+from shardio.foreign.names import printable
+from shardio.source import Field
 
-from ._texts import Texts
+from ._string_array import StringArray
 
-_MOST = 16 << 20  # characters of one cell: a quote that is never closed must not take all memory
+_MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
 
-# As numbers are written out: `007`, `+49` and `1_000` stay text, because as numbers they'd lose something.
+# Numbers in their usual form. `007`, `+49` and `1_000` stay text, because numbers would lose part of them.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan", re.IGNORECASE)
-_EXACT = 15  # digits of a whole number that float64 surely holds
+_EXACT = 15  # digits of a whole number that float64 always holds exactly
 
 Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
-"""Rows by column, each with the number of the line it begins on."""
+"""The number of the line that each row begins on, and the row's cells by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's values, one a row: numbers, or Texts, which hold JSON where the field is json."""
+    """The values of a column, one per row: an array of numbers, or strings, which are JSON in a json field."""
 
     field: Field
-    values: NDArray[Any] | Texts
+    values: NDArray[Any] | StringArray
 
     def __getitem__(self, row: int) -> Any:
         if isinstance(self.values, np.ndarray):
@@ -45,53 +45,53 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A list on disk.
+class TextTable:
+    """A table in a text file.
 
     Attributes:
         path: the file.
-        delimiter: between the cells of a row; None for JSON lines.
+        delimiter: the character between the cells of a row; None for JSON lines.
     """
 
     path: Path
     delimiter: str | None
 
     def __str__(self) -> str:
-        return shown(self.path)
+        return printable(self.path)
 
     def names(self) -> list[str]:
-        """The columns' names: the header, or the keys of the first object. SourceError if there is no row."""
+        """The names of the columns: the header, or the keys of the first object. SourceError if there is no row."""
         with closing(self._rows()) as rows:
             for _, row in rows:
                 return _checked(list(row), self)
         raise SourceError(f"{self} holds no rows")
 
     def line(self, row: int) -> int:
-        """The line that a row begins on, counted from 1; for messages."""
+        """The number of the line that a row begins on, counted from 1, for messages."""
         with closing(self._rows()) as rows:
             return next(islice(rows, row, None))[0]
 
     def read(
-        self, paths: Iterable[str], others: Iterable[str], *, whole: bool
-    ) -> tuple[dict[str, Texts], dict[str, Column]]:
-        """The columns `paths` as they stand, and `others` by the kind that all their values have.
+        self, paths: Iterable[str], others: Iterable[str], *, all_columns: bool
+    ) -> tuple[dict[str, StringArray], dict[str, Column]]:
+        """Read columns: `paths` as they stand, `others` as the kind that fits all their values.
 
         Args:
-            paths: names of columns of paths.
-            others: names of other columns.
-            whole: whether these are all columns, so that a row with another one is refused.
+            paths: the names of columns of paths.
+            others: the names of other columns.
+            all_columns: whether these are all columns, so that a row with any other is refused.
 
-        Raises SourceError naming the line: a row without one of the columns, or what cannot be the value of one.
+        Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
         """
-        found = {name: Texts() for name in paths}
+        found = {name: StringArray() for name in paths}
         cells = {name: _Cells() for name in others}
         takers: dict[str, Callable[[Any], None]] = {name: _path_into(texts) for name, texts in found.items()}
         takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
         with closing(self._rows()) as rows:
             for line, row in rows:
-                if whole and len(row) > len(takers):
+                if all_columns and len(row) > len(takers):
                     raise SourceError(
-                        f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, the first row has not"
+                        f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, which the first row lacks"
                     )
                 for name, take in takers.items():
                     try:
@@ -118,10 +118,10 @@ class Listing:
 
 
 class _Cells:
-    """One column while it is read: its cells as text, or as JSON with the types that were met."""
+    """A column that is being read: its cells as text, or as JSON together with the types of their values."""
 
     def __init__(self) -> None:
-        self.texts = Texts()
+        self.texts = StringArray()
         self.types: set[type] = set()
 
     def add_text(self, cell: str) -> None:
@@ -138,7 +138,7 @@ class _Cells:
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _path_into(texts: Texts) -> Callable[[Any], None]:
+def _path_into(texts: StringArray) -> Callable[[Any], None]:
     def take(path: Any) -> None:
         if not isinstance(path, str):
             raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
@@ -152,70 +152,68 @@ def _reason(error: Exception) -> str:
     return "not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
-def _records(listing: Listing) -> Rows:
-    """The rows of a table with a header; empty lines are passed over."""
+def _records(table: TextTable) -> Rows:
+    """Yield the rows of a table with a header, skipping empty lines."""
     header: list[str] = []
-    with _opened(listing) as file, _long_cells():
-        # Strict: a stray quote would take the rest of the file into one cell, row by row unseen.
-        reader = csv.reader(file, delimiter=listing.delimiter or ",", strict=True)
+    with _opened(table) as file, _long_cells():
+        # Strict: otherwise a stray quote would silently swallow the rest of the file into one cell.
+        reader = csv.reader(file, delimiter=table.delimiter or ",", strict=True)
         line = 1
         try:
             for cells in reader:
                 if cells and not header:
-                    header = _checked(cells, listing)
+                    header = _checked(cells, table)
                 elif cells:
                     if len(cells) != len(header):
-                        raise SourceError(f"{listing}, line {line}: has {len(cells)} cells, the header {len(header)}")
+                        raise SourceError(f"{table}, line {line}: has {len(cells)} cells, the header {len(header)}")
                     yield line, dict(zip(header, cells, strict=True))
                 line = reader.line_num + 1
         except csv.Error as error:
-            raise SourceError(f"{listing}, line {line}: {error}") from error
+            raise SourceError(f"{table}, line {line}: {error}") from error
 
 
-def _checked(header: list[str], listing: Listing) -> list[str]:
+def _checked(header: list[str], table: TextTable) -> list[str]:
     if not all(map(_is_text, header)):
-        raise SourceError(f"{listing}: columns' names must be UTF-8, got {str(header)[:80]}")
+        raise SourceError(f"{table}: columns' names must be UTF-8, got {str(header)[:80]}")
     if twice := [name for number, name in enumerate(header) if name in header[:number]]:
-        raise SourceError(f"{listing}: columns must have different names, {twice[0]!r} is there twice")
+        raise SourceError(f"{table}: columns must have different names, {twice[0]!r} appears twice")
     return header
 
 
 def _is_text(name: str) -> bool:
-    # In another encoding, such as UTF-16, there are zeros or what is no UTF-8.
+    # Text in another encoding, such as UTF-16, has null characters or bytes that are not UTF-8.
     return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _objects(listing: Listing) -> Rows:
-    """The objects of JSON lines; empty lines are passed over."""
-    with _opened(listing) as file:
+def _objects(table: TextTable) -> Rows:
+    """Yield the objects of JSON lines, skipping empty lines."""
+    with _opened(table) as file:
         for line, text in enumerate(file, 1):
             if text.isspace():
                 continue
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise SourceError(f"{listing}, line {line}: not JSON: {error}") from error
+                raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise SourceError(
-                    f"{listing}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}"
-                )
+                raise SourceError(f"{table}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}")
             yield line, row
 
 
 @contextmanager
-def _opened(listing: Listing) -> Iterator[Iterable[str]]:
-    # Bytes that are not UTF-8 pass as surrogates: in paths they are right.
-    newline = "" if listing.delimiter else "\n"
+def _opened(table: TextTable) -> Iterator[Iterable[str]]:
+    # Bytes that are not UTF-8 become surrogates, because they are valid in paths.
+    newline = "" if table.delimiter else "\n"
     try:
-        with listing.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+        with table.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
             yield file
     except OSError as error:
-        raise SourceError(f"{listing} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{table} cannot be read: {error.strerror}") from error
 
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Lets cells be longer than the 128 KiB that `csv` allows."""
+    """Raise the limit of the `csv` module, 128 KiB per cell."""
     before = csv.field_size_limit()
     csv.field_size_limit(max(before, _MOST))
     try:
@@ -224,8 +222,8 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _numbers(texts: Texts) -> NDArray[Any] | None:
-    """The cells that aren't empty as int64, or float64; None unless they all are such numbers, and there is one."""
+def _numbers(texts: StringArray) -> NDArray[Any] | None:
+    """The cells that are not empty as int64 or float64; None if one of them is not a number, or all are empty."""
     for dtype, parse in ((np.int64, _whole), (np.float64, _fraction)):
         try:
             values = np.fromiter((parse(text) for text in texts if text), dtype)
@@ -248,10 +246,10 @@ def _fraction(text: str) -> float:
 
 
 def _of_json(cells: _Cells) -> Column:
-    """Truth values, whole numbers, numbers or texts where all are such; JSON otherwise."""
+    """A column of booleans, whole numbers, numbers or texts if all cells are of that type, else of JSON."""
     values: Iterator[Any] = (json.loads(text) for text in cells.texts)
     if cells.types == {str}:
-        return Column(Field("text"), Texts(values))
+        return Column(Field("text"), StringArray(values))
     dtype = {frozenset({bool}): "bool", frozenset({int}): "int64"}.get(frozenset(cells.types))
     if dtype is None and cells.types <= {int, float}:
         dtype, values = "float64", map(_exact, values)

@@ -1,4 +1,4 @@
-"""The places of many records in many files, 16 bytes each, and the files opened as they are needed."""
+"""Locations of many records in many files, 16 bytes each; files are opened when they are needed."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from ..system.types import Indices
 from .files import File
 
-_THREADS = 16  # scans wait for the disk more than they work
-_OPEN = 8  # files kept open: a compressed one has its unpacked bytes on the disk for as long
+_THREADS = 16  # scans mostly wait for the disk
+_OPEN = 8  # files kept open: a compressed one occupies the disk unpacked for as long
 
 Opener: TypeAlias = Callable[[Path], File]
-"""A module's function, so that it pickles by name; raises SourceError."""
+"""Open a file or raise SourceError; a module-level function, so that it pickles by name."""
 
 Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Where records begin in their file, and how many bytes they have, both int64 [n]."""
+"""The offset of each record in its file, and its bytes; both int64 `[n]`."""
 
 
 class ValueLocation(NamedTuple):
-    """A record's open file, its number in that, where it begins and how many bytes it has."""
+    """A record's open file, its number in that file, its offset, and its bytes."""
 
     file: File
     row: int
@@ -33,13 +33,18 @@ class ValueLocation(NamedTuple):
 
 @final
 class ValueLocations:
-    """Records by number, in the order of the files and within each as they lie. Pickled, it carries no open files.
+    """Records by number: file by file, in the order that they have in each. Pickling leaves open files behind.
+
+    Args:
+        paths: the files.
+        found: the spans of each file's records.
+        opener: opens one of the files.
 
     Attributes:
         paths: the files.
-        starts: the first record's number of each file, and behind them the number of all, int64 [files + 1].
-        offsets: where each record begins in its file, int64 [n].
-        sizes: its bytes, int64 [n].
+        starts: the number of each file's first record, followed by the number of records, int64 `[files + 1]`.
+        offsets: the offset of each record in its file, int64 `[n]`.
+        sizes: the bytes of each record, int64 `[n]`.
     """
 
     def __init__(self, paths: Sequence[Path], found: Sequence[Spans], opener: Opener) -> None:
@@ -57,21 +62,21 @@ class ValueLocations:
         return {**self.__dict__, "_open": {}}
 
     def locate(self, index: int) -> ValueLocation:
-        """Where record `index` is. Raises SourceError if its file cannot be opened."""
+        """Locate record `index`, opening its file if necessary; SourceError if that fails."""
         number = bisect_right(self.starts, index) - 1
         file = self._open.pop(number, None) or self._opener(self.paths[number])
-        self._open[number] = file  # the last one used stands last
+        self._open[number] = file  # last: the most recently used
         if len(self._open) > _OPEN:
             del self._open[next(iter(self._open))]
         return ValueLocation(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
 
     def probes(self) -> Indices:
-        """The numbers of the first 100 records and of the last one: by them it is known what fields there are."""
+        """The numbers of the records that fields are inferred from: the first 100 and the last."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 
 class LocatedSource:
-    """What sources of records in files share: see `shardio.source.Adoptable`."""
+    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` but for its fields."""
 
     threads = True
     container = "indexed"
@@ -81,20 +86,18 @@ class LocatedSource:
 
     @property
     def files(self) -> Sequence[Path]:
-        """The files."""
         return self._places.paths
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """The first record's number of each file, and the number of all, `[files + 1]`."""
         return self._places.starts
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes that each record has in its file, `[n]`."""
+        """The bytes of each record in its file, `[n]`."""
         return self._places.sizes
 
 
-def scan(paths: Sequence[Path], work: Callable[[Path], Any]) -> list[Any]:
-    """`work` of each file, many at once; the first failure, in the order of the files, is raised."""
+def scan_files(paths: Sequence[Path], work: Callable[[Path], Any]) -> list[Any]:
+    """Call `work` for each file, in parallel; raise the first failure in the order of the files."""
     with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
         return list(pool.map(work, paths))

@@ -1,4 +1,4 @@
-"""The samples of PyTorch's data sets as fields and values that can be stored."""
+"""Samples of PyTorch Datasets, taken apart into named values that a field can hold."""
 
 import io
 from collections.abc import Mapping
@@ -9,25 +9,26 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample
 from shardio.foreign.names import field_name
-from shardio.format import images
+from shardio.source import sniff_image
 
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))
 
 
 def default_names(sample: Any) -> tuple[str, ...]:
-    """What the parts of a tuple or list are called that says nothing of it; () for a mapping, whose keys do."""
+    """The default names for the parts of a sample; () for a mapping, whose keys are the names."""
     if isinstance(sample, Mapping):
         return ()
     if not isinstance(sample, (tuple, list)):
-        return (_kind(plain(sample)),)
+        return (_kind(storable(sample)),)
     return ("image", "label") if len(sample) == 2 else tuple(f"field{number}" for number in range(len(sample)))
 
 
 def parts(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The parts of a sample by field: a mapping's own, or those of a tuple or list, or the sample itself, by `names`.
+    """The parts of a sample by field: the values of a mapping; or those of a tuple or list, or a lone value, by
+    `names`.
 
-    Raises BadSample if there are more or fewer parts than names.
+    Raises BadSample if the number of parts differs from the number of names, or two keys would give one field.
     """
     if isinstance(sample, Mapping):
         found = {field_name(str(key)): value for key, value in sample.items()}
@@ -40,8 +41,8 @@ def parts(sample: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def plain(value: Any) -> Any:
-    """A part of a sample as a field takes it; BadSample if none does."""
+def storable(value: Any) -> Any:
+    """Convert a part of a sample to a value that a field holds; BadSample if none does."""
     value = _array_of(value)
     if isinstance(value, np.ndarray):
         native = value.astype(value.dtype.newbyteorder("="), copy=False)
@@ -57,8 +58,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def is_made_here(value: Any) -> bool:
-    """Whether an image that is stored for `value` is a PNG of its pixels, and not `value` itself."""
+def is_encoded_here(value: Any) -> bool:
+    """Whether the image stored for `value` is a PNG that shardio encodes, rather than `value` itself."""
     return not isinstance(value, _BYTES)
 
 
@@ -67,7 +68,7 @@ def _kind(value: Any) -> str:
         case np.ndarray():
             return "array"
         case bytes() | bytearray() | memoryview():
-            return "image" if images.sniff(value) else "bytes"
+            return "image" if sniff_image(value) else "bytes"
         case str():
             return "text"
         case bool() | int() | float() | np.generic():
@@ -76,18 +77,18 @@ def _kind(value: Any) -> str:
 
 
 def _array_of(value: Any) -> Any:
-    from torch import Tensor, bfloat16  # only now: it takes seconds
+    from torch import Tensor, bfloat16  # imported on use: it takes seconds
 
     if not isinstance(value, Tensor):
         return value
-    if value.dtype == bfloat16:  # NumPy has no such type; float32 holds all of it
+    if value.dtype == bfloat16:  # NumPy has no such dtype; float32 holds all its values
         value = value.float()
     found: NDArray[Any] = value.numpy(force=True)
     return found
 
 
 def _json(value: Any) -> Any:
-    """Lists and objects of JSON's own types, with the elements of tensors and arrays in it."""
+    """Convert nested lists and mappings to JSON's types, and tensors and arrays within them to lists."""
     value = _array_of(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()

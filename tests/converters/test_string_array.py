@@ -1,4 +1,4 @@
-"""Many texts in one blob come back as they were, whatever they hold, and take little room on the way to a worker."""
+"""A StringArray gives strings back as they were, whatever they hold, and pickles small on its way to a worker."""
 
 import os
 import pickle
@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardio_converters._texts import Texts
+from shardio_converters._string_array import StringArray
 
 ANY_TEXT = st.text(st.characters())  # lone surrogates too
 
 
-class TestTexts:
+class TestStringArray:
     @given(st.lists(ANY_TEXT))
     def test_texts_come_back(self, texts: list[str]) -> None:
         """Every text of every list, by number, in order, and after pickling."""
-        packed = Texts(texts)
+        packed = StringArray(texts)
         assert len(packed) == len(texts)
         assert list(packed) == texts
         assert [packed[number] for number in range(len(texts))] == texts
@@ -25,11 +25,11 @@ class TestTexts:
     def test_names_that_are_not_utf8(self) -> None:
         """The bytes of a file's name, which Python keeps as surrogates, are those they were."""
         name = b"caf\xe9/\xff\xc3\xbc.jpg"
-        assert os.fsencode(Texts([os.fsdecode(name)])[0]) == name
+        assert os.fsencode(StringArray([os.fsdecode(name)])[0]) == name
 
     def test_texts_can_be_added(self) -> None:
         """What is added comes last, and leaves the others alone."""
-        texts = Texts(["a"])
+        texts = StringArray(["a"])
         texts.append("")
         texts.append("ü")
         assert list(texts) == ["a", "", "ü"]
@@ -38,9 +38,9 @@ class TestTexts:
     def test_an_index_outside_is_an_error(self, index: int) -> None:
         """There is no counting from the end."""
         with pytest.raises(IndexError, match=rf"index must be in \[0, 2\), got {index}"):
-            Texts(["a", "b"])[index]
+            StringArray(["a", "b"])[index]
 
     def test_it_pickles_small(self) -> None:
         """A worker gets the UTF-8 and 8 bytes a text."""
         count = 10_000
-        assert len(pickle.dumps(Texts(f"{number:012d}" for number in range(count)))) < count * (12 + 8) + 500
+        assert len(pickle.dumps(StringArray(f"{number:012d}" for number in range(count)))) < count * (12 + 8) + 500

@@ -1,4 +1,4 @@
-"""Many texts in little memory: their bytes end to end, and where each ends."""
+"""Many strings in little memory: their UTF-8 bytes end to end, and the offset where each ends."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -7,33 +7,34 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ._common import check_index
+from shardio.source import check_index
 
 
 @final
-class Texts:
-    """Texts by number, 8 bytes each and their UTF-8; a list of str takes 57 and more. It pickles as it lies in memory.
+class StringArray:
+    """Strings by number, each in 8 bytes and its UTF-8; an element of a list of str takes at least 57 bytes.
 
-    Pickled for several processes, they share it: see `shardio.shared`. Then there is no more to be added.
+    It pickles without a copy of each string. Several processes that receive it share its memory (see
+    `shardio.system.shared_memory`) and can no longer append to it.
 
     Lone surrogates, by which Python stands for bytes in file names that are not UTF-8, come back as they were.
     """
 
     __slots__ = ("_blob", "_offsets")
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
+    def __init__(self, strings: Iterable[str] = ()) -> None:
         self._blob: bytearray | memoryview = bytearray()
         self._offsets: array[int] | memoryview = array("q", [0])
-        for text in texts:
+        for text in strings:
             self.append(text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (np.frombuffer(self._blob, np.uint8), np.frombuffer(self._offsets, np.int64))
+        return _unpickled, (np.frombuffer(self._blob, np.uint8), np.frombuffer(self._offsets, np.int64))
 
     def append(self, text: str) -> None:
-        """Adds one text at the end."""
+        """Append one string; TypeError if this array came from another process."""
         if not (isinstance(self._blob, bytearray) and isinstance(self._offsets, array)):
-            raise TypeError("texts that came from another process can't be added to")
+            raise TypeError("a StringArray that came from another process cannot be appended to")
         self._blob += text.encode("utf-8", "surrogatepass")
         self._offsets.append(len(self._blob))
 
@@ -48,7 +49,7 @@ class Texts:
         return (self[index] for index in range(len(self)))
 
 
-def _received(blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Texts:
-    texts = Texts()
-    texts._blob, texts._offsets = blob.data, offsets.data
-    return texts
+def _unpickled(blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> StringArray:
+    strings = StringArray()
+    strings._blob, strings._offsets = blob.data, offsets.data
+    return strings

@@ -1,0 +1,135 @@
+"""Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from shardio.errors import BadSample, ConfigError
+from shardio.foreign.names import field_name
+from shardio.source import Field, probe_image, sniff_image
+
+_LISTED = 20  # the most arrays that a message names
+_SNIFFED = 16  # the most rows to search for an image
+
+
+def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
+    """Return the chosen columns of a source by field, in order: `{field: column}`.
+
+    Args:
+        given: `{field: column}`, or text such as `"image=data/images,label"`, where a name without `=` is both. None
+            takes all columns that are available.
+        available: the names of the source's columns.
+        place: the source, for messages.
+
+    Raises ConfigError for a column that the source does not have, or two columns for one field.
+    """
+    known = list(available)
+    if given is None:
+        pairs = [(field_name(name), name) for name in known]
+    elif isinstance(given, str):
+        parts = [part.strip() for part in given.split(",") if part.strip()]
+        pairs = [_pair(part, known) for part in parts]
+    else:
+        pairs = list(given.items())
+    chosen: dict[str, str] = {}
+    for field, name in pairs:
+        if name not in known:
+            raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}")
+        if field in chosen:
+            raise ConfigError(f"{place}: {chosen[field]!r} and {name!r} would both be the field {field!r}; rename one")
+        chosen[field] = name
+    if not chosen:
+        raise ConfigError(f"fields must name at least one of {', '.join(known)}, got {given!r}")
+    return chosen
+
+
+def _pair(part: str, known: list[str]) -> tuple[str, str]:
+    if part in known:  # a name may hold an equals sign itself
+        return field_name(part), part
+    field, equals, name = part.partition("=")
+    return (field.strip(), name.strip()) if equals else (field_name(part), part)
+
+
+def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
+    """The scalar or array field of numbers whose rows have `shape`; None if no field holds `dtype`."""
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        return None
+    return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
+
+
+def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Arrays and their shapes as text for a message, at most 20."""
+    lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]
+    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return ", ".join(lines[:_LISTED] + more) or "none"
+
+
+def sample_value(element: Any, field: Field) -> Any:
+    """Turn an element of an array into a sample's value: numbers in native byte order, text decoded, bytes unchanged.
+
+    Raises BadSample for text that is not UTF-8, and for bytes in an image field that are not an image.
+    """
+    match field.kind:
+        case "scalar":
+            return np.asarray(element).astype(field.row_dtype).item()
+        case "array":
+            return np.array(element, field.row_dtype)
+        case "json":
+            return [sample_value(part, field if isinstance(part, np.ndarray) else Field("text")) for part in element]
+        case "text":
+            return decode_utf8(element) if isinstance(element, bytes) else str(element)
+        case _:
+            data = element.tobytes() if isinstance(element, (np.ndarray, np.void)) else element
+            if not isinstance(data, bytes):
+                raise BadSample(f"expected bytes, got {type(data).__name__}")
+            if field.kind == "image":
+                probe_image(data)
+            return data
+
+
+def measure_field(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
+    """Return a field's final kind and the average bytes of its values, from reading some rows if these vary.
+
+    Args:
+        field: the field by its type; `bytes` becomes `image` if the first value that is not empty begins like one.
+        count: the number of rows.
+        read: returns the value of a row, or raises BadSample.
+        most: the most rows to read for the average.
+    """
+    if field.fixed:
+        return field, field.row_bytes
+    if field.kind == "bytes":
+        field = image_or_bytes(islice(_good(range(count), read), _SNIFFED))
+    lengths = [len(field.encode(value)) for value in _good(evenly_spaced(count, most), read)]
+    return field, sum(lengths) // max(1, len(lengths))
+
+
+def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
+    for row in rows:
+        try:
+            value = read(row)
+        except BadSample:
+            continue
+        yield value
+
+
+def image_or_bytes(values: Iterable[bytes]) -> Field:
+    """The field `image` if the first of `values` that is not empty begins like one, else `bytes`."""
+    first = next((value for value in values if len(value)), b"")
+    return Field("image" if sniff_image(first) else "bytes")
+
+
+def evenly_spaced(count: int, most: int = 100) -> list[int]:
+    """The numbers of at most `most` of `count` rows, evenly spaced."""
+    rows: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
+    return rows
+
+
+def decode_utf8(data: bytes) -> str:
+    """Decode UTF-8; BadSample if it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadSample(f"not UTF-8: {error}") from error

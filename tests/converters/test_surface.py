@@ -1,0 +1,171 @@
+"""Converters import a small public surface of shardio, the same for built-in ones and for plug-ins."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardio
+import shardio_converters
+from shardio.source import find, names
+from shardio.testing import check_source
+
+CONVERTERS = sorted(Path(shardio_converters.__file__).parent.glob("*.py"))
+DOCUMENTATION = Path(shardio.__file__).parents[1] / "docs" / "converting.md"
+
+PUBLIC = {"shardio.source", "shardio.errors", "shardio.testing"}
+FOREIGN = "shardio.foreign"  # readers of others' formats, which ship with the built-in converters
+
+PLUGIN = '''
+"""A converter as somebody else would write it: one text file, a line each with a label and a caption."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shardio.errors import BadSample, SourceError
+from shardio.source import Field, Sample, check_index, encode_png, label_as_int64, load_optional, probe_image
+
+
+def captions(src, *, side: int = 4) -> "Captions":
+    path = Path(src).absolute()
+    if not path.is_file():
+        raise SourceError(f"{path} is not a file")
+    return Captions(path.read_text().splitlines(), side)
+
+
+class Captions:
+    threads = True
+    metadata = {"source": "captions"}
+    fields = {
+        "image": Field("image"),
+        "caption": Field("text"),
+        "label": label_as_int64("label", Field("scalar", dtype="uint8")),
+    }
+
+    def __init__(self, lines, side):
+        self.lines, self.side = lines, side
+
+    def sizes(self):
+        return np.array([100 + len(line) for line in self.lines], np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self.lines))
+        label, _, caption = self.lines[index].partition(" ")
+        if not label.isdecimal():
+            raise BadSample(f"line {index}: expected a label, got {label!r}")
+        image = encode_png(np.full((self.side, self.side, 3), int(label), np.uint8), f"line {index}")
+        assert probe_image(image).height == self.side
+        return {"image": image, "caption": caption, "label": int(label)}
+'''
+
+
+def imported(source: str) -> set[str]:
+    """The modules that a file imports by their full names, and `module.name` for each name that it takes of one."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def outside(source: str, *, foreign: bool) -> set[str]:
+    """What a file imports of shardio that is not in the surface; private names never are."""
+    wrong = set()
+    for name in imported(source):
+        if name.partition(".")[0] != "shardio":
+            continue
+        allowed = not PUBLIC.isdisjoint((name, name.rpartition(".")[0])) or (foreign and name.startswith(f"{FOREIGN}."))
+        if not allowed or any(part.startswith("_") for part in name.split(".")):
+            wrong.add(name)
+    return wrong
+
+
+@pytest.mark.parametrize("path", CONVERTERS, ids=lambda path: path.stem)
+def test_built_in_converters_import_the_surface_only(path: Path) -> None:
+    """Built-in converters reach shardio through `shardio.source`, `shardio.errors` and `shardio.foreign` alone."""
+    assert outside(path.read_text(), foreign=True) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("from shardio.source import Field", False),
+        ("from shardio.format.fields import Field", True),  # a module behind the surface
+        ("from shardio import source", False),
+        ("from shardio import Dataset", True),  # the package offers more than the surface
+        ("import shardio.containers", True),
+        ("from shardio.foreign import _private", True),
+        ("def late():\n    from shardio.conversion.reencode import png", True),  # wherever it stands
+        ("import numpy", False),
+    ],
+)
+def test_the_walk_finds_every_form_of_import(line: str, wrong: bool) -> None:
+    """The test above would notice each way to import something deeper."""
+    assert bool(outside(line, foreign=True)) is wrong
+
+
+def test_all_names_exist_and_are_documented() -> None:
+    """`shardio.source.__all__` is sorted, each name of it is there, and docs/converting.md tells each."""
+    source = import_module("shardio.source")
+    section = DOCUMENTATION.read_text().partition("### A source of your own")[2].partition("\n## ")[0]
+    assert source.__all__ == sorted(source.__all__)
+    for name in source.__all__:
+        assert hasattr(source, name)
+        assert f"`{name}`" in section or f"`{name}(" in section, f"{name} is not told in docs/converting.md"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed distribution that offers the converter `captions`, and a file for it."""
+    (tmp_path / "somebodys_captions.py").write_text(PLUGIN)
+    info = tmp_path / "somebodys_captions-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys-captions\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[shardio.converters]\ncaptions = somebodys_captions:captions\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "list.txt").write_text("3 a cat\n0 a dog\n1 \n")
+    return tmp_path / "list.txt"
+
+
+def test_a_plug_in_needs_no_more_than_the_surface(plugin: Path, tmp_path: Path) -> None:
+    """A converter that imports `shardio.source` and `shardio.errors` is found by its name, and passes the contract."""
+    assert outside(PLUGIN, foreign=False) == set()
+    assert "captions" in names()
+    source = find("captions")(plugin, side=2)
+    expected = [dict(source[number]) for number in range(3)]
+    assert [(sample["caption"], sample["label"]) for sample in expected] == [("a cat", 3), ("a dog", 0), ("", 1)]
+    check_source(source, expected, tmp_path / "out", label="int64")
+
+
+def test_a_plug_in_of_the_command_line(plugin: Path, tmp_path: Path) -> None:
+    """What the plug-in raises and what it skips are shardio's own errors, with its own words."""
+    with pytest.raises(shardio.SourceError, match=r"none\.txt is not a file"):
+        find("captions")(tmp_path / "none.txt")
+    plugin.write_text("3 a cat\nx a dog\n")
+    with pytest.raises(shardio.BadSample, match="line 1: expected a label, got 'x'"):
+        shardio.convert(find("captions")(plugin), tmp_path / "out", container="tar")
+
+
+def test_a_missing_package_names_the_plug_ins_own_distribution() -> None:
+    """`load_optional` says how to install a package that a plug-in needs, by the plug-in's own extra."""
+    load = import_module("shardio.source").load_optional
+    assert load("numpy", purpose="numbers", extra="x") is np
+    with pytest.raises(shardio.MissingDependency, match=r"reading x needs no_such: pip install 'somebodys\[x\]'"):
+        load("no_such", purpose="reading x", extra="x", distribution="somebodys")
+
+
+def test_the_surface_is_light() -> None:
+    """`import shardio.source` loads no large package; only what is called does."""
+    import subprocess
+    import sys
+
+    large = ("cv2", "torch", "h5py", "lmdb", "pyarrow")
+    code = f"import shardio.source, sys; print([name for name in {large} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("[]\n", "")
