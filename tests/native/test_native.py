@@ -214,7 +214,7 @@ def look_up(data: NDArray[np.uint8], keys: list[bytes]) -> list[bytes] | None:
     places = np.empty((len(keys), 2), np.int64)
     maps, sizes = np.full(len(keys), data.ctypes.data), np.full(len(keys), len(data))
     wanted = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
-    if not rows.find(maps, sizes, wanted, places):
+    if not rows.find_lmdb_values(maps, sizes, wanted, places):
         return None
     assert ((places >= 0) & (places.sum(axis=1, keepdims=True) <= len(data))).all()
     return [data[start : start + size].tobytes() for start, size in places.tolist()]
