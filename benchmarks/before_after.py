@@ -51,19 +51,15 @@ def serve(work: Path) -> None:
         print(samples / (time.perf_counter() - begun), flush=True)
 
 
-def checked_out(revision: str, work: Path) -> Path:
-    """The files of a revision below `work`, with its compiled part built."""
-    folder = work / "before"
+def installed(revision: str, work: Path) -> Path:
+    """A revision, built and installed below `work` without what it needs; the folder to import it from."""
+    folder, site = work / "before", work / "before-site"
     archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
-    code = (
-        "from pathlib import Path; from hatch_build import FOLDER, compile_library as build\n"
-        "problem = build(FOLDER, FOLDER / '_native.so')\n"
-        "assert problem is None, problem\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
-    return folder
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(site)]
+    subprocess.run([*pip, str(folder)], check=True, env=os.environ | {"SHARDIO_NATIVE": "require"})
+    return site
 
 
 def prepare(work: Path, photos: Path) -> None:
@@ -146,7 +142,7 @@ def main() -> None:
     from benchmarks._results import finish
 
     options.work.mkdir(parents=True, exist_ok=True)
-    roots = {"before": checked_out(options.before, options.work), "after": ROOT}
+    roots = {"before": installed(options.before, options.work), "after": ROOT}
     prepare(options.work, options.photos)
     rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in (*LOADED, "conversion")}
     with server(roots["before"], options.work) as before, server(roots["after"], options.work) as after:

@@ -172,10 +172,24 @@ def convert(
         raise ConfigError("quality goes with resize_shorter, max_pixels or recompress")
     world = world or World()
     count = max(1, len(os.sched_getaffinity(0)) // world.local_size) if workers is None else workers
-    job = PackOptions(count, dask, world, on_error, max_bad, resume, overwrite, progress or silent)
+    job = PackOptions(
+        workers=count,
+        dask=dask,
+        world=world,
+        on_error=on_error,
+        max_bad=max_bad,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress or silent,
+    )
     shards = ShardOptions(container, shard_size, container_options)
-    subset = SubsetOptions(numbers, where, shuffle, limit, split)
-    images = ReencodeOptions(resize_shorter, max_pixels, DEFAULT_QUALITY if quality is None else quality, recompress)
+    subset = SubsetOptions(numbers=numbers, where=where, shuffle=shuffle, limit=limit, split=split)
+    images = ReencodeOptions(
+        resize_shorter=resize_shorter,
+        max_pixels=max_pixels,
+        quality=DEFAULT_QUALITY if quality is None else quality,
+        recompress=recompress,
+    )
     samples = _source(source, converter, converter_options)
     pixel_fields, squeezed_fields = _names(pixels), _names(squeeze)
     found_notes = notes(samples, pixel_fields, squeezed_fields)
