@@ -32,7 +32,7 @@ _FINGERPRINT_SAMPLES = 8
 class ShardOptions:
     """The files that samples become. `conversion.convert` has the same keywords.
 
-    Raises ConfigError for a container that does not exist or leaves nothing on disk, and for text that is no size.
+    Raises ConfigError for a container that does not exist or writes no files, and for text that is no size.
     """
 
     container: str = "tar"

@@ -224,7 +224,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
     again = shardio.convert(photos, tmp_path / "out", resume=True, **options)
     assert again.datasets["b"].manifest.digest == made.datasets["b"].manifest.digest
     assert (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns == stamp
-    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset there"):
+    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset in it"):
         shardio.convert(photos, tmp_path / "out", **options)
     made = shardio.convert(photos, tmp_path / "out", overwrite=True, shuffle=1, **options)
     assert made.datasets["a"].manifest.digest != again.datasets["a"].manifest.digest

@@ -201,7 +201,7 @@ def test_another_conversion_does_not_go_on_with_it(
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
     with pytest.raises(ConfigError, match=f"the unfinished conversion there has {named} "):
         convert(imagefolder(photos), tmp_path / "out", **({"shard_size": "2KB"} | options), resume=True)
-    with pytest.raises(ConfigError, match="resume goes on with what is left of an unfinished one, overwrite begins"):
+    with pytest.raises(ConfigError, match="resume continues the unfinished conversion in it, overwrite starts over"):
         convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
     convert(imagefolder(photos), tmp_path / "out", shard_size="3KB", overwrite=True)
     assert len(shardio.open(tmp_path / "out")) == 60
