@@ -59,7 +59,7 @@ class PackOptions:
             raise ConfigError(f"workers must be at least 1, got {self.workers}")
         if self.on_error not in get_args(OnError):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
-        quarantine.check_most(self.max_bad)
+        quarantine.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
             raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")

@@ -588,5 +588,5 @@ def test_filters_wider_than_the_image(engine: str) -> None:
 
 def test_options_of_an_engine_that_has_none() -> None:
     """The CPU engine has no options, so passing one is an error."""
-    with pytest.raises(ConfigError, match="the engine 'cpu' has no engine_options"):
+    with pytest.raises(ConfigError, match="the engine 'cpu' takes no engine_options"):
         load(dataset([photo(1)] * 8), "cpu", engine_options={"hw_decoder_load": 0.5})

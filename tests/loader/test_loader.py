@@ -283,8 +283,8 @@ def test_leaving_early_ends_the_threads() -> None:
         ({"seed": 9}, "the state's seed is 9, this loader's is 0"),
         ({"version": 99}, "the state's version is 99, this loader's is 1"),
         ({"order": "stored"}, "the state's order is 'stored', this loader's is 'global'"),
-        ({"position": 13}, "not a place in an epoch of 12: epoch 0, position 13"),
-        ({"epoch": -1}, "not a place in an epoch"),
+        ({"position": 13}, "not a position in an epoch of 12: epoch 0, position 13"),
+        ({"epoch": -1}, "not a position in an epoch"),
     ],
 )
 def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: str) -> None:
@@ -316,7 +316,7 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
     assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
     with pytest.raises(StateMismatch, match="the state's version is 2, this loader's is 1"):
         loader.load_state_dict(state | {"version": 2}, strict=False)
-    with pytest.raises(StateMismatch, match="not a place in an epoch of 41: epoch 0, position 42"):
+    with pytest.raises(StateMismatch, match="not a position in an epoch of 41: epoch 0, position 42"):
         loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
 
 
