@@ -107,8 +107,8 @@ class EpochIterator(Iterator[Batch]):
             self._sent += 1
             result = self._host_batches.popleft()
             # Taken now, while the batch is still on the host.
-            has_sources = self._count_sources and isinstance(result, HostBatch)
-            self._sources.append(result.batch["source"].numpy() if has_sources else None)
+            counted = self._count_sources and isinstance(result, HostBatch)
+            self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
             begun = time.monotonic()
             self._prefetcher.send(result)
             self.meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)

@@ -263,8 +263,8 @@ class Loader:
         """Resume from `state`, which may come from a loader with another world size or batch size.
 
         The next loop delivers the rest of the state's epoch. Raises StateMismatch, with both values, if the state
-        belongs to another dataset, seed, order or version. With `strict=False` only another version raises; the others
-        warn (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
+        belongs to another dataset, seed, order or version. With `strict=False` another dataset, seed or order only
+        warns (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
         samples differs. Later epochs are complete.
         """
         self._progress = checked_state(state, self.state_dict(), self._plan.n, strict)
