@@ -2,10 +2,10 @@
 
     OUT/.converting/
       lock            locked by the first rank; the lock ends with its process
-      plan.json       what is converted and how; a conversion with another plan does not resume this one
+      plan.json       describes the conversion; a conversion with another plan does not resume this one
       rank-00003      locked by that rank; how many samples it has done, and the error that ended it
       RUN/shards/         the shards, until all are finished
-      RUN/000012.done     the record of shard 12, written after its files, so they are whole
+      RUN/000012.done     the record of shard 12, written after its files, so they are complete
 
 RUN is drawn at random when a conversion begins, and kept when it resumes: processes that outlive an older conversion,
 such as a rank of a dead job or a Dask worker that was given up, have no place to write to.

@@ -4,7 +4,7 @@ Sources: lmdb/libraries/liblmdb/mdb.c (MDB_page, MDB_node, MDB_meta, MDB_db: dat
 src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe.
 
 This module parses the pages itself. LMDB would follow a damaged page out of its mapped memory and crash the process,
-lets a process open a file only once, and does not tell a value's offset in the file. Nothing is locked or written;
+lets a process open a file only once, and does not give a value's offset in the file. Nothing is locked or written;
 nobody may write to the file meanwhile, as with LMDB's own `MDB_NOLOCK`.
 """
 
@@ -28,7 +28,7 @@ ENTRY_DTYPE = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), 
 """The offset and the bytes of an entry's key and of its value in the file."""
 
 SHARDIO_KEY_PREFIX = b"\xff" * 8 + b"_"
-"""What the last keys in a shard of shardio's begin with."""
+"""The prefix of the last keys in a shard of shardio."""
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE = struct.Struct("<QHHHH")  # number, padding, flags, end of the pointers, start of the nodes
@@ -92,7 +92,7 @@ def read(file: File, offset: int, size: int) -> bytes:
     """Read a key or a value; BadSample if the file ends within it."""
     data = file.read(offset, size)
     if len(data) < size:
-        raise BadSample(f"the file ends within it, {len(data)} of {size} bytes are there")
+        raise BadSample(f"the file ends within it, after {len(data)} of {size} bytes")
     return data
 
 

@@ -109,7 +109,7 @@ def read_npy_header(path: Path) -> NpyArray:
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyArray]:
-    """Read the headers of the arrays in a .npz, by name; SourceError unless they are whole.
+    """Read the headers of the arrays in a .npz, by name; SourceError unless they are complete.
 
     Members that are not arrays are ignored.
     """

@@ -1,4 +1,4 @@
-"""A parser of protobuf's wire format that tells the offset of each value.
+"""A parser of protobuf's wire format that gives the offset of each value.
 
 Source: https://protobuf.dev/programming-guides/encoding. Groups, which proto3 no longer has, are refused. For damaged
 bytes of any kind, functions raise ValueError and no other error; its message names the byte.

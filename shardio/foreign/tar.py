@@ -81,7 +81,7 @@ def open_tar(path: Path) -> File:
 def scan(file: File) -> Iterator[TarSample]:
     """Yield the samples of a tar in order, reading only headers.
 
-    Raises SourceError where the tar is damaged; it names the byte and counts the whole samples before it.
+    Raises SourceError where the tar is damaged; it names the byte and counts the complete samples before it.
     """
     count = 0
     try:
@@ -89,7 +89,7 @@ def scan(file: File) -> Iterator[TarSample]:
             yield run
             count += 1
     except _Damaged as error:
-        raise SourceError(f"{printable(file.path)}, {error}; {count} whole samples precede it") from error
+        raise SourceError(f"{printable(file.path)}, {error}; {count} complete samples precede it") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
 

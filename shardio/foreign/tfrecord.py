@@ -77,7 +77,7 @@ def scan(file: File) -> Spans:
     """Locate the data of each record by reading the lengths alone, whose checksums are verified.
 
     Raises SourceError where a length is damaged, since no later record can be found; it names the byte and counts the
-    whole records before it.
+    complete records before it.
     """
     checksum = _crc32c()
     offsets, sizes = array("q"), array("q")
@@ -89,7 +89,7 @@ def scan(file: File) -> Spans:
             sizes.append(size)
             at += _BEFORE + size + _AFTER
     except ValueError as error:
-        before = f"{len(sizes)} whole records precede it"
+        before = f"{len(sizes)} complete records precede it"
         raise SourceError(f"{printable(file.path)}, byte {at}: {error}; {before}") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
@@ -111,7 +111,7 @@ def read_record(file: File, offset: int, size: int, *, crc: bool = True) -> byte
     """Read the data of a record, `size` bytes at `offset`; with `crc`, BadSample if its checksum is wrong."""
     stored = file.read(offset, size + _AFTER)
     if len(stored) < size + _AFTER:
-        raise BadSample(f"the file ends within it, {len(stored)} of {size + _AFTER} bytes are there")
+        raise BadSample(f"the file ends within it, after {len(stored)} of {size + _AFTER} bytes")
     data = stored[:size]
     if crc and (found := _masked(_crc32c()(data))) != (expected := int.from_bytes(stored[size:], "little")):
         raise BadSample(f"damaged: its checksum is {found:08x}, it must be {expected:08x}")

@@ -19,7 +19,7 @@ from .steps import Mask
 
 @dataclass(frozen=True, slots=True)
 class MixParams:
-    """How a batch is mixed.
+    """The parameters that mix one batch.
 
     Attributes:
         partners: the row of each image's partner, int64 [B]; its own row for an image that is not mixed.

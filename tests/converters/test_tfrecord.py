@@ -186,7 +186,7 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 whole records precede it"
+        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 complete records precede it"
         with pytest.raises(SourceError, match=told):
             tfrecord(path)
 

@@ -383,7 +383,7 @@ class TestDamage:
         """The message names tar and byte, and how many samples are whole."""
         label_as_int64(tmp_path, 3)
         os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
-        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples precede it"):
+        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 complete samples precede it"):
             webdataset(tmp_path)
 
     def test_links(self, tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[19 + byte] ^= 1
         path.write_bytes(data)
-        told = r"a.tfrecord, byte 19: not a TFRecord, or damaged: the checksum of its length is wrong; 1 whole records"
+        told = (
+            r"a.tfrecord, byte 19: not a TFRecord, or damaged: the checksum of its length is wrong; 1 complete records"
+        )
         with pytest.raises(SourceError, match=told):
             scan(open_tfrecord(path))
 
@@ -122,7 +124,7 @@ class TestDamage:
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"one"])
         file = open_tfrecord(path)
         os.truncate(path, 16)
-        with pytest.raises(BadSample, match="the file ends within it, 4 of 7 bytes are there"):
+        with pytest.raises(BadSample, match="the file ends within it, after 4 of 7 bytes"):
             read_record(file, 12, 3)
 
     def test_not_a_tfrecord(self, tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ class TestDamage:
             assert len(scan(open_tfrecord(path))[0]) >= whole
         except SourceError as error:
             told = str(error)
-        assert not told or f"; {whole} whole records" in told or "cannot be unpacked" in told
+        assert not told or f"; {whole} complete records" in told or "cannot be unpacked" in told
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

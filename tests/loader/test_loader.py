@@ -297,7 +297,7 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
 
 
 def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
-    """`strict=False` goes on at the same place, and says what is lost; another number of samples begins the epoch anew.
+    """`strict=False` goes on at the same place, and says what is lost; another number of samples restarts the epoch.
     Another version is refused all the same."""
     state = load(numbers(40), 4, seed=1).state_dict() | {"epoch": 3, "position": 12}
     loader = load(numbers(40), 4, seed=2)
@@ -310,7 +310,7 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
     assert sorted(index for batch in loader for index in batch["index"].tolist()) == list(range(40))
     loader = load(numbers(41), 4, seed=1)
     with pytest.warns(
-        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 begins"
+        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 starts over"
     ):
         loader.load_state_dict(state, strict=False)
     assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
