@@ -74,7 +74,7 @@ def int32(data: bytes, record: Record) -> int:
 
 
 def joined(data: bytes, spans: Iterator[Span] | tuple[Span, ...] | list[Span]) -> bytes:
-    """The bytes of all spans, end to end."""
+    """Return the bytes of all spans, end to end."""
     return b"".join(data[start : start + size] for start, size in spans)
 
 

@@ -225,7 +225,7 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("reshard", "nowhere", "out"), "nowhere: no such directory", 1),
         (("merge", "a", "out"), "merge takes at least two datasets and OUT", 2),
         (("repair", "a"), "a: expected shards of one container, found none", 1),
-        (("index", "a", "-o", "out"), "a: no tars, TFRecords, LMDBs or HDF5 files are there", 1),
+        (("index", "a", "-o", "out"), "a: found no tar, TFRecord, LMDB or HDF5 file", 1),
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "shard_size must be a size", 2),
         (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "shard_size needs a unit", 2),
         (("convert", "imagefolder", ".", "out", "--to", "memory"), "--to must be one of tar, hdf5, lmdb", 2),

@@ -183,8 +183,8 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
     """What looks like pixels or labels is noted, unless the options name it."""
     made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
     assert made.notes == (
-        "field 'image' is array, uint8, [20, 24]; if these are pixels, pixels=['image'] makes images of them",
-        "field 'label' is array, int64, [1]; squeeze=['label'] makes numbers of it, which training takes",
+        "field 'image' is array, uint8, [20, 24]; if its values are pixels, pixels=['image'] stores images",
+        "field 'label' is array, int64, [1]; squeeze=['label'] stores numbers, which training needs",
     )
     made = shardio.convert(
         arrays, tmp_path / "two", converter="numpy", pixels="image", squeeze="label", dtype="float32"

@@ -199,7 +199,7 @@ def test_another_conversion_does_not_go_on_with_it(
     """What is left of a conversion with other settings is refused, and the message names what differs."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
-    with pytest.raises(ConfigError, match=f"the unfinished conversion there has {named} "):
+    with pytest.raises(ConfigError, match=f"the unfinished conversion has {named} "):
         convert(imagefolder(photos), tmp_path / "out", **({"shard_size": "2KB"} | options), resume=True)
     with pytest.raises(ConfigError, match="resume continues the unfinished conversion in it, overwrite starts over"):
         convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")

@@ -82,7 +82,7 @@ class TestTensorFlow:
 
     def test_sequence_examples(self) -> None:
         """Another message, refused by its name."""
-        with pytest.raises(SourceError, match=r"sequences.tfrecord, record 0: it is a tf.train.SequenceExample"):
+        with pytest.raises(SourceError, match=r"sequences.tfrecord, record 0: a tf.train.SequenceExample"):
             tfrecord(FILES / "sequences.tfrecord")
 
     def test_a_folder(self, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class TestFields:
         """Never loaded; the rest can be had without them."""
         harm = pickle.dumps({"a": 1})
         write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
-        told = rf"a.tar, .{suffix}: it is a pickle, which is never loaded; "
+        told = rf"a.tar, .{suffix}: a pickle, which is never loaded; "
         with pytest.raises(SourceError, match=told + "leave it out with fields, such as 'txt=txt,label=cls'"):
             webdataset(tmp_path / "a.tar")
         with pytest.raises(SourceError, match=told + "choose others with fields"):

@@ -202,7 +202,9 @@ class TestRefusals:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"")])
         data = path.read_bytes()
         path.write_bytes(data[: 2 * BLOCK] + changed(data[2 * BLOCK :], lambda h: h[:156] + kind + h[157:]))
-        with pytest.raises(SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 whole"):
+        with pytest.raises(
+            SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 complete samples"
+        ):
             list(scan(open_tar(path)))
 
     @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ class TestDamage:
         whole = path.read_bytes()
         path.write_bytes(whole + whole)
         with pytest.raises(
-            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 whole"
+            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 complete samples"
         ):
             list(scan(open_tar(path)))
 
