@@ -138,7 +138,7 @@ class Idx:
         elif self._classes and not 0 <= self._numbers.min() <= self._numbers.max() < len(self._classes):
             raise SourceError(
                 f"{self._labels}: with {len(self._classes)} classes labels must be in [0, {len(self._classes)}),"
-                f" they are {self._numbers.min()} to {self._numbers.max()}"
+                f" got {self._numbers.min()} to {self._numbers.max()}"
             )
         _ = self._pixels, self._numbers
 

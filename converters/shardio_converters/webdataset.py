@@ -140,7 +140,7 @@ class _Files:
         offset, size = self.places[extension]
         data = self.tar.read_buffered(offset, size)
         if len(data) < size:
-            raise BadSample(f"the tar ends within it, {len(data)} of {size} bytes are there")
+            raise BadSample(f"the tar ends within it, after {len(data)} of {size} bytes")
         return data
 
 

@@ -14,7 +14,7 @@ from ..loader.loader import Loader
 from ..order.world import World
 from ..transforms import RandomHorizontalFlip, RandomResizedCrop, Transform
 
-TILE_SIZE = 160  # pixels, as all below
+TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
 CAPTION_HEIGHT = 20
 GAP = 4
 _TEXT_COLOR, _BACKGROUND = (40, 40, 40), 255
@@ -31,7 +31,7 @@ def contact_sheet(
         path: the path of the PNG.
         samples: the number of samples to show, at most as many as the dataset holds.
         columns: the number of samples per row.
-        augment: whether to crop and flip at random, as for training, instead of showing whole images.
+        augment: whether to crop and flip at random, as for training, instead of showing complete images.
         seed: the seed of the choice of samples and of the crops.
 
     Returns:

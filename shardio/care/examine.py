@@ -69,12 +69,12 @@ def decode(field: Field, stored: bytes) -> Any:
     """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
         return image_decoding.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
-    except (ValueError, RecursionError) as error:  # what UTF-8, JSON and .npy raise
+    except (ValueError, RecursionError) as error:  # raised alike for malformed UTF-8, JSON and .npy
         raise BadSample(f"not {field.kind}: {error}") from error
 
 
 def reason(error: Exception, dataset: Dataset, shard: str) -> str:
-    """Return an error's message without the path of the shard, which the reader is told separately."""
+    """Return an error's message without the path of the shard, which the caller names separately."""
     message = error.strerror or f"{error}" if isinstance(error, OSError) else f"{error}"
     path = f"{dataset.path / shard}"
     return message.removeprefix(f"{path}, ").removeprefix(f"{path}: ").replace(f"{dataset.path}{os.sep}", "")

@@ -67,7 +67,7 @@ def repair(
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
-    """Make a dataset whole again, in place.
+    """Repair a damaged dataset in place.
 
     Args:
         directory: the directory of a dataset that shardio wrote, such as `Dataset.path`.
@@ -78,19 +78,19 @@ def repair(
     Returns:
         The new manifest and a description of each repair.
 
-    Raises NotADataset if the directory holds no shards or nothing of them can be saved, ConfigError if shardio did not
-    write them or nothing states the fields, OSError if a file cannot be read or written.
+    Raises NotADataset if the directory holds no shards or none can be saved, ConfigError if shardio did not write them
+    or nothing states the fields, OSError if a file cannot be read or written.
     """
     folder = Path(directory)
     old = _load_manifest(folder)
     if old is not None and old.adopted:
         raise ConfigError(
-            f"{folder}: the dataset is adopted, and shardio changes no files of others: index them anew with overwrite"
+            f"{folder}: the dataset is adopted, and shardio changes no files of others: index them again with overwrite"
         )
     container, names = _find_shards(folder, old)
     if old is None:
         _check_written_by_shardio(folder, container, names)
-    done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} is lost or damaged: it is written anew"]
+    done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} was lost or damaged; rebuilt"]
     fields = dict(like) if like else _find_fields(folder, container, names, old, done)
     shards = list(_repaired_shards(folder, container, names, fields, done, progress))
     if not shards:
@@ -122,8 +122,8 @@ def _find_shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list
         if names := sorted(path.name for path in folder.glob("shard-*") if pattern.fullmatch(path.name)):
             found[container] = names
     if len(found) != 1:
-        kinds = f"shards of {' and '.join(found)}" if found else "no shards"
-        raise NotADataset(f"{folder}: {kinds} are there")
+        kinds = " and ".join(found) if found else "none"
+        raise NotADataset(f"{folder}: expected shards of one container, found {kinds}")
     return next(iter(found.items()))
 
 
@@ -193,7 +193,7 @@ def _repaired_shards(
             if (shard := _summarize(path, container, fields)).samples:
                 yield shard
             else:
-                done.append(f"{name}: no whole sample is left")
+                done.append(f"{name}: no complete sample is left")
         except (DatasetError, SourceError) as error:
             done.append(f"{name}: lost and set aside: {error}")
             for file in containers.get(container).files(path):
@@ -220,23 +220,25 @@ def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> Writt
 
 
 def _repair_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
-    """Make the tar end with a whole sample, and its index list exactly the samples that it holds."""
+    """Make the tar end with a complete sample, and its index list exactly the samples that it holds."""
     index = _load_index(path, fields)
-    whole, runs = _scan(path)
+    intact, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
-    whole = whole and path.stat().st_size == end + len(_END_OF_TAR)
-    if index is not None and whole and len(index) == len(runs):
+    intact = intact and path.stat().st_size == end + len(_END_OF_TAR)
+    if index is not None and intact and len(index) == len(runs):
         return
-    if not whole:
+    if not intact:
         kept = _copy_end(path, end)
         os.truncate(path, end)
         with open(path, "ab") as file:
             file.write(_END_OF_TAR)
         durable.sync_file(path)
         lost = "" if index is None or len(index) == len(runs) else f", {len(index) - len(runs)} samples are lost"
-        done.append(f"{path.name}: cut short or damaged after {len(runs)} whole samples{lost}; it ends there now{kept}")
+        done.append(
+            f"{path.name}: cut short or damaged after {len(runs)} complete samples{lost}; truncated there{kept}"
+        )
     if index is None:
-        done.append(f"{side_index.path_of(path).name} is lost or damaged: it is written anew")
+        done.append(f"{side_index.path_of(path).name} was lost or damaged; rebuilt")
         index = _index_of(path, runs, fields)
     side_index.write(path, index[: len(runs)])
 
@@ -262,7 +264,7 @@ def _load_index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:
 
 
 def _scan(path: Path) -> tuple[bool, list[tar.TarSample]]:
-    """Return whether the tar can be read to its end, and its whole samples."""
+    """Return whether the tar can be read to its end, and its complete samples."""
     runs: list[tar.TarSample] = []
     try:
         for run in tar.scan(tar.open_tar(path)):
@@ -273,7 +275,7 @@ def _scan(path: Path) -> tuple[bool, list[tar.TarSample]]:
 
 
 def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]) -> NDArray[Any]:
-    """The index as it was when the tar was written."""
+    """Return the index of a tar's samples, as the writer of the tar wrote it."""
     index = np.zeros(len(runs), side_index.dtype_of(with_hidden(fields)))
     opened = tar.open_tar(path)
     for row, run in enumerate(runs):

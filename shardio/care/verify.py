@@ -32,8 +32,8 @@ class Problem:
     Attributes:
         shard: the shard's name; None for the dataset as a whole.
         reason: what is wrong.
-        location: of the bad sample; None if the problem concerns no single sample.
-        count: the number of problems that this one stands for.
+        location: the place of the bad sample; None if the problem concerns no single sample.
+        count: the number of problems that this one summarizes.
     """
 
     shard: str | None
@@ -63,7 +63,7 @@ class Verification:
     Attributes:
         shards: the number of shards that were checked.
         samples: the number of samples whose own checksum was computed; 0 unless `deep`.
-        found: the problems, in the order of the shards; empty for a whole dataset.
+        found: the problems, in the order of the shards; empty for an intact dataset.
     """
 
     shards: int
@@ -99,13 +99,13 @@ def verify(
     Args:
         dataset: a path or a Dataset.
         deep: also read every sample through the container, compare its own checksum, decode its images, texts, JSON and
-            arrays, compare the sizes of its images with the stored ones, and compute the digest anew.
+            arrays, compare the sizes of its images with the stored ones, and recompute the digest.
         progress: called with the shards done and the shards in all.
         workers: the number of threads; None for one per core. It does not change the result.
         most: the number of bad samples to list per shard; further ones are counted.
 
-    Raises ConfigError for a wrong argument, and for a path what `shardio.open` raises. Problems of the shards are in
-    the result.
+    Raises ConfigError for a wrong argument, and for a path whatever `shardio.open` raises. The result contains the
+    problems of the shards.
     """
     if most < 0:
         raise ConfigError(f"most must be at least 0, got {most}")

@@ -63,7 +63,7 @@ def _compare_epochs(datasets: list[Dataset]) -> None:
                     raise ShardioError(f"{name} differs between containers, samples {first['index'].tolist()}")
         samples += len(first["index"])
     print(
-        f"compared   one epoch of {', '.join(containers.names())}: {samples} samples, the same order, the same pixels",
+        f"compared   one epoch of {', '.join(containers.names())}: {samples} samples, identical order and pixels",
         flush=True,
     )
 

@@ -29,7 +29,7 @@ PRINTED_SKIPPED = 5  # skipped samples that the screen names
 
 @dataclass(frozen=True, slots=True)
 class PackingOptions:
-    """How samples become a dataset: one field for each option."""
+    """The options of a command that writes datasets: one field for each option."""
 
     to: Annotated[str, typer.Option(help=f"The shards' container: {', '.join(containers.names())}.")] = "tar"
     shard_size: Annotated[str, typer.Option(help="The estimated size at which a shard ends: 64MB, 1GiB.")] = (
@@ -153,7 +153,7 @@ class PackingOptions:
             raise ConfigError("--quality goes with --resize-shorter, --max-pixels or --recompress")
 
     def _keywords(self) -> dict[str, Any]:
-        """Return the keyword arguments of `conversion.convert` that the options stand for."""
+        """Return the options as keyword arguments of `conversion.convert`."""
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "where", "shuffle",
             "limit", "resize_shorter", "max_pixels", "quality", "recompress",

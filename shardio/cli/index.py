@@ -1,4 +1,4 @@
-"""`shardio index`: make a dataset of files that others wrote, in place."""
+"""`shardio index`: make a dataset of files that other programs wrote, in place."""
 
 import inspect
 import os
@@ -89,11 +89,11 @@ def _source(kind: str, paths: list[str], fields: str | None) -> Any:
         raise ConfigError(f"format must be webdataset, tfrecord, lmdb or hdf5, got {kind!r}")
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
-    # Keys are names, no values in the files, so they cannot be read in place.
+    # A key is a name, not a value in the file, so it cannot be read in place.
     options = {"fields": fields, "key": False}
     supported = {name: value for name, value in options.items() if value is not None and name in parameters}
     if fields is not None and "fields" not in parameters:
         raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
     if kind == "lmdb" and len(paths) > 1:
-        raise ConfigError(f"one LMDB is indexed at a time, got {len(paths)} paths")
+        raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
     return converter(paths[0] if len(paths) == 1 else paths, **supported)

@@ -1,4 +1,4 @@
-"""`shardio info`: a dataset's manifest in short."""
+"""`shardio info`: show a summary of a dataset's manifest."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`shardio repair`: make a damaged dataset whole again."""
+"""`shardio repair`: rebuild lost parts of a damaged dataset."""
 
 from pathlib import Path
 from typing import Annotated

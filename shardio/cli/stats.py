@@ -1,4 +1,4 @@
-"""`shardio stats`: figures of what a dataset holds."""
+"""`shardio stats`: show statistics of a dataset."""
 
 from pathlib import Path
 from typing import Annotated

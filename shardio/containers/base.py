@@ -47,18 +47,18 @@ class Reader(Protocol):
         """
 
     def locator(self, field: str) -> RowLocator | None:
-        """Return where the field's rows are, to read those of many shards in one call; None if only `read` can tell."""
+        """Return a locator of the field's rows, to read rows of many shards in one call; None if only `read` can."""
 
     def close(self) -> None:
         """Close all files; you may call it twice."""
 
 
 class Container(Protocol):
-    """A kind of shard: what a name such as `"tar"` stands for. `containers.CONTAINERS` lists all of them."""
+    """A kind of shard, such as `"tar"`. `containers.CONTAINERS` lists all of them."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name that users give, such as `"tar"`."""
 
     @property
     def suffix(self) -> str:
@@ -99,7 +99,7 @@ class Container(Protocol):
         """Return the fields that the shard at `path` states itself, so that a lost manifest can be rebuilt.
 
         Returns:
-            None if it states none: its kind never does, or something else wrote it.
+            None if it states none, because its kind never does or another program wrote it.
 
         Raises:
             ShardCorrupt: the shard is missing, cut short or damaged.

@@ -269,7 +269,7 @@ def _open_values(
 
 
 def _is_raw(dataset: Any, field: Field) -> bool:
-    """Whether the bytes in the file are those of the field, but for the byte order."""
+    """Return whether the bytes in the file are those of the field, but for the byte order."""
     h5py = importlib.import_module("h5py")
     same = dataset.dtype.newbyteorder("<") == field.row_dtype
     return same and bool(dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True))

@@ -239,7 +239,7 @@ class LmdbContainer:
                 with lease.environment.handle.begin() as transaction:
                     text = transaction.get(_FIELDS)
         except lmdb.Error as error:
-            raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
+            raise ShardCorrupt(f"{path}: not a complete LMDB file: {error}") from error
         return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
@@ -254,7 +254,7 @@ def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
     except compiled.MappedFileLost as error:
         raise ShardCorrupt(f"{path}: cut short while it was opened, or its storage failed") from error
     except importlib.import_module("lmdb").Error as error:
-        raise ShardCorrupt(f"{path}: not a whole LMDB file: {error}") from error
+        raise ShardCorrupt(f"{path}: not a complete LMDB file: {error}") from error
 
 
 def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
@@ -297,7 +297,7 @@ def _locators(
     fields: Mapping[str, Field],
     get: Callable[[bytes], NDArray[np.uint8] | None],
 ) -> dict[str, RowLocator]:
-    """Where the fields are, for lookups that bypass LMDB."""
+    """Return a locator of each field, by name, for lookups that bypass LMDB."""
     file, address = lease.file, mapped.ctypes.data
     locators: dict[str, RowLocator] = {}
     for name, field in fields.items():

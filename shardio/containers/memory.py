@@ -29,7 +29,7 @@ _SHARDS: dict[str, _Shard] = {}
 
 @final
 class MemoryWriter:
-    """A `Writer` whose `close` registers the shard under its path, and replaces one that is there."""
+    """A `Writer` whose `close` registers the shard under its path, replacing any other shard there."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
         self._path, self._fields, self._first = path, dict(fields), first

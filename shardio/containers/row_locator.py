@@ -1,6 +1,6 @@
-"""Where a field's rows are, so that compiled code reads many rows of many shards in one call.
+"""Locators of a field's rows, with which compiled code reads many rows of many shards in one call.
 
-Each kind of `RowLocator` tells of one field of one shard. The functions here take the locators of several shards, all
+Each `RowLocator` describes one field of one shard. The functions here take the locators of several shards, all
 of one kind, and for each row the index of its shard's locator (`shard_of`) and its number in that shard (`rows`).
 """
 
@@ -26,7 +26,7 @@ class MemoryRows:
     """Rows of one size in memory.
 
     Attributes:
-        address: of row 0.
+        address: the address of row 0.
         stride: bytes from one row to the next.
         owner: keeps the memory alive.
     """
@@ -37,7 +37,7 @@ class MemoryRows:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> "MemoryRows":
-        """The rows of an array `[n, ...]`, each of which is contiguous."""
+        """Return the locator of the rows of an array `[n, ...]`, each of which is contiguous."""
         return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array)
 
 
@@ -47,13 +47,13 @@ class FileRows:
     """Large rows of one size in a file, which may be mapped into memory as well.
 
     Attributes:
-        file: descriptor.
-        base: offset of row 0 in the file.
+        file: the descriptor of the file.
+        base: the offset of row 0 in the file.
         stride: bytes from one row to the next.
-        limit: offset that no row reaches beyond.
+        limit: the offset that no row reaches beyond.
         owner: keeps the file open, and the memory alive.
-        address: of row 0 in memory; 0 if the file is not mapped.
-        populated: address of one byte per row, 1 once the row's pages are mapped; 0 if the file is not mapped.
+        address: the address of row 0 in memory; 0 if the file is not mapped.
+        populated: the address of one byte per row, 1 once the row's pages are mapped; 0 if the file is not mapped.
     """
 
     file: int
@@ -71,10 +71,10 @@ class SpanTable:
     """Values in a file, with a table of their spans in memory.
 
     Attributes:
-        address: of the first entry: a value's offset in the file and its size, two int64.
+        address: the address of the first entry: a value's offset in the file and its size, two int64.
         stride: bytes from one entry to the next.
-        file: descriptor.
-        limit: offset that no value reaches beyond.
+        file: the descriptor of the file.
+        limit: the offset that no value reaches beyond.
         owner: keeps the file open, and the memory alive.
     """
 
@@ -91,11 +91,11 @@ class OffsetTable:
     """Values end to end in a file, with a table of their n + 1 offsets in memory.
 
     Attributes:
-        address: of the first offset, int64, counted from `base`. A value ends where the next one begins.
+        address: the address of the first offset, int64, counted from `base`. A value ends where the next one begins.
         stride: bytes from one offset to the next.
-        file: descriptor.
-        base: offset of the first value in the file.
-        limit: offset that no value reaches beyond.
+        file: the descriptor of the file.
+        base: the offset of the first value in the file.
+        limit: the offset that no value reaches beyond.
         owner: keeps the file open, and the memory alive.
     """
 
@@ -113,8 +113,8 @@ class LmdbKeys:
     """Values of an LMDB file that is mapped into memory, looked up by key.
 
     Attributes:
-        address: of the file in memory.
-        file: descriptor.
+        address: the address of the file in memory.
+        file: the descriptor of the file.
         first: the index of row 0: a key is `first + row` as big-endian uint64, then `suffix`.
         limit: the file's size in bytes.
         suffix: the end of each key.
@@ -130,7 +130,7 @@ class LmdbKeys:
 
 
 RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | OffsetTable | LmdbKeys
-"""Where the rows of one field of one shard are."""
+"""The place of the rows of one field of one shard; the kind depends on how the file stores them."""
 
 _Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Offsets in the files and sizes, both int64 [n]."""
@@ -154,9 +154,9 @@ class PackedValues(Sequence[memoryview]):
     """Values of different sizes end to end in one array: a sequence of memoryviews.
 
     Attributes:
-        data: uint8.
-        offsets: of each value in `data`, int64 [n].
-        sizes: bytes of each value, int64 [n].
+        data: all values, uint8.
+        offsets: the offset of each value in `data`, int64 [n].
+        sizes: the size of each value in bytes, int64 [n].
     """
 
     def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
@@ -274,18 +274,18 @@ def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
 
 
 def _column(locators: Sequence[RowLocator], attribute: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """An attribute of each row's locator, int64 [n]."""
+    """Return an attribute of each row's locator, int64 [n]."""
     return np.array([getattr(locator, attribute) for locator in locators], np.int64)[shard_of]
 
 
 def _entries(locators: Sequence[Any], shard_of: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
-    """The address in memory of each row, or of its entry in a table."""
+    """Return the address in memory of each row, or of its entry in a table."""
     stride = locators[0].stride if len(locators) == 1 else _column(locators, "stride", shard_of)
     return _column(locators, "address", shard_of) + rows * stride
 
 
 def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows) -> _Spans | None:
-    """The span of each row by a table or by LMDB's keys; None if any cannot be found."""
+    """Return the span of each row from a table or by LMDB's keys; None if any cannot be found."""
     spans = np.empty((len(rows), 2), np.int64)
     match locators[0]:
         case LmdbKeys(suffix=suffix):

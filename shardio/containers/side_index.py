@@ -23,7 +23,7 @@ _LARGEST_HEADER = 1 << 20  # bytes
 
 
 def path_of(shard: Path) -> Path:
-    """The path of a shard's side index: `shard-000000.tar` has `shard-000000.idx.npy`."""
+    """Return the path of a shard's side index: `shard-000000.tar` has `shard-000000.idx.npy`."""
     # Only `.tar` is dropped: adopted files may differ only in what follows a dot.
     return shard.with_name(shard.name.removesuffix(".tar") + SUFFIX)
 

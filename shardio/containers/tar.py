@@ -74,7 +74,7 @@ class TarWriter:
             self._files.close()
 
     def _content(self, name: str, field: Field, stored: Buffer) -> tuple[str, bytes, Buffer, int]:
-        """A member's extension, its array header, its value, and the value's size in bytes."""
+        """Return a member's extension, its array header, its value, and the value's size in bytes."""
         value = self._text(name, field, bytes(stored)) if field.kind == "scalar" else stored
         header, size = self._array_headers.get(name, b""), size_of(value)
         if len(header) + size > layout.LARGEST_MEMBER:
@@ -86,7 +86,7 @@ class TarWriter:
         return extension, header, value, size
 
     def _text(self, name: str, field: Field, stored: bytes) -> bytes:
-        """`layout.member_text`, cached for values that recur, as labels do."""
+        """Return `layout.member_text`, cached for recurring values such as labels."""
         text = self._texts.get((name, stored))
         if text is None:
             text = layout.member_text(field, stored)
@@ -113,7 +113,7 @@ class TarContainer:
         return IndexedReader(Path(path), fields)
 
     def read_fields(self, path: Path) -> None:
-        return None  # a tar holds what other programs look for in it, and nothing else
+        return None  # a tar holds only members that other programs expect
 
     def files(self, path: Path) -> tuple[Path, ...]:
         return path, side_index.path_of(path)

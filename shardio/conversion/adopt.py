@@ -1,4 +1,4 @@
-"""Adoption: make a dataset of files that others wrote, in place. An index is written, and nothing is copied."""
+"""Adoption: make a dataset of files that other programs wrote, in place, by writing an index and copying nothing."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ def adopt(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> WrittenDataset:
-    """Make a dataset at `out` of the files of `source`, which stay where and as they are.
+    """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
     All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
     them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
@@ -105,7 +105,7 @@ def adopt(
 
 
 def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
-    # With the files' own state, so that a job is not resumed with files that have changed.
+    # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
     states = [[file.name, *_state(file.path), file.count] for file in files]
     return {
         "adopted": True,
@@ -124,7 +124,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def _is_beside(files: Sequence[Path], out: Path) -> bool:
-    """Whether the files are in the dataset's own directory.
+    """Return whether the files are in the dataset's own directory.
 
     Raises ConfigError if only some are, and for a file name that no shard can have.
     """
@@ -199,7 +199,7 @@ def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None
 
 
 def _stores(field: Field, raw: Any, value: Any) -> bool:
-    """Whether the bytes `raw` decode to `value`."""
+    """Return whether the bytes `raw` decode to `value`."""
     if field.encode(value) == raw:
         return True
     try:
@@ -277,21 +277,21 @@ def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[i
 
 
 def _link(context: TaskContext, file: _AdoptTask, journal: Journal) -> None:
-    """Link to the file from among the shards, by a relative path where both are likely to be moved together."""
+    """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
     if context.beside:
         return
-    out = Path(os.path.realpath(context.out))  # a relative link starts where the directory really is
+    out = Path(os.path.realpath(context.out))  # a relative link is resolved from the directory's real path
     near = out.parent in file.path.absolute().parents
     link = journal.shards / file.name
     link.unlink(missing_ok=True)
-    # Relative to the link's final place, which is not where it is made.
+    # Relative to the link's final directory, not to the one in which it is created.
     link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
 def _shard(
     file: _AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
 ) -> WrittenShard:
-    """Return what the manifest says of a file and its index."""
+    """Return the entry of a file and its index in the manifest."""
     files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
     size, checksum = checksums.of_files(files)
     distinct = {name: np.unique(column, axis=0) for name, column in shapes.items()}

@@ -39,8 +39,8 @@ class Conversion:
         datasets: the dataset of each split by its name; without `split` there is one, named `""`. Empty after
             `dry_run`.
         estimates: after `dry_run`, what would be written for each split, named in the same way.
-        fields: the fields as they are stored.
-        notes: what the source left out, and options that its fields may need.
+        fields: the stored fields.
+        notes: data that the source left out, and options that its fields may need.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -111,58 +111,58 @@ def convert(
         source: one of
 
             - a path, URL or object that `converter` reads, such as a folder or a `torch.utils.data.Dataset`;
-            - without `converter`, the directory of a shardio dataset, to write it anew in other shards, or a list of
-              such directories, to merge datasets that have the same fields and classes;
+            - without `converter`, the directory of a shardio dataset, to rewrite it in other shards, or a list of such
+              directories, to merge datasets that have the same fields and classes;
             - a `shardio.source.Source`.
-        out: the dataset's directory: empty, or not there yet. With `split` it holds a directory for each split.
+        out: the dataset's directory: empty or nonexistent. With `split` it holds a directory for each split.
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
-        shard_size: a shard ends once its samples take about this much: bytes, or text such as `"64MB"`.
-        numbers: which samples to take, int64 [n], in this order; all without it. The four arguments below choose
-            among them.
+        shard_size: the estimated size at which a shard ends, in bytes or as text such as `"64MB"`.
+        numbers: the numbers of the samples to take, int64 [n], in this order; None takes all. The next four arguments
+            choose among these samples.
         where: take only samples for which this condition on scalar fields holds, such as
             `"label < 10 and not hidden"`.
-        shuffle: store the samples in a random order of this seed.
+        shuffle: store the samples in a random order with this seed.
         limit: take at most this many samples, the first ones in their order.
-        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}`. The seed is that of
-            `shuffle`, or 0.
+        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}`. The seed is
+            `shuffle`, or 0 without it.
         resize_shorter: shrink images whose shorter side has more pixels than this.
         max_pixels: shrink images that have more pixels than this.
-        quality: of JPEGs that are encoded anew, 1 to 100; 92 without it.
-        recompress: which images to encode anew: `"never"` any but those that shrink; `"if-needed"` also JPEGs that
-            hardware decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
+        quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
+        recompress: the images to re-encode: `"never"` only those that shrink; `"if-needed"` also JPEGs that hardware
+            decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
         dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
-            stands for all arrays that are not named.
+            means all arrays that are not named.
         pixels: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as PNG images.
         squeeze: fields of arrays of one element, [n, 1] in all, to store as numbers without a shape.
-        workers: the number of processes; 1 works in this process, None takes one per core of this process's share
-            of the machine.
+        workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
+            the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
             for `workers` Dask processes on this machine.
-        world: this process among those that all call this function with the same arguments and write a part each,
-            such as `World.detect()`; without it, this process works alone.
-        on_error: `"raise"` ends at the first bad sample; `"skip"` leaves bad samples out.
-        max_bad: with `on_error="skip"`, how many samples may be bad: a count, or below 1 a share of all.
-        report: with `on_error="skip"`, a file to name the samples in that were left out, a JSON object per line.
-        resume: go on with what an interrupted conversion of the same source and options left at `out`. Shards that
-            are finished are checked and kept; so is a finished dataset.
-        overwrite: replace the dataset at `out`, which stays in place until the new one is whole.
+        world: this process's place among several that call this function with the same arguments and write a part
+            each, such as `World.detect()`; without it, this process works alone.
+        on_error: `"raise"` stops at the first bad sample; `"skip"` leaves bad samples out.
+        max_bad: with `on_error="skip"`, the number of samples that may be bad: a count, or below 1 a share of all.
+        report: with `on_error="skip"`, a file that gets a JSON object, one per line, for each sample left out.
+        resume: continue an interrupted conversion of the same source and options at `out`. Finished shards are checked
+            and kept; so is a finished dataset.
+        overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
         dry_run: write nothing; return estimates of what would be written.
-        progress: called now and then with a word for the work, the samples done, and the samples in all.
-        container_options: options of the container's own: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
+        progress: called from time to time with a word for the work, the number of samples done, and the total.
+        container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
-        The datasets with their manifests and the samples that were left out, or the estimates of a dry run. On ranks
-        other than the first, nothing is known of samples that were left out.
+        The datasets with their manifests and the samples that were left out, or the estimates of a dry run. Only
+        the first rank knows the samples that were left out.
 
     Raises:
-        ConfigError: for an argument that breaks a rule, and if another conversion is running at `out`.
-        SourceError: for a source that cannot be read or holds no samples.
-        BadSample: for the first bad sample, with `on_error="raise"`.
-        TooManyBad: if more samples are bad than `max_bad` allows.
-        OSError: if the output cannot be written.
+        ConfigError: an argument breaks a rule, or another conversion is running at `out`.
+        SourceError: the source cannot be read, or holds no samples.
+        BadSample: a sample is bad, with `on_error="raise"`.
+        TooManyBad: more samples are bad than `max_bad` allows.
+        OSError: the output cannot be written.
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
@@ -210,7 +210,7 @@ def convert(
             write_report(skip_report, [("", sample) for sample in error.skipped])
         raise
     if skip_report is not None:
-        write_report(skip_report, [(name, sample) for name, made in datasets.items() for sample in made.skipped])
+        write_report(skip_report, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped])
     return Conversion(datasets, samples.fields, found_notes)
 
 
@@ -250,8 +250,8 @@ def _source(source: Any, converter: str | Converter | None, options: Mapping[str
             "source must be a path, a list of datasets' paths or a shardio.source.Source, or go with converter=NAME; "
             f"got {type(source).__name__}"
         )
-    found: Source = source
-    return found
+    checked: Source = source
+    return checked
 
 
 def _datasets(paths: Sequence[PathLike]) -> Source:

@@ -1,7 +1,7 @@
 """Conversion by the workers of a Dask cluster: shards are the tasks, and Dask retries them.
 
 The workers need the source and the output under the same paths, on a common file system. Finished shards have records
-there, so `resume` goes on wherever the workers or this process ended.
+there, so `resume` continues wherever the workers or this process stopped.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""shardio's own datasets as a source: stored bytes are copied as they are, and checked on the way."""
+"""Datasets of shardio as a source: stored bytes are copied unchanged, and verified against their checksums."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class DatasetSource:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The datasets' common fields. Images have no shape here: a common one is found anew."""
+        """The datasets' common fields. Image fields have no shape: the new dataset determines it."""
         return self._fields
 
     @property

@@ -117,7 +117,7 @@ class Expression:
                 return name
             case ast.Attribute(value=value, attr=last):
                 return f"{self._name(value)}.{last}"
-        raise ConfigError(f"a dot may only stand within a field's name, got {self.text!r}")
+        raise ConfigError(f"a dot may only occur within a field's name, got {self.text!r}")
 
     def _check_all(self, nodes: list[ast.expr], depth: int) -> set[str]:
         return {name for node in nodes for name in self._check(node, depth + 1)}
@@ -152,7 +152,7 @@ class Expression:
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: _Values) -> NDArray[np.bool_]:
         if isinstance(op, (ast.In, ast.NotIn)):
-            # `_check_members` saw to it that these are members of a tuple or a list.
+            # `_check_members` has checked that these are members of a tuple or a list.
             members = [self._value(member, values) for member in right.elts]  # type: ignore[attr-defined]
             wanted = self._value(left, values)
             found: NDArray[np.bool_] = np.logical_or.reduce(np.broadcast_arrays(*(wanted == m for m in members)))

@@ -2,10 +2,10 @@
 
     OUT/.converting/
       lock            locked by the first rank; the lock ends with its process
-      plan.json       what is converted and how; a conversion with another plan does not resume this one
+      plan.json       describes the conversion; a conversion with another plan does not resume this one
       rank-00003      locked by that rank; how many samples it has done, and the error that ended it
       RUN/shards/         the shards, until all are finished
-      RUN/000012.done     the record of shard 12, written after its files, so they are whole
+      RUN/000012.done     the record of shard 12, written after its files, so they are complete
 
 RUN is drawn at random when a conversion begins, and kept when it resumes: processes that outlive an older conversion,
 such as a rank of a dead job or a Dask worker that was given up, have no place to write to.
@@ -66,7 +66,7 @@ class Journal:
     Args:
         out: the dataset's directory.
         container: the shards' container.
-        run: the run that this process takes part in, where it is known.
+        run: the run that this process takes part in, "" before that is known.
     """
 
     def __init__(self, out: Path, container: str, run: str = "") -> None:
@@ -81,15 +81,15 @@ class Journal:
         return self.folder / self.run / "shards"
 
     def begin(self, plan: Mapping[str, Any], *, resume: bool) -> None:
-        """Start a journal, or resume the one that is there. Only the first rank does this, while it holds the lock.
+        """Start a journal, or resume an existing one. Only the first rank calls this, while it holds the lock.
 
         Raises ConfigError if another conversion left the journal.
         """
         path = self.folder / "plan.json"
         if resume and path.exists():
-            found = json.loads(path.read_bytes())
-            compare(f"{self._out}: the unfinished conversion there", found, plan)
-            self.run = str(found["run"])
+            unfinished = json.loads(path.read_bytes())
+            compare(f"{self._out}: the unfinished conversion", unfinished, plan)
+            self.run = str(unfinished["run"])
             for remains in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
             self.shards.mkdir(exist_ok=True)  # publication removes it, and may have been interrupted
@@ -104,10 +104,10 @@ class Journal:
     def plan(self) -> dict[str, Any] | None:
         """Return the plan that the first rank has written, or None if it has not yet."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / "plan.json").read_bytes())
+            plan: dict[str, Any] = json.loads((self.folder / "plan.json").read_bytes())
         except FileNotFoundError:
             return None
-        return found
+        return plan
 
     def write(self, number: int, record: Record) -> None:
         """Write the record of a shard whose files are finished."""
@@ -137,7 +137,7 @@ class Journal:
         return {int(path.stem) for path in (self.folder / self.run).glob("*.done") if path.stem.isdigit()}
 
     def is_whole(self, record: Record) -> bool:
-        """Whether a shard's files match their record, by size and checksum; this reads them."""
+        """Return whether a shard's files match their record, by size and checksum; this reads them."""
         shard = record.shard
         if not shard.samples:
             return True
@@ -169,7 +169,7 @@ def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
 
 
 def _agree(found: Any, wanted: Any) -> bool:
-    """Whether two values of a plan are equal; None in a list, which stands for a bad sample, equals anything."""
+    """Return whether two values of a plan are equal; None in a list, for a bad sample, equals anything."""
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         return all(a == b or a is None or b is None for a, b in zip(found, wanted, strict=True))
     return bool(found == wanted)
@@ -213,7 +213,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether some process holds the lock at `path`; None without such a file, or on a file system without locks."""
+    """Return whether a process holds the lock at `path`; None without this file, or on a file system without locks."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

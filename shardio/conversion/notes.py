@@ -20,27 +20,27 @@ def notes(
     squeeze: Collection[str],
     spell: Callable[[str, str], str] = _as_keyword,
 ) -> tuple[str, ...]:
-    """Return the source's own remarks, and a hint for each field that looks like something else than it is stored as.
+    """Return the source's own remarks, and a hint for each field that another kind may suit better.
 
     Args:
-        source: what is to be converted.
-        pixels, squeeze: the fields that these options of the conversion name already.
-        spell: how the reader would write an option for a field, given both names.
+        source: the source to convert.
+        pixels, squeeze: the fields that the user has already named in these options.
+        spell: returns how the user writes an option for a field, given the names of both.
     """
-    found = list(source.remarks) if isinstance(source, HasRemarks) else []
+    remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
-            hint = f"{spell('squeeze', name)} makes numbers of it, which training takes"
-            found.append(f"field 'label' is {describe(field)}; {hint}")
+            hint = f"{spell('squeeze', name)} stores numbers, which training needs"
+            remarks.append(f"field 'label' is {describe(field)}; {hint}")
         if name not in pixels and _looks_like_pixels(field):
-            hint = f"if these are pixels, {spell('pixels', name)} makes images of them"
-            found.append(f"field {name!r} is {describe(field)}; {hint}")
-    return tuple(found)
+            hint = f"if its values are pixels, {spell('pixels', name)} stores images"
+            remarks.append(f"field {name!r} is {describe(field)}; {hint}")
+    return tuple(remarks)
 
 
 def _looks_like_pixels(field: Field) -> bool:
-    """Whether a field holds uint8 arrays [h, w], [h, w, 1 or 3] or [1 or 3, h, w] of 16 pixels a side or more."""
+    """Return whether a field holds uint8 arrays [h, w], [h, w, 1 or 3] or [1 or 3, h, w], of at least 16 a side."""
     shape = field.shape or ()
     sides = shape[1:] if len(shape) == 3 and shape[0] in (1, 3) else shape[:2]
     channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))

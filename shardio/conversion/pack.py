@@ -1,4 +1,4 @@
-"""Make a dataset shard by shard: begin the work or resume it, share it out, watch it, and publish the result."""
+"""Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class WrittenDataset:
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """How to carry out the work; it changes no byte of the result. `conversion.convert` has the same keywords.
+    """Options for carrying out the work, which change no byte of the result. `conversion.convert` explains each.
 
     Raises ConfigError for values that break a rule.
     """
@@ -59,7 +59,7 @@ class PackOptions:
             raise ConfigError(f"workers must be at least 1, got {self.workers}")
         if self.on_error not in get_args(OnError):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
-        quarantine.check_most(self.max_bad)
+        quarantine.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
             raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
@@ -78,11 +78,12 @@ def pack(
 
     Args:
         context: what the tasks share.
-        tasks: one for each shard.
-        plan: what tells this conversion from another, as JSON values.
-        options: how to work.
+        tasks: a task for each shard.
+        plan: JSON values that distinguish this conversion from others.
+        options: how to carry out the work.
 
-    Raises ConfigError if another conversion made what is at the output, BadSample, TooManyBad, OSError.
+    Raises ConfigError if another conversion made the dataset or the journal at the output, BadSample, TooManyBad and
+    OSError.
     """
     finished = _finished_before(context, plan, options)
     if finished is not None:
@@ -96,9 +97,9 @@ def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: Pac
     unfinished = Journal(context.out, context.container).folder.exists()
     if not options.resume or options.overwrite or not exists or unfinished:
         return None
-    found = manifest.load(context.out)
-    compare(f"{context.out}: the existing dataset", found.conversion, plan)
-    return found
+    finished = manifest.load(context.out)
+    compare(f"{context.out}: the existing dataset", finished.conversion, plan)
+    return finished
 
 
 @final
@@ -208,7 +209,7 @@ class _PackRun:
             yield record
 
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:
-        """Make a dataset of the shards, which are all written."""
+        """Make a dataset of the shards, all of which are written."""
         skipped: list[Skipped] = []
         samples = 0
 
@@ -226,7 +227,7 @@ class _PackRun:
 
         context, source = self._context, self._context.source
         plan = {name: value for name, value in self._plan.items() if name != "job"}
-        made = assemble(
+        completed = assemble(
             directory,
             context.container,
             source.fields,
@@ -236,4 +237,4 @@ class _PackRun:
             conversion=plan,
         )
         self._retired_journal = self._journal.retire()
-        return WrittenDataset(context.out, made, tuple(skipped))
+        return WrittenDataset(context.out, completed, tuple(skipped))

@@ -1,4 +1,4 @@
-"""The plan of a conversion: where shards begin and end, and what tells this conversion from another.
+"""The plan of a conversion: where shards begin and end, and values that distinguish it from other conversions.
 
 Shards are cut by the source's own sizes before any is written, so each is a task of its own, and which process writes
 it changes nothing.
@@ -32,7 +32,7 @@ _FINGERPRINT_SAMPLES = 8
 class ShardOptions:
     """The files that samples become. `conversion.convert` has the same keywords.
 
-    Raises ConfigError for a container that does not exist or leaves nothing on disk, and for text that is no size.
+    Raises ConfigError for a container that does not exist or writes no files, and for text that is no size.
     """
 
     container: str = "tar"
@@ -55,7 +55,7 @@ class ShardOptions:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a conversion would write, by estimates.
+    """The estimated result of a conversion.
 
     Attributes:
         samples: the number of samples, bad ones included.
@@ -69,7 +69,7 @@ class Estimate:
 
 
 def estimate(source: Source, numbers: Indices | None, shards: ShardOptions) -> Estimate:
-    """Return what converting these samples would write. Few samples are read, if any.
+    """Return an estimate of what converting these samples would write. It reads few samples, if any.
 
     Raises ConfigError for options that do not fit, SourceError for a source without samples.
     """
@@ -79,7 +79,7 @@ def estimate(source: Source, numbers: Indices | None, shards: ShardOptions) -> E
 
 
 def plan(context: TaskContext, numbers: Indices | None, shards: ShardOptions) -> tuple[list[WriteTask], dict[str, Any]]:
-    """Return the shards to be written, and the plan that tells this conversion from another, as JSON values.
+    """Return the shards to write, and the plan: JSON values that distinguish this conversion from others.
 
     Raises ConfigError for metadata and options that do not fit, SourceError for a source without samples.
     """
@@ -135,7 +135,7 @@ def _sizes(source: Source, numbers: Indices | None) -> NDArray[np.int64]:
     sizes = source.sizes()
     if numbers is not None:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(sizes)):
-            raise ConfigError(f"numbers must be in [0, {len(sizes)}), they are {numbers.min()} to {numbers.max()}")
+            raise ConfigError(f"numbers must be in [0, {len(sizes)}), got {numbers.min()} to {numbers.max()}")
         sizes = sizes[numbers]
     if not len(sizes):
         raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")

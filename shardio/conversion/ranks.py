@@ -27,13 +27,13 @@ _JOB = (
 
 
 def job() -> str:
-    """Return what identifies this job: a text that all of its ranks share, and no other job has."""
+    """Return a text that identifies this job: all of its ranks share it, and no other job has it."""
     return " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
 
 
 @final
 class RankHeartbeat:
-    """A rank's file in the journal: it states this rank's progress, and the lock on it that the rank is alive.
+    """A rank's file in the journal: its content states the rank's progress, and its lock that the rank is alive.
 
     Args:
         journal: the conversion's journal.
@@ -53,11 +53,11 @@ class RankHeartbeat:
         self._lock.write(json.dumps({"samples": samples, "over": over, "error": error}))
 
     def release(self) -> None:
-        """Release the lock: this rank states nothing any more."""
+        """Release the lock, after the last beat."""
         self._lock.release()
 
     def all_over(self) -> bool:
-        """Whether all other ranks have begun and have finished their parts."""
+        """Return whether all other ranks have begun and finished their parts."""
         for rank in set(range(self._world.size)) - {self._world.rank}:
             try:
                 if not json.loads(self._path(rank).read_bytes())["over"]:
@@ -115,11 +115,11 @@ def wait_for_others(journal: Journal, heartbeat: RankHeartbeat, shards: int, rep
 
     Args:
         journal: the conversion's journal.
-        heartbeat: this rank's.
+        heartbeat: the heartbeat of this rank.
         shards: the number of shards.
         report: called with the number of samples that the other ranks have done.
 
-    Raises ShardioError if a rank has failed or died, PipelineStalled if no progress is made for long.
+    Raises ShardioError if a rank has failed or died, PipelineStalled if no rank makes progress for 30 minutes.
     """
     begun = changed = time.monotonic()
     before = (-1, -1)

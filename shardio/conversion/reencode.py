@@ -1,4 +1,4 @@
-"""Image files on their way into a shard: made from pixels, shrunk, or re-encoded for hardware decoders."""
+"""Preparation of image files for storage: made from pixels, shrunk, or re-encoded for hardware decoders."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Turn: TypeAlias = tuple[bool, bool, bool]
 """Whether to mirror rows (bottom to top), to mirror columns (right to left), and to swap both afterwards."""
 
 MOST_PIXELS = 1 << 29
-"""Images whose headers claim more pixels are refused: a few bytes could ask for all memory."""
+"""The limit of pixels that an image's header may state: without it, a few bytes could request all memory."""
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
@@ -40,7 +40,7 @@ _TURNS: dict[int, Turn] = {
 @final
 @dataclass(frozen=True, slots=True)
 class ReencodeOptions:
-    """How to re-encode image files; the default changes nothing.
+    """Options for re-encoding image files; the default changes nothing.
 
     An image is re-encoded if it has to shrink, or if `recompress` asks for it. The result is a baseline JPEG: Huffman
     codes, YCbCr 4:2:0, or grey if the image was grey. The EXIF orientation is applied to the pixels, and all metadata
@@ -149,9 +149,9 @@ class ReencodeOptions:
                 raise BadSample(f"the {info.format} image is {found} pixels, its header says {stated}")
             done, encoded = _encode(_resized(pixels, size, turn), None if keeps else self.quality)
         except cv2.error as error:
-            raise BadSample(f"the {info.format} image cannot be reworked: {error.err}") from error
+            raise BadSample(f"the {info.format} image cannot be re-encoded: {error.err}") from error
         if not done:
-            raise BadSample(f"the {info.format} image of {info.height} x {info.width} pixels cannot be encoded anew")
+            raise BadSample(f"the {info.format} image of {info.height} x {info.width} pixels cannot be re-encoded")
         return encoded.tobytes()
 
 

@@ -1,6 +1,6 @@
-"""Runners carry out tasks: in this process, or in several. Dask's workers are another (`dask_runner`).
+"""Runners, which carry out tasks in this process or in several; `dask_runner` uses Dask's workers.
 
-The choice of a runner changes nothing but the time that the work takes.
+The choice of a runner changes only the time that the work takes.
 """
 
 import threading
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 THREADS_SECONDS = 2.0
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called now and then with a word for the work, the samples that are done, and the samples in all."""
+"""Called from time to time with a word for the work, the number of samples done, and the total."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -38,10 +38,10 @@ TaskFunction: TypeAlias = Callable[[Any, Any, Advance], Any]
 
 @dataclass(frozen=True, slots=True)
 class RunnerCallbacks:
-    """What a runner calls while it works, in the thread that started it.
+    """Functions that a runner calls while it works, in the thread that started it.
 
     Attributes:
-        on_progress: called now and then with the number of samples done so far.
+        on_progress: called from time to time with the number of samples done so far.
         on_result: called with the result of each task; an exception that it raises ends the run.
     """
 
@@ -74,8 +74,8 @@ def in_this_process(function: TaskFunction, shared: Any, tasks: Sequence[Any], c
 def in_processes(workers: int) -> Runner:
     """Return a `Runner` that starts up to `workers` processes on this machine; they end when this process ends.
 
-    Where threads may use copies of `shared` (`shared.threads`), as many threads begin at once: a short job is done
-    before processes would have started. A long job goes on in processes, which do not compete for the interpreter.
+    If threads may use copies of `shared` (`shared.threads`), as many threads start first: a short job is done before
+    processes would have started. A long job continues in processes, which do not compete for the interpreter.
     """
 
     def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:

@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the manifest records about the origin: JSON values, which do not depend on where the data lies.
+        """JSON values on the origin for the manifest, which do not depend on the data's path.
 
         `"source"` is the name of the converter; `"classes"`, if known, lists the class names by label.
         """
@@ -79,7 +79,7 @@ class HasRemarks(Protocol):
 
 @runtime_checkable
 class Adoptable(Source, Protocol):
-    """A source whose files shardio can read where they lie, without converting them: see `shardio index`.
+    """A source whose files shardio can read in place, without converting them: see `shardio index`.
 
     Attributes:
         container: the container that reads the files: `tar`, `indexed` or `hdf5`.

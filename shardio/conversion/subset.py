@@ -21,7 +21,7 @@ _SHUFFLE, _SPLIT = 1, 2  # so that one seed gives two unrelated orders
 
 @dataclass(frozen=True, slots=True)
 class SubsetOptions:
-    """Which samples are converted, in which order. `conversion.convert` has the same keywords.
+    """The choice and order of the samples to convert. `conversion.convert` explains each option.
 
     Raises ConfigError for a limit below 1, and for splits whose names or shares break a rule.
     """
@@ -42,7 +42,7 @@ class SubsetOptions:
 def choose(
     source: Source, options: SubsetOptions, runner: Runner, progress: Progress = silent
 ) -> Mapping[str, Indices | None]:
-    """Return the sample numbers of each split by its name (`""` without splits); None stands for the whole source.
+    """Return the sample numbers of each split by its name (`""` without splits); None means the whole source.
 
     `where` comes first, then `shuffle`, `limit` and `split`.
 
@@ -69,7 +69,7 @@ def choose(
         return {"": numbers}
     parts = split(numbers, options.split, options.shuffle or 0)
     if empty := [name for name, part in parts.items() if not len(part)]:
-        raise ConfigError(f"split: of {len(numbers)} samples none are left for {', '.join(empty)}")
+        raise ConfigError(f"split: {len(numbers)} samples leave none for {', '.join(empty)}")
     return parts
 
 

@@ -16,32 +16,32 @@ from .skipped import Skipped
 from .source import HasBlocks, Source
 
 Advance: TypeAlias = Callable[[int], None]
-"""Called with a number of samples that are done."""
+"""Called with the number of samples done since the last call."""
 
 BLOCK_SAMPLES = 256
-"""The number of samples that are read together, and that one task of `where=` looks at."""
+"""The number of samples that are read together, and that one task of `where=` evaluates."""
 
 NO_SHARD = WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {})
-"""Stands for a shard whose samples were all left out: there is no file."""
+"""The record of a shard whose samples were all left out: it has no file."""
 
 
 @runtime_checkable
 class HasEncoded(Protocol):
-    """A source whose samples are stored bytes already: a dataset of shardio's own."""
+    """A source whose samples are already in stored form: a dataset of shardio."""
 
     def encoded(self, numbers: Indices) -> Iterator[Encoded | DatasetError]:
-        """Yield the samples in the order of `numbers`; a damaged one comes as the error that says so."""
+        """Yield the samples in the order of `numbers`; a damaged sample yields its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What all shard tasks of one conversion share.
+    """The data that all shard tasks of one conversion share.
 
     Attributes:
         source: the samples, or the files to adopt.
         out: the dataset's directory.
         container: the shards' container.
-        container_options: the container's own options.
+        container_options: options of the container.
         skip: whether to leave bad samples out.
         write_shard: `write_shard(context, task, journal, advance)` writes a shard that does not exist yet; a function
             at the top of a module, to be pickled. None for `write_samples`.
@@ -119,7 +119,7 @@ class TaskResult:
 
 
 def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskResult:
-    """Write a shard and its record, unless both exist and are whole.
+    """Write a shard and its record, unless both exist and are complete.
 
     Raises BadSample unless bad samples are skipped, and OSError. An unfinished shard is removed.
     """
@@ -163,14 +163,14 @@ def _in_order(source: Source, numbers: range | NDArray[np.int64]) -> Iterator[tu
         yield from read_encoded(source, order)
         return
     places = np.argsort(order, kind="stable")
-    found: list[Any] = [None] * len(order)  # the samples of one shard
+    samples: list[Any] = [None] * len(order)  # the samples of one shard
     for place, sample in zip(places.tolist(), read_encoded(source, order[places]), strict=True):
-        found[place] = sample
-    yield from found
+        samples[place] = sample
+    yield from samples
 
 
 def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encoded | DatasetError]]:
-    """Yield each sample's number and the sample as it is stored; a bad sample comes as the error that says so."""
+    """Yield each sample's number and the sample in stored form; a bad sample yields its error."""
     if isinstance(source, HasEncoded):
         yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
         return

@@ -1,4 +1,4 @@
-"""A source that changes samples on their way: pixels become images, images are shrunk or re-encoded, numbers cast."""
+"""A source that changes the samples of another: pixels become images, images are shrunk or re-encoded, numbers cast."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
 _PROBED_SAMPLES = 64
-"""Samples that are read to estimate by how much all shrink."""
+"""The number of samples that are read to estimate by how much all samples shrink."""
 
 
 @final
@@ -103,7 +103,7 @@ class TransformedSource:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """The changes as JSON values, for a conversion's plan: they tell it from another one of the same source."""
+        """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
         images = {} if self._images.idle else {"images": asdict(self._images)}
         pixels = {"pixels": sorted(self._pixels)} if self._pixels else {}
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}

@@ -30,13 +30,13 @@ from .writer import DatasetWriter
 
 @final
 class Dataset:
-    """The samples of a dataset's shards. Threads may share it; it survives fork and pickling.
+    """A dataset opened for reading. Threads may share it, and you may fork or pickle it.
 
-    `shardio.open` and `shardio.from_samples` make it.
+    `shardio.open` and `shardio.from_samples` return datasets.
 
     Attributes:
-        manifest: its fields, shards and checksums.
-        path: its directory.
+        manifest: the fields, shards and checksums.
+        path: the dataset's directory.
     """
 
     def __init__(self, described: manifest.Manifest, path: Path) -> None:
@@ -98,16 +98,16 @@ class Dataset:
         return result
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
-        """The order of the first epoch."""
+        """Return the order of the samples in epoch 0."""
         return Plan(len(self), seed, 0, shuffle, block, window)
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns of numbers that identify a sample in a batch: its `index`."""
+        """The columns of numbers that identify a sample in a batch: only its `index`."""
         return {"index": ()}
 
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """The columns of `id_columns` for some samples."""
+        """Return the columns of `id_columns` for some samples, int64 [n] each."""
         return {"index": indices}
 
     def select(self, indices: Indices) -> Selection:
@@ -119,7 +119,7 @@ class Dataset:
         return Selection(self.field, self.reader, self._shard_path, self._readers.limit // 4, shards, rows)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Ask the system to bring samples first..first+count-1 into memory, and do not wait for it."""
+        """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
         if native.library() is None:
             return
         (low, high), rows = self.manifest.shards.locate(np.array([first, first + count - 1]))
@@ -131,23 +131,23 @@ class Dataset:
                     continue
                 # A shard that can't be opened is reported where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
-                    if (found := self.reader(shard).locator(name)) is not None:
-                        row_locator.read_ahead(found, start, stop)
+                    if (locator := self.reader(shard).locator(name)) is not None:
+                        row_locator.read_ahead(locator, start, stop)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes are no such value."""
+        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
         field, values = self.field(name), []
         for value, index in zip(stored, indices.tolist(), strict=True):
             try:
                 values.append(field.decode(value))
-            except ValueError as error:  # what UTF-8, JSON and .npy raise alike
+            except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
                 raise ShardCorrupt(
                     f"{self.path / self.where(index)}, field {name!r}: not {field.kind}: {error}"
                 ) from error
         return values
 
     def field(self, name: str) -> Field:
-        """The field or hidden column of that name; ConfigError if there is none."""
+        """Return the field or hidden column called `name`; raise ConfigError if there is none."""
         field = self._all_fields.get(name)
         if field is None:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
@@ -157,17 +157,17 @@ class Dataset:
         return str(self.path / self.manifest.shards.names[shard])
 
     def reader(self, shard: int) -> Reader:
-        """The open reader of shard number `shard`."""
+        """Return the open reader of shard number `shard`."""
         return self._readers[shard]
 
     def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
-        """Compare the checksums of some samples with those that were stored with them.
+        """Compare the checksums of some samples with the checksums that were stored with them.
 
         Args:
             indices: the numbers of the samples.
-            stored: the fields that were read already; the others are read here.
+            stored: the fields that the caller has read already; this method reads the others.
 
-        Raises ShardCorrupt for the first that differs.
+        Raises ShardCorrupt for the first sample whose checksum differs.
         """
         selection, names = self.select(indices), sorted(self.fields)
         columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
@@ -179,22 +179,22 @@ class Dataset:
             )
 
     def shard_of(self, index: int) -> str:
-        """The name of a sample's shard; no file is read for it."""
+        """Return the name of a sample's shard, without reading a file."""
         shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
         return str(self.manifest.shards.names[shard])
 
     def locate(self, index: int) -> Location:
-        """Where a sample is stored. Its key is None if there is no text field `key`, or if that can't be read."""
+        """Return the place of a sample. Its key is None without a text field `key`, or if that cannot be read."""
         numbers = np.array([index])
-        shard, row = (int(found[0]) for found in self.manifest.shards.locate(numbers))
+        shard, row = (int(column[0]) for column in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(ShardCorrupt, OSError):  # locations are asked for in messages about damage
+            with contextlib.suppress(ShardCorrupt, OSError):  # messages about damaged shards ask for locations
                 key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
 
     def where(self, index: int) -> str:
-        """Where a sample is stored, for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
+        """Return the place of a sample for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
         return f"{self.locate(index)}"
 
     def close(self) -> None:
@@ -203,18 +203,18 @@ class Dataset:
 
 
 def open(path: str | os.PathLike[str]) -> Dataset:
-    """Open the dataset at `path`: its directory or its `shardio.json`.
+    """Open the dataset at `path`: a directory, or the `shardio.json` in it.
 
-    Raises NotADataset where there is no manifest, ManifestError if it cannot be trusted.
+    Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted.
     """
-    place = Path(path)
-    described = manifest.load(place)
+    given = Path(path)
+    described = manifest.load(given)
     containers.get(described.container)
-    return Dataset(described, place if place.is_dir() else place.parent)
+    return Dataset(described, given if given.is_dir() else given.parent)
 
 
 def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:
-    """Open a path; return a dataset or a mixture as it is. ConfigError for anything else."""
+    """Open a path; return a dataset or a mixture unchanged. Raises ConfigError for anything else."""
     if isinstance(dataset, (str, os.PathLike)):
         return open(dataset)
     if not hasattr(dataset, "sample_ids"):
@@ -229,17 +229,17 @@ def from_samples(
     shard_samples: int = 1000,
     metadata: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Make a dataset in memory, for tests and for small data. It behaves as one on disk does.
+    """Make a dataset in memory, for tests and for small data. It behaves like a dataset on disk.
 
     Args:
         samples: mappings of field names to values.
-        fields: as `shardio.create` takes them; None infers them from the first sample.
+        fields: the fields, in the forms that `shardio.create` takes; None infers them from the first sample.
         shard_samples: samples per shard.
         metadata: JSON values that the manifest keeps.
     """
     rows = list(samples)
     if fields is None and not rows:
-        raise ConfigError("from_samples needs fields= where there is no sample to infer them from")
+        raise ConfigError("from_samples needs fields= if there is no sample to infer them from")
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
     directory = Path(f"/memory/{uuid4().hex}")  # only a name: nothing is written
     writer = DatasetWriter(
@@ -255,7 +255,7 @@ def from_samples(
         writer.append(sample)
     described = writer.close()
     if described is None:
-        raise RuntimeError("a writer that nobody else holds was closed twice")
+        raise RuntimeError("the writer of an in-memory dataset was closed twice")
     dataset = Dataset(described, directory)
     for name in described.shards.names:
         weakref.finalize(dataset, memory.forget, directory / name)

@@ -1,17 +1,17 @@
-"""Where a sample is stored."""
+"""The place where a sample is stored, for records and messages."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a sample is stored.
+    """The place of a sample: its shard, and its row in the shard.
 
     Attributes:
-        shard: the name of its shard.
-        row: its row there.
-        index: its number in the dataset.
-        key: its field `key`, if it has one that can be read.
+        shard: the name of the shard.
+        row: the row in the shard.
+        index: the number of the sample in the dataset.
+        key: the value of the sample's field `key`; None if there is no such field, or it cannot be read.
     """
 
     shard: str

@@ -1,4 +1,4 @@
-"""Mixtures: several datasets as one, each drawn from by weight."""
+"""Mixtures: several datasets as one, sampled by weight."""
 
 import json
 import os
@@ -33,29 +33,30 @@ def mix(
 ) -> "Mixture":
     """Combine several datasets into one, for `shardio.Loader`.
 
-    Each source runs through shuffled epochs of its own: a small one with a large weight starts over before the others
-    have ended, and a large one goes on in the next epoch where it stopped.
+    Each source goes through shuffled epochs of its own: a small source with a large weight starts over before the
+    others have ended, and a large source continues in the next epoch where it stopped.
 
     Args:
-        sources: datasets, or their paths, by name. They need fields in common; other fields are left out.
-        weights: how many samples of each to take, as proportions. None takes every sample of all sources once.
-        samples: samples per epoch, with `weights`; None is as many as all sources have together.
+        sources: datasets, or their paths, by name. They must have fields in common; the mixture leaves out all others.
+        weights: the proportions in which to draw from the sources. None takes every sample of all sources once.
+        samples: samples per epoch, with `weights`; None takes as many as all sources have together.
 
-    Raises ConfigError for names, weights or fields that do not fit, and what `shardio.open` raises.
+    Raises ConfigError for weights that do not fit the sources or fields that differ between them, and whatever
+    `shardio.open` raises.
     """
     for name, source in sources.items():
         if isinstance(source, Mixture):
-            raise ConfigError(f"source {name!r} is a mixture itself: name its datasets here")
+            raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
     return Mixture({n: s if isinstance(s, Dataset) else open_dataset(s) for n, s in sources.items()}, weights, samples)
 
 
 @final
 class Mixture:
-    """Several datasets as one; `mix` makes it. A sample's index counts through the sources in their order.
+    """Several datasets as one; `mix` returns it. Sample indices count through the sources in their order.
 
     Attributes:
         sources: the names of the sources.
-        weights: turns of each source in a window, as integers; None where an epoch is every sample once.
+        weights: the turns of each source in a window, as integers; None if an epoch holds every sample once.
         fields: the fields that all sources have.
         path: the name of the mixture in messages.
     """
@@ -66,7 +67,7 @@ class Mixture:
         if not datasets:
             raise ConfigError("a mixture needs at least one source")
         if weights is None and samples is not None:
-            raise ConfigError("samples= needs weights=: without them an epoch is every sample once")
+            raise ConfigError("samples= needs weights=: without weights an epoch holds every sample once")
         if weights is not None and weights.keys() != datasets.keys():
             raise ConfigError(
                 f"weights must name the sources {', '.join(datasets)}, got {', '.join(weights) or 'none'}"
@@ -94,32 +95,32 @@ class Mixture:
 
     @property
     def digest(self) -> str:
-        """A hash of the content: sources, weights and the length of an epoch."""
+        """A hash of the sources' names and digests, the weights, and the length of an epoch."""
         parts = [[name, d.digest] for name, d in zip(self.sources, self._datasets, strict=True)]
         text = json.dumps([parts, self.weights, self._samples])
         return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan | MixedPlan:
-        """The order of the first epoch."""
+        """Return the order of the samples in epoch 0."""
         if self.weights is None:
             return Plan(len(self), seed, 0, shuffle, block, window)
         return MixedPlan(self._samples, self._sizes, tuple(self.weights.values()), seed, 0, shuffle, block, window)
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns of numbers that identify a sample in a batch: its `index`, and the number of its `source`."""
+        """The columns of numbers that identify a sample in a batch: `index`, and `source`, the number of its source."""
         return {"index": (), "source": self.sources}
 
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """The columns of `id_columns` for some samples."""
+        """Return the columns of `id_columns` for some samples, int64 [n] each."""
         return {"index": indices, "source": self.source_of(indices)}
 
     def source_of(self, indices: Indices) -> NDArray[np.int64]:
-        """The number of each sample's source, in the order of `sources`."""
+        """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
     def select(self, indices: Indices) -> "MixedSelection":
-        """See `Dataset.select`."""
+        """Locate samples, as `Dataset.select` does."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
@@ -127,11 +128,10 @@ class Mixture:
         return MixedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
-        """The field or hidden column of that name; ConfigError if there is none."""
+        """Return the field or hidden column called `name`; raise ConfigError if there is none."""
         return self.fields.get(name) or self._datasets[0].field(name)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """See `Dataset.decode`."""
         values: list[Any] = [None] * len(indices)
         for dataset, local, rows in self._split(indices):
             part = dataset.decode(name, [stored[row] for row in rows.tolist()], local)
@@ -140,39 +140,38 @@ class Mixture:
         return values
 
     def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
-        """See `Dataset.check`."""
         for dataset, local, rows in self._split(indices):
-            own = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
-            dataset.check(local, own)
+            part = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
+            dataset.check(local, part)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """See `Dataset.read_ahead`; the samples may belong to several sources."""
+        """Ask storage for samples ahead, as `Dataset.read_ahead` does; they may belong to several sources."""
         for source, dataset in enumerate(self._datasets):
             low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
             if low < high:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
 
     def shard_of(self, index: int) -> str:
-        """See `Dataset.shard_of`; the source's name stands before the shard's."""
-        source, local = self._of(index)
+        """Return the name of a sample's shard as `source/shard`, without reading a file."""
+        source, local = self._source_and_index(index)
         return f"{self.sources[source]}/{self._datasets[source].shard_of(local)}"
 
     def locate(self, index: int) -> Location:
-        """See `Dataset.locate`; the source's name stands before the shard's."""
-        source, local = self._of(index)
-        found = self._datasets[source].locate(local)
-        return replace(found, shard=f"{self.sources[source]}/{found.shard}", index=index)
+        """Return the place of a sample, with its shard as `source/shard`."""
+        source, local = self._source_and_index(index)
+        location = self._datasets[source].locate(local)
+        return replace(location, shard=f"{self.sources[source]}/{location.shard}", index=index)
 
     def where(self, index: int) -> str:
-        """See `Dataset.where`."""
         return f"{self.locate(index)}"
 
-    def _of(self, index: int) -> tuple[int, int]:
+    def _source_and_index(self, index: int) -> tuple[int, int]:
+        """Return the number of a sample's source, and the sample's index in it."""
         source = int(self.source_of(np.array([index]))[0])
         return source, index - int(self._starts[source])
 
     def _split(self, indices: Indices) -> Iterator[tuple[Dataset, Indices, NDArray[np.int64]]]:
-        """For each source among `indices`: the dataset, its samples' own numbers, and their rows in `indices`."""
+        """Yield for each source in `indices`: its dataset, its samples' indices there, and their rows in `indices`."""
         sources = self.source_of(indices)
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
@@ -181,14 +180,13 @@ class Mixture:
 
 @final
 class MixedSelection:
-    """Samples of several datasets to read; see `selection.Selection`."""
+    """Samples of several datasets to read, in a fixed order: a `Selection` of each, and its rows in that order."""
 
     def __init__(self, field: Any, count: int, parts: Sequence[tuple[Selection, NDArray[np.int64]]]) -> None:
         self._parts = parts
         self._field, self._count = field, count
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Selection.column`."""
         if len(self._parts) == 1:
             return self._parts[0][0].column(name, out)
         array = check_out(out, self._count, self._field(name))
@@ -197,7 +195,6 @@ class MixedSelection:
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        """See `Selection.values`."""
         if len(self._parts) == 1:
             return self._parts[0][0].values(name, scratch)
         values: list[Buffer] = [b""] * self._count
@@ -207,34 +204,33 @@ class MixedSelection:
         return values
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        """See `Selection.stored`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def spans(self, name: str) -> FileSpans | None:
-        """See `Selection.spans`."""
         paths: list[str] = []
         files, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
         for part, rows in self._parts:
-            found = part.spans(name)
-            if found is None:
+            spans = part.spans(name)
+            if spans is None:
                 return None
-            files[rows], offsets[rows] = found[1] + len(paths), found[2]
-            paths += found[0]
+            part_paths, part_files, part_offsets = spans
+            files[rows], offsets[rows] = part_files + len(paths), part_offsets
+            paths += part_paths
         return paths, files, offsets
 
 
 def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
-    (first, one), *others = datasets.items()
+    (first_name, first), *others = datasets.items()
     common: dict[str, Field] = {}
-    for name, field in one.fields.items():
-        for other, dataset in others:
-            found = dataset.fields.get(name)
-            if found is None:
+    for name, field in first.fields.items():
+        for other_name, dataset in others:
+            other = dataset.fields.get(name)
+            if other is None:
                 break
-            if field.kind == found.kind == "image" and field.channels == found.channels and field.shape != found.shape:
+            if field.kind == other.kind == "image" and field.channels == other.channels and field.shape != other.shape:
                 field = replace(field, shape=None)
-            elif field != found:
-                raise ConfigError(f"field {name!r} is {field} in source {first!r}, but {found} in {other!r}")
+            elif field != other:
+                raise ConfigError(f"field {name!r} is {field} in source {first_name!r}, but {other} in {other_name!r}")
         else:
             common[name] = field
     if not common:

@@ -1,4 +1,4 @@
-"""A dataset's output directory: shards are built in a hidden folder, and moved into place once all are whole."""
+"""A dataset's output directory: shards are built in a hidden folder, and moved into place once all are complete."""
 
 import json
 import os
@@ -20,11 +20,13 @@ JOURNAL = ".converting"
 
 @dataclass(frozen=True, slots=True)
 class OutputDirectory:
-    """Where a dataset is built, and where it ends up. A dataset that it replaces stays whole until then.
+    """The folder in which a dataset is built, and its final directory.
+
+    A dataset that the new one replaces stays intact until `publish`.
 
     Attributes:
         directory: the folder that shards are written to.
-        final: the dataset's directory.
+        final: the dataset's final directory.
         beside: whether `final` holds files of other programs, which become the dataset's shards in place.
     """
 
@@ -36,17 +38,19 @@ class OutputDirectory:
         """Move the new dataset into place. The old manifest goes first, and the new one comes last.
 
         Args:
-            names: its files. Files that are no longer in `directory` were moved by a publication that was cut off.
+            names: the dataset's files. An interrupted earlier publication has moved those that `directory` lacks.
         """
         if self.directory == self.final:
             return
-        # Processes that were killed leave unfinished shards.
+        # Killed processes leave unfinished shards in hidden folders.
         built = {path.name for path in self.directory.iterdir() if not path.name.startswith(WORKPLACE)}
-        standing = set(names) - built
-        ours = () if self.beside else _ours(self.final)  # the manifest tells which files are ours
+        already_moved = set(names) - built
+        ours = (
+            () if self.beside else _ours(self.final)
+        )  # asked before the manifest goes, which says which files are ours
         (self.final / manifest.FILE_NAME).unlink(missing_ok=True)
         for path in ours:
-            if path == self.directory or path in self.directory.parents or path.name in standing:
+            if path == self.directory or path in self.directory.parents or path.name in already_moved:
                 continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         for name in sorted(built, key=lambda name: name == manifest.FILE_NAME):
@@ -62,52 +66,57 @@ class OutputDirectory:
 def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory:
     """Prepare to write a dataset to `path`, which must be empty; with `overwrite` it may hold a dataset or its remains.
 
-    Raises ConfigError if it holds anything else.
+    Raises ConfigError if `path` holds anything else.
     """
     final = Path(path)
-    found = _found(final)
-    if found and not overwrite:
-        kind = "a dataset" if (final / manifest.FILE_NAME) in found else "what is left of an unfinished one"
-        raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} that is there")
+    existing = _existing_files(final)
+    if existing and not overwrite:
+        kind = "the dataset" if (final / manifest.FILE_NAME) in existing else "the unfinished dataset"
+        raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces {kind} in it")
     building = final / f"{WORKPLACE}{secrets.token_hex(4)}-new"
     building.mkdir()
     return OutputDirectory(building, final)
 
 
 def claim(path: str | os.PathLike[str], *, overwrite: bool, resume: bool, beside: bool = False) -> OutputDirectory:
-    """Prepare to convert to `path`; the shards are written inside the journal's folder.
+    """Prepare to convert to `path`; the shards are built in the journal's folder.
 
     Args:
         path: the dataset's directory.
-        overwrite: whether a dataset there, or the remains of one, may be replaced.
+        overwrite: whether to replace a dataset in `path`, or the remains of one.
         resume: whether to continue an unfinished conversion.
-        beside: whether files of other programs that are there become the dataset's shards.
+        beside: whether files of other programs in `path` become the dataset's shards.
 
     Raises ConfigError if `path` holds anything that shardio did not write, a dataset that may not be overwritten, or
     an unfinished conversion that may be neither resumed nor overwritten.
     """
     final = Path(path)
     journal = final / JOURNAL
-    found = {path for path in (journal, final / manifest.FILE_NAME) if path.exists()} if beside else _found(final)
-    if found and not overwrite and not (resume and journal in found):
-        if (final / manifest.FILE_NAME) in found:
-            raise ConfigError(f"{final}: the output directory must be empty; overwrite replaces the dataset there")
-        left = "what is left of an unfinished one"
-        ways = f"resume goes on with {left}, overwrite begins anew"
-        raise ConfigError(f"{final}: the output directory must be empty; {ways if journal in found else left}")
+    if beside:
+        existing = {path for path in (journal, final / manifest.FILE_NAME) if path.exists()}
+    else:
+        existing = _existing_files(final)
+    if existing and not overwrite and not (resume and journal in existing):
+        if (final / manifest.FILE_NAME) in existing:
+            ways = "overwrite replaces the dataset in it"
+        elif journal in existing:
+            ways = "resume continues the unfinished conversion in it, overwrite starts over"
+        else:
+            ways = "overwrite replaces the unfinished dataset in it"
+        raise ConfigError(f"{final}: the output directory must be empty; {ways}")
     journal.mkdir(exist_ok=True)
     return OutputDirectory(journal, final, beside)
 
 
-def _found(final: Path) -> set[Path]:
-    """The files of shardio in a directory, which is created if needed; ConfigError if it holds anything else."""
+def _existing_files(final: Path) -> set[Path]:
+    """Return shardio's files in a directory, which is created if needed; ConfigError if it holds anything else."""
     if final.exists() and not final.is_dir():
         raise ConfigError(f"{final}: not a directory")
     final.mkdir(parents=True, exist_ok=True)
-    found, ours = set(final.iterdir()), set(_ours(final))
-    if other := sorted(found - ours):
+    existing, ours = set(final.iterdir()), set(_ours(final))
+    if other := sorted(existing - ours):
         raise ConfigError(f"{final}: the output directory must be empty; it holds {other[0].name}")
-    return found
+    return existing
 
 
 _SHARD_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)*")
@@ -120,9 +129,9 @@ _HIDDEN = re.compile(
 
 
 def _ours(directory: Path) -> list[Path]:
-    """The files in a directory that shardio itself has written, the manifest first: without it there is no dataset.
+    """Return the files in a directory that shardio itself has written, the manifest first: it makes them a dataset.
 
-    Files named like shards are ours only beside a manifest or a hidden folder of ours. Adopted files are not ours.
+    Files named like shards count only beside a manifest or a hidden folder of shardio. Adopted files never do.
     """
     paths = [path for path in directory.iterdir() if not path.is_dir() or not path.is_symlink()]
     signs = {path for path in paths if _is_sign(path)}
@@ -145,9 +154,9 @@ def _is_sign(path: Path) -> bool:
 
 
 def _adopts(directory: Path) -> bool:
-    """Whether the dataset at `directory`, or one that is begun there, consists of files of other programs.
+    """Return whether the dataset at `directory`, or an unfinished conversion in it, adopts files of other programs.
 
-    True where that can no longer be told: files of other programs must not be removed.
+    True if damage leaves that unknown: files of other programs must not be removed.
     """
     try:
         begun = directory / JOURNAL / "plan.json"

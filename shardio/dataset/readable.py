@@ -1,4 +1,4 @@
-"""What a loader reads: samples by number, from one dataset or several."""
+"""The protocols of a dataset that a loader reads: samples by number, from one dataset or several."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,34 +14,38 @@ from ..system.types import Buffer, Column, Indices
 from .location import Location
 
 FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
-"""Files, for each row the number of its file among them, and the offset of its first byte there, int64 [n]."""
+"""Places of rows in files: the files' paths, the number of each row's file among them, and the offset of each row's
+first byte in its file, int64 [n] each."""
 
 
 class SelectedSamples(Protocol):
-    """Some samples of a dataset, located in their shards once, whatever fields of them are then read."""
+    """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """A field whose values all have one size, `[n, *shape]`, in `out` if given."""
+        """Read a field whose values all have one size, as an array `[n, *shape]`: `out` if given, else a new one."""
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
-        """The stored bytes of any other field; with `scratch` they may stand in it."""
+        """Read the stored bytes of any other field; they may be views of `scratch` if that is given."""
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
-        """Any field as it is stored: `column` where its size is fixed, else `values`."""
+        """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
 
     def spans(self, name: str) -> FileSpans | None:
-        """Where the rows of a fixed field stand in files; None unless all stand there as they are delivered."""
+        """Return the places in files of the rows of a field of one size.
+
+        None unless the files hold every row byte for byte as it is delivered.
+        """
 
 
 class ReadableDataset(Protocol):
-    """What `Loader` needs of a `Dataset`, a `Mixture`, or whatever comes later.
+    """The interface that `Loader` needs of a dataset; `Dataset` and `Mixture` have it.
 
     Attributes:
-        path: the name of the whole in messages.
-        fields: the fields of every sample.
-        digest: names the content.
-        id_columns: the columns of numbers that identify a sample: their names, each with the names that its numbers
-            stand for, () where they are plain numbers.
+        path: the name of the dataset in messages.
+        fields: the fields of every sample, by name.
+        digest: a hash of the content.
+        id_columns: the columns of numbers that identify a sample in a batch, by name. Each comes with the names that
+            its numbers stand for (the sources of a mixture), or with () if its numbers have no names.
     """
 
     path: Path
@@ -58,29 +62,31 @@ class ReadableDataset(Protocol):
     def __len__(self) -> int: ...
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
-        """The order of the first epoch."""
+        """Return the order of the samples in epoch 0."""
 
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """The columns of `id_columns` for some samples, int64 [n] each."""
+        """Return the columns of `id_columns` for some samples, int64 [n] each."""
 
     def select(self, indices: Indices) -> SelectedSamples:
-        """Some samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
 
     def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
-        """Compare the checksums of samples with those that were stored with them; ShardCorrupt for the first that
-        differs. `stored` holds the fields that were read already."""
+        """Compare the checksums of samples with the stored ones; raise ShardCorrupt for the first that differs.
+
+        `stored` holds the fields that the caller has read already.
+        """
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """The values of some samples' stored bytes; ShardCorrupt names the sample whose bytes are no such value."""
+        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Ask storage for samples first..first+count-1, and do not wait for it."""
+        """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
 
     def shard_of(self, index: int) -> str:
-        """The name of a sample's shard; no file is read for it."""
+        """Return the name of a sample's shard, without reading a file."""
 
     def locate(self, index: int) -> Location:
-        """Where a sample is stored."""
+        """Return the place of a sample: its shard, row and key."""
 
     def where(self, index: int) -> str:
-        """Where a sample is stored, for messages."""
+        """Return the place of a sample as text for messages."""

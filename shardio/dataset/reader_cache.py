@@ -1,4 +1,4 @@
-"""The open shards of a dataset. Threads share them; a forked or unpickled dataset opens its own."""
+"""The open shards of a dataset. Threads share the open files; a forked or unpickled dataset opens its own."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
 @final
 class ReaderCache:
-    """The most recently used shards, open: a dataset may have more shards than a process may open files."""
+    """Keeps the most recently used shards open: a dataset may have more shards than a process may open files."""
 
     def __init__(self, described: manifest.Manifest, path: Path, fields: Mapping[str, Field]) -> None:
         self._container = containers.get(described.container)
@@ -27,16 +27,15 @@ class ReaderCache:
         self._samples = described.shards.samples
         self._path = path
         self._fields = fields
-        # A shard takes up to two descriptors, and pending reads keep readers that are no longer listed here.
+        # A shard takes up to two descriptors, and pending reads keep readers alive that the cache has dropped.
         self.limit = max(16, processes.allow_open_files(4 * min(len(self._names), MOST_OPEN) + 256) // 4)
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def __getitem__(self, shard: int) -> Reader:
-        if (
-            self._pid != os.getpid()
-        ):  # forked: a thread of the parent may have held the lock, and here it is never released
+        if self._pid != os.getpid():
+            # After a fork: a thread of the parent may have held the lock, which nothing would release in the child.
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             reader = self._open.get(shard)
@@ -50,12 +49,12 @@ class ReaderCache:
         with self._lock:
             reader = self._open.setdefault(shard, reader)
             while len(self._open) > self.limit:
-                # Dropped, not closed: another thread may be reading. Its files close with its last user.
+                # Not closed, as another thread may be reading: its files close when the last user drops it.
                 self._open.popitem(last=False)
         return reader
 
     def close(self) -> None:
-        """Drop all readers: files close with their last user. Shards in memory stay."""
+        """Drop all readers; their files close when the last user drops them. In-memory shards stay."""
         if not self._container.on_disk:
             return
         with self._lock:
@@ -63,7 +62,7 @@ class ReaderCache:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_lock": None, "_open": OrderedDict()}
-        if not self._container.on_disk:  # in memory: the samples themselves must be pickled
+        if not self._container.on_disk:  # in-memory shards: the samples themselves must be pickled
             state["_open"] = OrderedDict((shard, self[shard]) for shard in range(len(self._names)))
         return state
 

@@ -1,4 +1,4 @@
-"""Writing one shard: samples are checked, encoded and written, and the finished files moved into place."""
+"""The writer of one shard: it checks, encodes and writes samples, and moves the finished files into place."""
 
 import os
 import secrets
@@ -28,9 +28,9 @@ class WrittenShard:
     """A finished shard.
 
     Attributes:
-        name, samples, bytes, checksum: as in the manifest.
+        name, samples, bytes, checksum: the shard's entry in the manifest.
         sample_checksums: the checksum of each sample, uint64 [samples].
-        image_shapes: for each image field the (height, width) that all its images have, or None.
+        image_shapes: for each image field the (height, width) of all its images, or None if they differ.
     """
 
     name: str
@@ -42,7 +42,7 @@ class WrittenShard:
 
 
 class ShardWriter:
-    """Writes one shard: checks and encodes samples, and moves the finished files into place.
+    """Writes one shard.
 
     Args:
         directory: the dataset's directory, which must exist.
@@ -50,7 +50,11 @@ class ShardWriter:
         fields: the samples' fields, without hidden columns.
         number: the shard's number, which names it.
         first: the index of its first sample.
-        options: the container's own options.
+        options: options of the container.
+
+    Attributes:
+        samples: the number of samples written so far.
+        payload: the size of their stored values in bytes.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class ShardWriter:
         self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
 
     def append(self, sample: Sample) -> None:
-        """Encode and add one sample. BadSample names the sample and its field, and leaves the shard as it was."""
+        """Encode and add one sample. BadSample names the sample and its field; the shard is then unchanged."""
         try:
             encoded = encode(sample, self._fields)
         except BadSample as error:
@@ -93,7 +97,7 @@ class ShardWriter:
         self.add(encoded)
 
     def add(self, encoded: "Encoded") -> None:
-        """Add a sample that is encoded already, by `encode` or in another dataset with the same fields."""
+        """Add a sample in stored form, from `encode` or from another dataset with the same fields."""
         self._writer.append(encoded.stored)
         self.samples += 1
         self.payload += sum(map(len, encoded.stored.values()))
@@ -110,17 +114,17 @@ class ShardWriter:
             os.replace(file, self._directory / file.name)
         if self._on_disk:
             self._workplace.rmdir()
-        shapes = {name: next(iter(found)) if len(found) == 1 else None for name, found in self._shapes.items()}
+        shapes = {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in self._shapes.items()}
         return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
 
     def discard(self) -> None:
-        """Remove the unfinished files, after an error."""
+        """Remove the unfinished files."""
         shutil.rmtree(self._workplace, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A sample in stored form with its hidden columns, its checksum, and the (height, width) of its images."""
+    """A sample in stored form, with its hidden columns, its checksum, and the (height, width) of each image."""
 
     stored: Mapping[str, Buffer]
     checksum: int
@@ -128,7 +132,7 @@ class Encoded:
 
 
 def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
-    """Check a sample against `fields` and encode it; BadSample names the field and says what is wrong."""
+    """Check a sample against `fields` and encode it; BadSample names the field and the reason."""
     if sample.keys() != fields.keys():
         raise BadSample(_difference(sample, fields))
     stored: dict[str, Buffer] = {}

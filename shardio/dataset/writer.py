@@ -1,7 +1,7 @@
-"""Writing a dataset: samples in, shards that roll by size, the manifest last.
+"""The writer of a dataset: it writes samples into shards that roll by size, and the manifest last.
 
-Shards are built in a hidden folder, fsynced, and renamed into place once all of them are whole; `shardio.json` follows.
-Whatever happens before that, an incomplete directory never passes for a dataset.
+Shards are built in a hidden folder, fsynced, and renamed into place once all of them are complete; `shardio.json`
+follows. Whatever interrupts this, an incomplete directory never passes for a dataset.
 """
 
 import os
@@ -28,7 +28,7 @@ DEFAULT_SHARD_SIZE = "64MB"
 
 
 class DatasetWriter:
-    """Writes samples one after the other into shards that roll by size. `create` makes it; it is a context manager.
+    """Writes samples, one after the other, into shards that roll by size. `create` returns it for a `with` block.
 
     Leaving the `with` block normally completes the dataset; leaving it by an exception writes no manifest.
     """
@@ -58,7 +58,8 @@ class DatasetWriter:
     def append(self, sample: Sample) -> None:
         """Append one sample: a mapping of field names to values.
 
-        Raises BadSample if a value does not fit its field (you may go on without that sample), OSError on a full disk.
+        Raises BadSample if a value does not fit its field (you may continue without the sample), OSError if the disk
+        is full.
         """
         if self._closed:
             raise ConfigError(f"{self._place.final}: this writer is closed")
@@ -78,7 +79,7 @@ class DatasetWriter:
             builder.append(sample)
         except BadSample:
             raise
-        except BaseException:  # a full disk, an interrupt: the shard may lack a part
+        except BaseException:  # such as a full disk or an interrupt: the shard may be incomplete
             self._abandon()
             raise
 
@@ -89,9 +90,9 @@ class DatasetWriter:
         self._place.discard()
 
     def close(self) -> manifest.Manifest | None:
-        """Complete the last shard, write the manifest and return it; None if the writer was closed before."""
+        """Complete the last shard, write the manifest and return it; None if the writer is closed already."""
         if self._failed:
-            raise ShardioError(f"{self._place.final}: writing failed before; there is no dataset to complete")
+            raise ShardioError(f"{self._place.final}: an earlier write failed; there is no dataset to complete")
         if self._closed:
             return None
         self._closed = True
@@ -105,9 +106,7 @@ class DatasetWriter:
         if self._builder is not None:
             self._end_shard(self._builder)
         if self._fields is None:
-            raise ConfigError(
-                f"{self._place.final}: no sample was written and no fields= were given: nothing to describe"
-            )
+            raise ConfigError(f"{self._place.final}: no sample was written, so fields= must be given")
         return assemble(self._place, self._container, self._fields, self._written, self._metadata)
 
     def _end_shard(self, builder: ShardWriter) -> None:
@@ -116,7 +115,7 @@ class DatasetWriter:
             if builder.samples:
                 self._written.append(builder.finish())
         finally:
-            builder.discard()  # there is nothing to remove unless finish failed or no sample came
+            builder.discard()  # removes files only if finish failed or the shard is empty
 
     def __enter__(self) -> "DatasetWriter":
         return self
@@ -140,19 +139,19 @@ def create(
     overwrite: bool = False,
     **options: Any,
 ) -> DatasetWriter:
-    """Begin a dataset and return its writer, with `append(sample)` and `close()`; use it in a `with` block.
+    """Create a dataset and return its writer, with `append(sample)` and `close()`; use it in a `with` block.
 
     Args:
         path: the dataset's directory; created if it does not exist.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
-        fields: name to Field, or to one of its short forms: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape).
-            Without it they are inferred from the first sample.
-        shard_size: a shard ends once it holds this much, in bytes or as `"64MB"`.
+        fields: by name a Field, or a short form of one: a kind (`"image"`), a dtype (`"int64"`) or (dtype, shape).
+            None infers the fields from the first sample.
+        shard_size: the size at which a shard ends, in bytes or as text such as `"64MB"`.
         metadata: JSON values that the manifest keeps.
-        overwrite: replace the dataset, or the remains of one, at `path`; it stays until the new one is whole.
+        overwrite: replace the dataset, or the remains of one, at `path`; it stays until the new one is complete.
         options: options of the container; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
-    Raises ConfigError for an argument that breaks a rule, and if `path` holds anything already.
+    Raises ConfigError for an argument that breaks a rule, or if `path` is not empty.
     """
     size = parse_size(shard_size, "shard_size")
     checked = None if fields is None else as_fields(fields)
@@ -169,9 +168,9 @@ def create(
 
 
 def on_disk(container: str) -> None:
-    """ConfigError unless `container` is one that leaves files behind."""
+    """Raise ConfigError unless `container` writes files."""
     if not containers.get(container).on_disk:
-        raise ConfigError(f"container {container!r} leaves nothing on disk: see shardio.from_samples")
+        raise ConfigError(f"container {container!r} writes no files: see shardio.from_samples")
 
 
 _NONE = np.empty(0, np.uint64)
@@ -187,18 +186,28 @@ def assemble(
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
 ) -> manifest.Manifest:
-    """Make a dataset of the shards in `place.directory`: find digest and image shapes, write the manifest."""
+    """Combine the shards in `place.directory` into a dataset: compute its digest and image shapes, write the manifest.
+
+    Args:
+        place: the directory with the finished shards.
+        container: the container of the shards.
+        fields: the fields of the samples.
+        written: the shards, in order.
+        metadata: JSON values that the manifest keeps.
+        adopted: whether the shards are files of other programs.
+        conversion: JSON values on how a conversion made the dataset.
+    """
     shards: list[WrittenShard] = []
     digest = checksums.Digest(fields)
     for shard in written:
         digest.update(shard.sample_checksums)
-        shards.append(replace(shard, sample_checksums=_NONE))  # checksums of very many samples take memory
+        shards.append(replace(shard, sample_checksums=_NONE))  # to save memory: a dataset may have very many samples
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
-            found = {shard.image_shapes[name] for shard in shards if shard.samples}
-            described[name] = replace(field, shape=found.pop() if len(found) == 1 else None)
-    made = manifest.Manifest(
+            sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
+            described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
+    completed = manifest.Manifest(
         container=container,
         fields=described,
         shards=ShardTable(
@@ -215,8 +224,8 @@ def assemble(
     kind = containers.get(container)
     if kind.on_disk:
         durable.sync_directory(place.directory)
-        manifest.save(made, place.directory)
-        # An adopted shard's index is found where it lies: not all of them have one.
+        manifest.save(completed, place.directory)
+        # Not every adopted shard has an index, so the names of the files are looked up in both directories.
         folders = (place.directory, place.final) if adopted else (Path(),)
         place.publish({file.name for s in shards for folder in folders for file in kind.files(folder / s.name)})
-    return made
+    return completed

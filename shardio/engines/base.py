@@ -1,4 +1,4 @@
-"""What the whole-batch engines share: their protocol, the guard against forks, options and helpers for steps."""
+"""The base of the whole-batch engines: their protocol, the guard against forks, options and helpers for steps."""
 
 import os
 from collections.abc import Mapping, Sequence

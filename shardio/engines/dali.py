@@ -21,7 +21,8 @@ from . import torch_steps
 from .base import ForkGuard, parse_hw_decoder_load, rows_of
 
 DEPTH = 3
-"""How many batches DALI works on at once. With two, its threads wait for one another at the end of each batch."""
+"""The number of batches that DALI works on at once. With two, its threads would wait for one another after each
+batch."""
 
 HW_DECODER_LOAD = 0.65
 """The fraction of images that a GPU's hardware JPEG decoder takes, where there is one: DALI's default."""

@@ -1,4 +1,4 @@
-"""Readers of formats that other programs write: where each sample stands in its file, and how it is read.
+"""Readers of formats that other programs write: they locate each sample in its file, and read it.
 
 Each format has a scan, which locates all samples without reading them, and a parser of one sample. Converters copy the
 samples into shards; an index of their locations lets shardio read the files where they lie. Nothing in a file is

@@ -40,7 +40,7 @@ class File:
 
     Attributes:
         path: its path, for messages; of an unpacked file, the path of the compressed one.
-        size: bytes, unpacked.
+        size: the size in bytes, unpacked.
         compression: how the file at `path` is compressed. None if it is not: only then do offsets hold for that file.
 
     Raises OSError if it cannot be opened or is not a regular file.
@@ -51,11 +51,11 @@ class File:
     def __init__(self, path: Path, unpacked: IO[bytes] | None = None, compression: str | None = None) -> None:
         self._fd = os.dup(unpacked.fileno()) if unpacked else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         weakref.finalize(self, os.close, self._fd)
-        found = os.fstat(self._fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         self.path, self.compression = path, compression
-        self.size = found.st_size
+        self.size = status.st_size
         self._buffer, self._buffer_start = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -86,8 +86,8 @@ def open_file(path: Path, compressions: Iterable[str], plain: Callable[[bytes], 
 
     Args:
         path: the file.
-        compressions: those to recognize by the first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `zlib`.
-        plain: tells from the first 12 bytes that a file is certainly not compressed.
+        compressions: the compressions to recognize by the first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `zlib`.
+        plain: returns whether the first 12 bytes of a file prove that it is not compressed.
 
     Raises SourceError if the file cannot be read or unpacked, or the temporary file cannot be written.
     """
@@ -108,12 +108,12 @@ def check_uncompressed(file: File) -> None:
     """Raise SourceError if the file is compressed: offsets in it then mean nothing in the file on disk."""
     if file.compression:
         raise SourceError(
-            f"{printable(file.path)} is compressed by {file.compression}, so it cannot be read as it lies: convert it"
+            f"{printable(file.path)} is compressed by {file.compression}, so it cannot be read in place: convert it"
         )
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
-    """The error to raise where the operating system refuses to read a file."""
+    """Return the error to raise if the operating system refuses to read a file."""
     return SourceError(f"{printable(path)} cannot be read: {error.strerror or error}")
 
 
@@ -182,7 +182,8 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> 
 
     Args:
         src: a path, or a pattern with `*`, `?`, `[...]` or numeric ranges such as `{000..009}`; or several of these.
-        accepts: tells by its name whether a file in a directory is taken. Hidden files and shardio's indexes never are.
+        accepts: returns by its name whether to take a file in a directory. Hidden files and shardio's indexes are never
+            taken.
         description: the kind of files, for messages, such as `"Parquet files (*.parquet)"`.
 
     Returns:
@@ -235,7 +236,7 @@ def _expanded(text: str) -> Iterator[str]:
             raise SourceError(f"{text}: a range begins with its smaller number, got {{{low}..{high}}}")
         count *= high - low + 1
     if count > _MOST_NAMES:
-        raise SourceError(f"{text} stands for {count} files, at most {_MOST_NAMES} are taken")
+        raise SourceError(f"{text} names {count} files, at most {_MOST_NAMES} are allowed")
     parts = _RANGE.split(text)[::3]
     for numbers in product(*(range(low, high + 1) for low, high, _ in ranges)):
         digits = [f"{number:0{width}d}" for number, (_, _, width) in zip(numbers, ranges, strict=True)]

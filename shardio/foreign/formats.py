@@ -29,8 +29,8 @@ def format_of(paths: Sequence[str]) -> str:
     if not found:
         raise SourceError(f"{' '.join(map(printable, paths))}: found no tar, TFRecord, LMDB or HDF5 file")
     if len(found) > 1:
-        told = ", ".join(f"{path} is {kind}" for kind, path in found.items())
-        raise SourceError(f"files must be of one format: {told}; name it with --format")
+        formats = ", ".join(f"{path} is {kind}" for kind, path in found.items())
+        raise SourceError(f"files must be of one format: {formats}; name it with --format")
     return next(iter(found))
 
 

@@ -5,5 +5,5 @@ from ..format.fields import CHECKSUM, shape_column
 
 
 def is_hidden_column(name: str) -> bool:
-    """Whether a dataset of this name is a column that shardio adds to every shard, not a field."""
+    """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
     return name.startswith((CHECKSUM, shape_column("")))

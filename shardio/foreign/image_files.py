@@ -1,4 +1,4 @@
-"""Image files, read whole: one by one, or many in one call."""
+"""Reading of complete image files, one by one or many in one call."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ def check_image_size(size: int, path: str | Path) -> None:
 
 
 def read_image(path: str) -> bytes:
-    """Read a whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
+    """Read a complete file; BadSample, naming it, if it cannot be read or is too large for an image."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
         try:
@@ -45,7 +45,7 @@ def read_image(path: str) -> bytes:
 
 
 def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[bytes | BadSample]:
-    """Read whole files as `read_image` does, and yield the content of each or the error that it raises.
+    """Read complete files as `read_image` does, and yield the content of each or the error that it raises.
 
     Small files are read together in one call without the GIL, so that threads do not queue for it after each file.
 

@@ -4,7 +4,7 @@ Sources: lmdb/libraries/liblmdb/mdb.c (MDB_page, MDB_node, MDB_meta, MDB_db: dat
 src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe.
 
 This module parses the pages itself. LMDB would follow a damaged page out of its mapped memory and crash the process,
-lets a process open a file only once, and does not tell a value's offset in the file. Nothing is locked or written;
+lets a process open a file only once, and does not give a value's offset in the file. Nothing is locked or written;
 nobody may write to the file meanwhile, as with LMDB's own `MDB_NOLOCK`.
 """
 
@@ -28,7 +28,7 @@ ENTRY_DTYPE = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), 
 """The offset and the bytes of an entry's key and of its value in the file."""
 
 SHARDIO_KEY_PREFIX = b"\xff" * 8 + b"_"
-"""What the last keys in a shard of shardio's begin with."""
+"""The prefix of the last keys in a shard of shardio."""
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE = struct.Struct("<QHHHH")  # number, padding, flags, end of the pointers, start of the nodes
@@ -92,7 +92,7 @@ def read(file: File, offset: int, size: int) -> bytes:
     """Read a key or a value; BadSample if the file ends within it."""
     data = file.read(offset, size)
     if len(data) < size:
-        raise BadSample(f"the file ends within it, {len(data)} of {size} bytes are there")
+        raise BadSample(f"the file ends within it, after {len(data)} of {size} bytes")
     return data
 
 
@@ -101,7 +101,7 @@ class _Damaged(Exception):
 
 
 def _tree(file: File) -> _Tree:
-    """The root of the main database, from the newer of the two meta pages."""
+    """Return the root of the main database, from the newer of the two meta pages."""
     first = _meta(file, 0)
     if first is None:
         raise _Damaged("not an LMDB file, or written on a machine of another architecture")
@@ -126,7 +126,7 @@ def _meta(file: File, at: int) -> _Tree | None:
 
 
 def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
-    """The leaf pages and their numbers, in the order of their keys."""
+    """Yield the leaf pages and their numbers, in the order of their keys."""
     if tree.root == _NO_PAGE:
         return
     if not 0 < tree.depth <= _DEEPEST:
@@ -153,7 +153,7 @@ def _leaves(file: File, tree: _Tree) -> Iterator[tuple[bytes, int]]:
 
 
 def _nodes(page: bytes, number: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """The offset of each node in a page, and the four 16-bit numbers that it begins with."""
+    """Return the offset of each node in a page, and the four 16-bit numbers at its beginning."""
     lower = _PAGE.unpack_from(page)[3]
     starts = np.frombuffer(page, "<u2", (lower - _PAGE.size) // 2, _PAGE.size).astype(np.int64)
     if np.any((starts + _NODE > len(page)) | (starts & 1 != 0)):
@@ -199,10 +199,10 @@ class Datum:
 
     Attributes:
         shape: (channels, height, width) as the message states them.
-        label: the label; 0 where it has none, as Caffe reads it.
+        label: the label; 0 if the message has none, as in Caffe.
         encoded: whether `data` is an image file.
-        data: the span of its bytes in the record, or None.
-        floats: the spans of its float values, which it may have instead of bytes.
+        data: the span of the `data` bytes in the record, or None.
+        floats: the spans of the float values in the record, which may replace `data`.
     """
 
     shape: tuple[int, int, int]
@@ -213,18 +213,18 @@ class Datum:
 
     @property
     def span(self) -> Span | None:
-        """The span of its bytes or float values in the record; None unless they are contiguous."""
+        """The span of the image's bytes or float values in the record; None unless they are contiguous."""
         if self.data is not None and self.data[1]:
             return self.data
         return self.floats[0] if len(self.floats) == 1 else None
 
     def bytes_of(self, record: bytes) -> bytes:
-        """Its `data`; b"" without any."""
+        """Return the `data` bytes; b"" if there are none."""
         start, size = self.data or (0, 0)
         return record[start : start + size]
 
     def array(self, record: bytes) -> NDArray[Any]:
-        """Its values `[channels, height, width]`, uint8 or float32; BadSample if they do not fill that shape."""
+        """Return the values, uint8 or float32 `[channels, height, width]`; BadSample if they do not fill that shape."""
         if self.data is not None and self.data[1]:
             values: NDArray[Any] = np.frombuffer(record, np.uint8, self.data[1], self.data[0])
         else:
@@ -241,7 +241,7 @@ class Datum:
 def parse_datum(record: bytes) -> Datum:
     """Parse a Datum; BadSample if it is damaged.
 
-    Its fields: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7.
+    Field numbers: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7.
     """
     numbers = dict.fromkeys((1, 2, 3, 5, 7), 0)
     data: Span | None = None

@@ -1,4 +1,4 @@
-"""Locations of many records in many files, 16 bytes each; files are opened when they are needed."""
+"""Locations of many records in many files, in 16 bytes per record; files open when they are needed."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class ValueLocation(NamedTuple):
-    """A record's open file, its number in that file, its offset, and its bytes."""
+    """A record's open file, its number in that file, its offset, and its size in bytes."""
 
     file: File
     row: int
@@ -33,11 +33,11 @@ class ValueLocation(NamedTuple):
 
 @final
 class ValueLocations:
-    """Records by number: file by file, in the order that they have in each. Pickling leaves open files behind.
+    """Locates records by number, which counts file by file. Pickling leaves out open files.
 
     Args:
         paths: the files.
-        found: the spans of each file's records.
+        spans: the spans of each file's records.
         opener: opens one of the files.
 
     Attributes:
@@ -47,11 +47,11 @@ class ValueLocations:
         sizes: the bytes of each record, int64 `[n]`.
     """
 
-    def __init__(self, paths: Sequence[Path], found: Sequence[Spans], opener: Opener) -> None:
+    def __init__(self, paths: Sequence[Path], spans: Sequence[Spans], opener: Opener) -> None:
         self.paths = tuple(paths)
-        self.starts = np.cumsum([0, *(len(offsets) for offsets, _ in found)], dtype=np.int64)
-        self.offsets = np.concatenate([offsets for offsets, _ in found])
-        self.sizes = np.concatenate([sizes for _, sizes in found])
+        self.starts = np.cumsum([0, *(len(offsets) for offsets, _ in spans)], dtype=np.int64)
+        self.offsets = np.concatenate([offsets for offsets, _ in spans])
+        self.sizes = np.concatenate([sizes for _, sizes in spans])
         self._opener = opener
         self._open: dict[int, File] = {}
 
@@ -71,12 +71,12 @@ class ValueLocations:
         return ValueLocation(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
 
     def probes(self) -> Indices:
-        """The numbers of the records that fields are inferred from: the first 100 and the last."""
+        """Return the numbers of the records from which fields are inferred: the first 100 and the last."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 
 class LocatedSource:
-    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` but for its fields."""
+    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` except for the fields."""
 
     threads = True
     container = "indexed"
@@ -93,7 +93,7 @@ class LocatedSource:
         return self._places.starts
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each record in its file, `[n]`."""
+        """Return the size in bytes of each record, `[n]`."""
         return self._places.sizes
 
 

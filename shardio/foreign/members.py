@@ -1,4 +1,4 @@
-"""The files of a WebDataset sample as fields: which field an extension names, and how a file becomes a value.
+"""The files of a WebDataset sample as fields: the field that an extension names, and the value in a file.
 
 =========================  ===========================================  ====================================
 extension                  field                                        kind of the value
@@ -43,7 +43,7 @@ class MemberField:
     """A field, and the files of a sample that it is read from.
 
     Attributes:
-        extensions: the possible extensions of its file; the first that a sample has is taken.
+        extensions: the possible extensions of the file; the first one that a sample has counts.
         field: the field.
     """
 
@@ -51,15 +51,15 @@ class MemberField:
     field: Field
 
     def find(self, extensions: Collection[str]) -> str | None:
-        """The extension of this field's file among a sample's extensions, or None."""
+        """Return the extension of this field's file among a sample's extensions, or None."""
         return next((extension for extension in self.extensions if extension in extensions), None)
 
     def decode(self, data: bytes) -> Any:
-        """The value that a file holds; BadSample if it holds none."""
+        """Return the value in a file; BadSample if the file does not decode."""
         return _value(self.extensions[0], self.field, data)
 
     def stored_span(self, data: bytes) -> tuple[int, int]:
-        """The offset and size of the stored bytes in a file: of an array of fixed shape, without the .npy header."""
+        """Return the offset and size of the stored bytes in a file; a fixed array is stored without its .npy header."""
         if self.field.kind != "array" or self.field.shape is None:
             return 0, len(data)
         array = _array(data)
@@ -85,7 +85,7 @@ def field_names(extensions: Iterable[str]) -> dict[str, str]:
 
 
 def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Collection[str]) -> tuple[str, ...]:
-    """The extensions that may hold a field: for an image, those of all formats, unless some sample has two of them.
+    """Return the extensions that may hold a field: for an image, all formats, unless a sample has files in two of them.
 
     Args:
         extension: the field's own extension.
@@ -102,7 +102,7 @@ def alternatives(extension: str, samples: Iterable[Collection[str]], taken: Coll
 
 
 def field_of(extension: str, values: Sequence[bytes]) -> Field:
-    """The field for files with this extension.
+    """Return the field for files with this extension.
 
     Args:
         extension: the extension.
@@ -114,7 +114,7 @@ def field_of(extension: str, values: Sequence[bytes]) -> Field:
     if last in _IMAGES:
         return Field("image")
     if last in _PICKLES:
-        raise SourceError("it is a pickle, which is never loaded")
+        raise SourceError("a pickle, which is never loaded")
     if last == "cls":
         return Field("scalar", dtype="int64")
     if last in ("txt", "text"):
@@ -132,7 +132,7 @@ def _name(extension: str) -> str:
 
 
 def _json_field(values: Sequence[bytes]) -> Field:
-    """A scalar if all values are numbers or all are booleans, which is how shardio writes scalars; else json."""
+    """Return a scalar field if all values are numbers or all are booleans, as shardio writes scalars; else json."""
     found = [value for data in values if (value := _try_json(data)) is not None]
     match {type(value) for value in found}:
         case kinds if kinds == {bool}:

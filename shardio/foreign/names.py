@@ -1,4 +1,4 @@
-"""Names that others chose, made safe: for fields, and for files in error messages."""
+"""Safe forms of names that others chose: of fields, and of files in error messages."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files: headers are read, and numbers memory-mapped where they lie.
+"""Arrays in .npy and .npz files: headers are read, and numbers are memory-mapped in place.
 
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
@@ -29,8 +29,8 @@ _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
 _CHUNK = 1 << 20
 _DAMAGE = (
-    *(OSError, EOFError, ValueError, struct.error),  # the content is not as it should be
-    *(zipfile.BadZipFile, zlib.error, LZMAError, NotImplementedError, RuntimeError),  # or cannot be unpacked
+    *(OSError, EOFError, ValueError, struct.error),  # malformed content
+    *(zipfile.BadZipFile, zlib.error, LZMAError, NotImplementedError, RuntimeError),  # content that cannot be unpacked
 )
 
 
@@ -60,7 +60,7 @@ class NpyArray:
 
     @property
     def stop(self) -> int:
-        """The offset where its numbers end."""
+        """The offset of the end of the numbers."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def map(self) -> NDArray[Any]:
@@ -90,7 +90,7 @@ class NpyArray:
 
 
 def is_npz(path: Path) -> bool:
-    """Whether a file begins like a zip archive, as .npz files do."""
+    """Return whether a file begins like a zip archive, as .npz files do."""
     try:
         with path.open("rb") as file:
             return file.read(4) in _ZIP
@@ -99,17 +99,17 @@ def is_npz(path: Path) -> bool:
 
 
 def read_npy_header(path: Path) -> NpyArray:
-    """Read the header of a .npy; SourceError unless the file is as long as that says."""
+    """Read the header of a .npy; SourceError unless the file has the size that the header implies."""
     with _source_errors(printable(path)), path.open("rb") as file:
-        found = NpyArray(path, "", False, *_header(file))
+        array = NpyArray(path, "", False, *_header(file))
         size = os.fstat(file.fileno()).st_size
-    if size != found.stop and not found.dtype.hasobject:
-        raise SourceError(f"{found} must hold {found.stop} bytes, it holds {size}")
-    return found
+    if size != array.stop and not array.dtype.hasobject:
+        raise SourceError(f"{array} must hold {array.stop} bytes, it holds {size}")
+    return array
 
 
 def read_npz_headers(path: Path) -> dict[str, NpyArray]:
-    """Read the headers of the arrays in a .npz, by name; SourceError unless they are whole.
+    """Read the headers of the arrays in a .npz, by name; SourceError unless they are complete.
 
     Members that are not arrays are ignored.
     """
@@ -130,14 +130,14 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
 
 
 def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """The offset of a member's bytes in the file: behind its local header, whose length only that header states."""
+    """Return the offset of a member's bytes in the file: after its local header, which alone states its own length."""
     file.seek(info.header_offset)
     _, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
 
 
 def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any], tuple[int, ...], bool]:
-    """The numbers' offset, dtype and shape, and whether they are in Fortran order; ValueError if damaged."""
+    """Return the numbers' offset, dtype and shape, and whether they are in Fortran order; ValueError if damaged."""
 
     def read() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         file.seek(0)

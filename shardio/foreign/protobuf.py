@@ -1,4 +1,4 @@
-"""A parser of protobuf's wire format that tells the offset of each value.
+"""A parser of protobuf's wire format that gives the offset of each value.
 
 Source: https://protobuf.dev/programming-guides/encoding. Groups, which proto3 no longer has, are refused. For damaged
 bytes of any kind, functions raise ValueError and no other error; its message names the byte.
@@ -74,7 +74,7 @@ def int32(data: bytes, record: Record) -> int:
 
 
 def joined(data: bytes, spans: Iterator[Span] | tuple[Span, ...] | list[Span]) -> bytes:
-    """The bytes of all spans, end to end."""
+    """Return the bytes of all spans, end to end."""
     return b"".join(data[start : start + size] for start, size in spans)
 
 

@@ -64,7 +64,7 @@ class TarSample:
     members: tuple[Member, ...]
 
     def places(self) -> dict[str, tuple[int, int]]:
-        """The (offset, size) of each file's bytes by extension; BadSample if two files have the same extension."""
+        """Return the (offset, size) of each file's bytes by extension; BadSample if two files share an extension."""
         found = {member.extension: (member.offset, member.size) for member in self.members}
         if len(found) < len(self.members):
             names = [member.extension for member in self.members]
@@ -81,7 +81,7 @@ def open_tar(path: Path) -> File:
 def scan(file: File) -> Iterator[TarSample]:
     """Yield the samples of a tar in order, reading only headers.
 
-    Raises SourceError where the tar is damaged; it names the byte and counts the whole samples before it.
+    Raises SourceError where the tar is damaged; it names the byte and counts the complete samples before it.
     """
     count = 0
     try:
@@ -89,7 +89,7 @@ def scan(file: File) -> Iterator[TarSample]:
             yield run
             count += 1
     except _Damaged as error:
-        raise SourceError(f"{printable(file.path)}, {error}; {count} whole samples precede it") from error
+        raise SourceError(f"{printable(file.path)}, {error}; {count} complete samples precede it") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
 
@@ -146,7 +146,7 @@ def _samples(entries: Iterable[_Entry | None]) -> Iterator[TarSample]:
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """A member's key and extension, or None if it belongs to no sample."""
+    """Return a member's key and extension, or None if it belongs to no sample."""
     if name.startswith(b"__") and _META.match(name):
         return None
     base = name.rfind(b"/") + 1
@@ -182,7 +182,7 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
 
 
 def _after(file: File, at: int, header: _Header) -> int:
-    """The offset of the header after this one."""
+    """Return the offset of the next header."""
     data = at + _BLOCK
     if data + header.size > file.size:
         kind = "its extended header" if header.kind in _EXTENSIONS else f"the member {_text(header.name)!r}"
@@ -193,7 +193,7 @@ def _after(file: File, at: int, header: _Header) -> int:
 
 
 def _header(file: File, at: int) -> _Header | None:
-    """The header at `at`, or None for the end mark."""
+    """Return the header at `at`, or None for the end mark."""
     block = file.read_buffered(at, _BLOCK)
     if len(block) < _BLOCK:
         raise _Damaged(min(at, file.size), "the file ends here without an end mark: it was cut off")
@@ -214,7 +214,7 @@ def _header(file: File, at: int) -> _Header | None:
 
 
 def _signed_sum(block: bytes) -> int:
-    """The checksum as some old programs computed it: over bytes from -128 to 127."""
+    """Return the checksum that some old programs computed: over signed bytes, -128 to 127."""
     counted = block[:148] + b" " * 8 + block[156:]
     return sum(counted) - 256 * sum(byte >= 128 for byte in counted)
 
@@ -228,7 +228,7 @@ def _number(field: bytes) -> int | None:
 
 
 class _Extended:
-    """What extended headers state about the member that follows them."""
+    """The properties that extended headers state about the next member."""
 
     def __init__(self) -> None:
         self.name: bytes | None = None
@@ -236,7 +236,7 @@ class _Extended:
         self.sparse = False
 
     def add(self, kind: bytes, body: bytes, at: int) -> None:
-        """Take over an extended header of this kind, whose data is at the offset `at`."""
+        """Add the properties of an extended header of this kind, whose data is at the offset `at`."""
         if kind == b"L":
             self.name = body.partition(b"\0")[0]
         elif kind != b"K":

@@ -36,7 +36,7 @@ _LONE = {"float": FIXED32, "int64": VARINT}  # wire types of numbers that are no
 @final
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature of an Example: its kind, and where its values are in the record.
+    """One feature of an Example: its kind, and the spans of its values in the record.
 
     Attributes:
         kind: `bytes`, `float` or `int64`.
@@ -48,22 +48,22 @@ class Feature:
 
     @property
     def span(self) -> Span | None:
-        """The span of a contiguous value, one of bytes or packed floats (float32, little-endian); None of others."""
+        """The span of a single bytes value or of packed floats (float32, little-endian); None for other values."""
         return self.spans[0] if len(self.spans) == 1 and self.kind != "int64" else None
 
     def values(self, data: bytes) -> "list[bytes] | NDArray[Any]":
-        """Its values, possibly none: a list of bytes, or float32 or int64 `[n]`; BadSample if they are damaged."""
+        """Return the values, possibly none: a list of bytes, or float32 or int64 `[n]`; BadSample if damaged."""
         if self.kind == "bytes":
             return [data[start : start + size] for start, size in self.spans]
-        whole = protobuf.joined(data, self.spans)
+        packed = protobuf.joined(data, self.spans)
         try:
-            return protobuf.floats(whole) if self.kind == "float" else protobuf.int64s(whole)
+            return protobuf.floats(packed) if self.kind == "float" else protobuf.int64s(packed)
         except ValueError as error:
             raise BadSample(str(error)) from error
 
 
 def is_tfrecord_name(name: str) -> bool:
-    """Whether a file's name is that of a TFRecord file: `a.tfrecord`, `train-00003-of-00010`."""
+    """Return whether a file's name is that of a TFRecord file: `a.tfrecord`, `train-00003-of-00010`."""
     return _NAME.search(name) is not None
 
 
@@ -77,7 +77,7 @@ def scan(file: File) -> Spans:
     """Locate the data of each record by reading the lengths alone, whose checksums are verified.
 
     Raises SourceError where a length is damaged, since no later record can be found; it names the byte and counts the
-    whole records before it.
+    complete records before it.
     """
     checksum = _crc32c()
     offsets, sizes = array("q"), array("q")
@@ -89,7 +89,7 @@ def scan(file: File) -> Spans:
             sizes.append(size)
             at += _BEFORE + size + _AFTER
     except ValueError as error:
-        before = f"{len(sizes)} whole records precede it"
+        before = f"{len(sizes)} complete records precede it"
         raise SourceError(f"{printable(file.path)}, byte {at}: {error}; {before}") from error
     except OSError as error:
         raise unreadable(file.path, error) from error
@@ -97,7 +97,7 @@ def scan(file: File) -> Spans:
 
 
 def _length(file: File, at: int, checksum: Any) -> int:
-    """The bytes of the record at offset `at`; ValueError if its length is damaged or exceeds the file."""
+    """Return the size of the record at offset `at`; ValueError if that is damaged or exceeds the file."""
     head = file.read_buffered(at, _BEFORE)
     if len(head) == _BEFORE and not _framed(head, checksum):
         raise ValueError("not a TFRecord, or damaged: the checksum of its length is wrong")
@@ -111,7 +111,7 @@ def read_record(file: File, offset: int, size: int, *, crc: bool = True) -> byte
     """Read the data of a record, `size` bytes at `offset`; with `crc`, BadSample if its checksum is wrong."""
     stored = file.read(offset, size + _AFTER)
     if len(stored) < size + _AFTER:
-        raise BadSample(f"the file ends within it, {len(stored)} of {size + _AFTER} bytes are there")
+        raise BadSample(f"the file ends within it, after {len(stored)} of {size + _AFTER} bytes")
     data = stored[:size]
     if crc and (found := _masked(_crc32c()(data))) != (expected := int.from_bytes(stored[size:], "little")):
         raise BadSample(f"damaged: its checksum is {found:08x}, it must be {expected:08x}")
@@ -128,7 +128,7 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     try:
         for top in protobuf.records(data):
             if top.wire == BYTES and top.number == 2:
-                raise BadSample("it is a tf.train.SequenceExample, only tf.train.Example is read")
+                raise BadSample("a tf.train.SequenceExample; only tf.train.Example is supported")
             if top.wire != BYTES or top.number != 1:
                 continue
             for entry in protobuf.records(data, top.start, top.end):
@@ -143,7 +143,7 @@ def parse_example(data: bytes) -> dict[str, Feature]:
 
 
 def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
-    """The name and the value of an entry in the map of features."""
+    """Return the name and the value of an entry in the map of features."""
     name, values = b"", []
     for part in protobuf.records(data, entry.start, entry.end):
         if part.wire == BYTES and part.number == 1:
@@ -154,7 +154,7 @@ def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
 
 
 def _feature(data: bytes, parts: list[Record]) -> Feature | None:
-    """The feature that these messages merge to: the last kind counts. None if they state no kind."""
+    """Merge messages into one feature, of the kind that the last states; None if none states a kind."""
     kind: Kind | None = None
     spans: list[Span] = []
     for part in parts:

@@ -1,1 +1,1 @@
-"""What is stored on disk: fields, image headers, checksums, the manifest and its table of shards."""
+"""The format on disk: fields, image headers, checksums, the manifest and its table of shards."""

@@ -1,4 +1,4 @@
-"""Inspecting image files without decoding them: format, size, coding, orientation, and whether the file is whole.
+"""Inspecting image files without decoding them: format, size, coding, orientation, and whether the file is complete.
 
 This reads headers and end markers only, in a few microseconds per image. Sources: ITU-T T.81, T.871 (JFIF) and T.872
 (Adobe's marker) for JPEG; RFC 2083 for PNG; RFC 9649 for WebP; Exif 2.32 (CIPA DC-008) for the orientation.
@@ -21,7 +21,7 @@ _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # length 0, name, CRC: the same 12 bytes i
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What an image's header states.
+    """The properties that an image's header states.
 
     Attributes:
         format: `jpeg`, `png`, `webp` or `bmp`.
@@ -51,7 +51,7 @@ def sniff(data: Buffer) -> str | None:
 
 
 def probe(data: Buffer) -> ImageInfo:
-    """Read the header of an image file, and check that the file is whole.
+    """Read the header of an image file, and check that the file is complete.
 
     Raises BadSample if `data` is no image, has no pixels or is cut short.
     """
@@ -141,7 +141,7 @@ def _bmp(data: bytes) -> ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class JpegCoding:
-    """How a JPEG is coded, as its headers state.
+    """The coding of a JPEG, as its headers state it.
 
     Attributes:
         process: the frame marker minus 0xC0: 0 baseline, 1 extended, 2 progressive, 3 lossless, 9 and 10 arithmetic.
@@ -203,7 +203,7 @@ def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, start, stop) of each whole segment of a JPEG, up to and including the first scan's header."""
+    """Yield (marker, start, stop) of each complete segment of a JPEG, up to and including the first scan's header."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

@@ -1,6 +1,6 @@
 """The manifest: `shardio.json`, which describes a dataset and lists its shards.
 
-A writer creates it last and by rename, so a directory that has one is whole. With more than `MOST_INLINE` shards, their
+A writer creates it last, by rename, so a directory with one is complete. With more than `MOST_INLINE` shards, their
 columns are in `shardio.shards.npy` beside it, memory-mapped, so that the processes of a node share its pages.
 """
 

@@ -1,4 +1,4 @@
-"""Checks of a loader's arguments."""
+"""Checks of the arguments of a loader: device, counts and time limits."""
 
 import operator
 import threading
@@ -10,20 +10,20 @@ from ..errors import ConfigError
 
 
 def torch_device(device: torch.device | str | None) -> torch.device:
-    """Return the device, the host for None; ConfigError if torch does not know it, or sees no GPU."""
+    """Return the device, which is the host for None; raise ConfigError if torch does not know it, or finds no GPU."""
     try:
-        found = torch.device("cpu" if device is None else device)
+        chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
         raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {str(found)!r}, but this torch sees no GPU")
-    if found.type == "cuda" and found.index is None:  # engines must take the one that torch takes
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {str(chosen)!r}, but torch finds no GPU")
+    if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses
         return torch.device("cuda", torch.cuda.current_device())
-    return found
+    return chosen
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number of some type."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number, of any integer type."""
     try:
         return operator.index(value)
     except TypeError:
@@ -31,7 +31,7 @@ def whole_number(value: int, name: str) -> int:
 
 
 def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
-    """Return None for "auto", else a count of at least 1; ConfigError for others."""
+    """Return None for "auto", else `value` as an int; raise ConfigError unless that is at least 1."""
     if value == "auto":
         return None
     try:
@@ -44,7 +44,7 @@ def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
 
 
 def time_limit(value: float, name: str) -> float:
-    """Return a time limit in seconds; ConfigError unless it is above 0."""
+    """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
         raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

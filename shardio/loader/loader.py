@@ -1,4 +1,4 @@
-"""The loader: dataset, order, workers, device and bad samples put together, and the state that makes it resumable."""
+"""The loader: it joins dataset, order, workers and device, handles bad samples, and keeps a resumable state."""
 
 import operator
 import os
@@ -37,14 +37,14 @@ class Loader:
     """Batches of a dataset for one rank of a data-parallel job.
 
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
-    steps, and together they deliver every sample once (less the tail that `tail="drop"` leaves out).
+    steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out).
 
     A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
-    and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers; `valid`, bool [B], comes with
-    `tail="pad"` and tells repeats apart; `source`, int64 [B], comes from a mixture and holds the number of each
-    sample's source. Images are uint8 `[B, H, W, C]`, or float32 `[B, C, H, W]` after ToFloat or Normalize. A batch is
-    yours to keep, without a copy: its memory is used again only when nothing refers to it, or to a tensor or view of
-    it, any more.
+    and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
+    repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
+    the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
+    `[B, C, H, W]` after ToFloat or Normalize. You may keep a batch without copying it: its memory is reused only when
+    nothing refers to the batch, or to a tensor or view of it, any more.
 
     Args:
         dataset: a path, a Dataset or a Mixture (see `shardio.mix`).
@@ -53,43 +53,44 @@ class Loader:
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
             favour long reads (see docs/order.md); or None for the stored order.
         block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.
-        seed: decides, with the epoch, the order and all random choices. It must be the same on all ranks.
+        seed: determines, with the epoch, the order and all random choices. It must be the same on all ranks.
         world: this process's place in the job; None asks `World.detect()`.
-        tail: what becomes of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
+        tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
-        threads: the number of workers. `"auto"` begins with this rank's share of the processors that its affinity and
-            control group allow, and uses fewer where that is faster.
-        prefetch: the number of batches made ahead of the consumer. `"auto"` begins with two, and makes more where
-            workers would wait for room while the consumer waits for them, up to 1 GiB, or fewer where that is faster.
-            Neither `threads` nor `prefetch` changes samples or their order.
-        device: the device that batches go to, as torch names it; None leaves them in host memory.
-        engine: what decodes and transforms images: `"cpu"`; `"dali"` or `"nvimgcodec"`, which make whole batches, on
-            the GPU that `device` names or else on the CPU; `"auto"` takes DALI for a GPU, or nvImageCodec where only
-            that is installed. All choose the same crops and colours. See docs/engines.md.
+        threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
+            control group allow, and uses fewer if that is faster.
+        prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
+            GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Neither
+            `threads` nor `prefetch` changes samples or their order.
+        device: the torch device, or its name, that batches go to; None leaves them in host memory.
+        engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
+            whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
+            nvImageCodec if only that is installed. All engines apply the same crops and colours. See docs/engines.md.
         engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
-        channels_last: store float images by pixel in memory (`torch.channels_last`) instead of by channel.
-        mixing: `MixUp`, `CutMix`, or a list of which each batch gets one. It mixes the images of a batch with one
-            another, and the field `label` becomes float32 [B, num_classes].
-        gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage), by kvikio.
-            The host reads what cannot be read that way, unless `on_bad_sample` is `"raise"`.
+        channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
+        mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
+            batch with one another, and the field `label` becomes float32 [B, num_classes].
+        gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage, with
+            kvikio). The host reads batches that cannot be read that way, unless `on_bad_sample` is `"raise"`.
         fields: the fields to deliver; None delivers all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
-            `map_by="sample"`, to each sample (a dict of its values); it returns such a dict. `index` and `valid` stay.
+            `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind, in which
+            `index`, `source` and `valid` are then set to their original values.
             Draw random numbers from a generator seeded with `index`, so that they do not depend on the workers.
-        on_bad_sample: what becomes of a sample that can't be read or decoded, or on which a `map` for samples fails.
+        on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
-            own `index`; `"mask"` delivers zeros, marked False in `valid`, which every batch then has. The number of
-            steps stays the same.
-        max_bad: how many bad samples this rank passes over in an epoch before it raises TooManyBad: a count, or below 1
-            a share of its samples.
-        quarantine_file: a file that gets a line of JSON for each bad sample; a job of several ranks writes a file for
-            each, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
-        verify: compare each sample's checksum with the one it was stored with. All of its fields are read for that.
-        isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. What they work
-            with is pickled, and a script needs its `if __name__ == "__main__":`.
+            own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.
+        max_bad: the number of bad samples that this rank tolerates in an epoch before it raises TooManyBad: a count, or
+            below 1 a share of its samples.
+        quarantine_file: a file to which each bad sample adds a line of JSON. In a job of several ranks each rank writes
+            its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
+        verify: compare each sample's checksum with the stored one. This reads all of the sample's fields.
+        isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
+            the transforms and `map` are pickled for them, and a script must guard its start with
+            `if __name__ == "__main__":`.
         timeout: seconds to wait for a batch before PipelineStalled.
 
-    Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
+    Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
     def __init__(
@@ -136,10 +137,10 @@ class Loader:
             gpu_direct=gpu_direct,
         )
         if gpu_direct:
-            on_host = {"map": map is not None, "isolate": isolate, "verify": verify}
-            check_gpu_direct(target.device, others=[name for name, given in on_host.items() if given])
+            needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
+            check_gpu_direct(target.device, others=[name for name, given in needs_host.items() if given])
         if engine_options and engine == "cpu":
-            raise ConfigError(f"the engine 'cpu' has no engine_options, got {dict(engine_options)}")
+            raise ConfigError(f"the engine 'cpu' takes no engine_options, got {dict(engine_options)}")
         report = report_path(quarantine_file, self.world.rank, self.world.size)
         self._quarantine = Quarantine(on_bad_sample, max_bad, report, self.world.rank)
         build_spec = partial(
@@ -172,7 +173,7 @@ class Loader:
                 name=f"shardio rank {self.world.rank}",
             ),
         )
-        # The prefetcher outlives an epoch, because copies of its last batches may be under way when it has ended.
+        # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
         self._progress = Progress()
         self._running: weakref.ref[EpochIterator] | None = None
@@ -194,31 +195,31 @@ class Loader:
 
     @property
     def threads(self) -> int:
-        """The workers of this rank; with `"auto"` the most that may work at once."""
+        """The number of workers of this rank; with `"auto"` the most that may work at once."""
         return self._workers.threads
 
     @property
     def setting(self) -> Setting:
-        """The current number of working threads and prefetched batches."""
+        """The current numbers of working threads and of prefetched batches."""
         return self._workers.setting
 
     @property
     def epoch(self) -> int:
-        """The epoch that the state stands in."""
+        """The current epoch: the one that `state_dict` returns."""
         return self._progress.epoch
 
     def __len__(self) -> int:
-        """Steps of a whole epoch, the same on every rank."""
+        """Return the number of steps of a full epoch, the same on every rank."""
         return len(self._schedule)
 
     def __iter__(self) -> EpochIterator:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
-        if self._progress.midway:  # the last loop was left early: this is the next epoch
+        if self._progress.midway:  # the last loop was left early: this loop is the next epoch
             self._progress = Progress(self._progress.epoch + 1)
         schedule = replace(self._schedule, start=self._progress.position)
-        if len(schedule) == 0:  # resumed where a smaller tail is left than one global batch
+        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
             self._progress = Progress(self._progress.epoch + 1)
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
@@ -231,22 +232,22 @@ class Loader:
             progress=self._progress,
             source_names=self.dataset.id_columns.get("source", ()),
         )
-        # Held weakly, so that a loop left early ends its threads by dropping its iterator.
+        # A weak reference, so that a loop that is left early drops the iterator, which ends its threads.
         self._running = weakref.ref(epoch)
         self._meter = epoch.meter
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next loop delivers, from its beginning.
+        """Make the next loop deliver `epoch`, from its beginning.
 
-        A loop that is under way goes on as it was, and no longer moves the state.
+        A running loop continues unchanged, and no longer advances the state.
         """
         self._progress = Progress(self._plan.at_epoch(operator.index(epoch)).epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the epoch stands: a few numbers, the same on every rank, counted in delivered batches.
+        """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        After an epoch's last batch it stands at the next epoch's beginning.
+        After an epoch's last batch it is the beginning of the next epoch.
         """
         return {
             "version": VERSION,
@@ -259,25 +260,25 @@ class Loader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on where `state` stands, with whatever world size and batch size this loader has.
+        """Resume from `state`, which may come from a loader with another world size or batch size.
 
-        The next loop delivers the rest of that epoch. Raises StateMismatch, with both values, if the state belongs to
-        another dataset, seed, order or version. `strict=False` warns (StateWarning) of all but another version, and
-        gives up what the warning says: in the epoch that is resumed samples may come twice or not at all; the epoch
-        begins anew if the number of samples differs. Later epochs are whole.
+        The next loop delivers the rest of the state's epoch. Raises StateMismatch, with both values, if the state
+        belongs to another dataset, seed, order or version. With `strict=False` another dataset, seed or order only
+        warns (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
+        samples differs. Later epochs are complete.
         """
         self._progress = checked_state(state, self.state_dict(), self._plan.n, strict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its arguments and its state: threads, processes and memory are made anew where it is unpickled.
+        # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.
         return _rebuild, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
 
     def quarantine(self) -> list[BadSampleRecord]:
-        """Return the bad samples among all that this loader has delivered, in order; see `on_bad_sample`."""
+        """Return the bad samples that this loader has met so far, in order; see `on_bad_sample`."""
         return list(self._quarantine.all)
 
     def stats(self) -> LoaderStats:
-        """Return the cost of the current epoch, or of the last one, on this rank so far."""
+        """Return the statistics of the current epoch on this rank so far, or those of the last epoch between loops."""
         return self._meter.read() if self._meter is not None else LoaderStats()
 
 

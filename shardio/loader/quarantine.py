@@ -1,4 +1,4 @@
-"""The bad samples that one rank has met: counted against the budget, and reported."""
+"""The bad samples that one rank has met, counted against `max_bad` and reported."""
 
 import json
 import math
@@ -17,68 +17,72 @@ class Quarantine:
     """The bad samples that one rank has met, counted as their batches are delivered.
 
     Args:
-        action: what becomes of a bad sample.
-        most: how many an epoch may have: a count, or below 1 a share of the rank's samples, rounded up.
-        file: a file to add a line of JSON to for each of them; None keeps them in memory only.
+        action: the treatment of a bad sample.
+        max_bad: the number of bad samples that an epoch may have: a count, or below 1 a share of the rank's samples,
+            rounded up.
+        file: the file that gets a line of JSON for each bad sample; None keeps the records in memory only.
         rank: the rank that the lines name.
+
+    Attributes:
+        all: the records of all epochs, in order.
     """
 
-    def __init__(self, action: OnBadSample, most: float, file: Path | None, rank: int) -> None:
+    def __init__(self, action: OnBadSample, max_bad: float, file: Path | None, rank: int) -> None:
         if action not in get_args(OnBadSample):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
-        check_most(most)
+        check_max_bad(max_bad)
         self.all: list[BadSampleRecord] = []
-        self._most, self._rank, self._path = most, rank, file
-        self._allowed = self._met = 0
+        self._max_bad, self._rank, self._path = max_bad, rank, file
+        self._allowed = self._count = 0
 
     def begin(self, samples: int) -> None:
         """Begin an epoch of `samples` samples for this rank."""
-        self._met = 0
-        self._allowed = allowance(self._most, samples)
+        self._count = 0
+        self._allowed = allowance(self._max_bad, samples)
 
     def add(self, bad: Iterable[BadSampleRecord]) -> None:
-        """Add the bad samples of a delivered batch; TooManyBad if there are more than allowed."""
-        for one in bad:
-            self._met += 1
-            self.all.append(one)
-            self._write(one)
-            if self._met > self._allowed:
+        """Add the bad samples of a delivered batch; raise TooManyBad if the epoch has more than it may have."""
+        for record in bad:
+            self._count += 1
+            self.all.append(record)
+            self._write(record)
+            if self._count > self._allowed:
                 raise TooManyBad(
-                    f"rank {self._rank}, epoch {one.epoch}: {self._met} bad samples, max_bad={self._most:g} allows "
-                    f"{self._allowed} in an epoch; the last one is {one}"
+                    f"rank {self._rank}, epoch {record.epoch}: {self._count} bad samples, max_bad={self._max_bad:g} "
+                    f"allows {self._allowed} in an epoch; the last one is {record}"
                 )
 
-    def _write(self, bad: BadSampleRecord) -> None:
+    def _write(self, record: BadSampleRecord) -> None:
         if self._path is None:
             return
-        flat = asdict(bad)
+        flat = asdict(record)
         line = json.dumps({"rank": self._rank, **flat.pop("location"), **flat}, ensure_ascii=False)
-        # Opened for each line, as lines are few: nothing to close, and every line is out when the process dies.
+        # Opened for each line, as lines are few: no file is left open, and no line is lost if the process dies.
         with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{line}\n")
 
 
-def check_most(most: float) -> None:
-    """Raise ConfigError unless `most` is a count, or below 1 a share."""
-    if isinstance(most, bool) or not isinstance(most, (int, float)) or not 0 <= most < math.inf:
-        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {most!r}")
-    if most >= 1 and most != int(most):
-        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {most!r}")
+def check_max_bad(max_bad: float) -> None:
+    """Raise ConfigError unless `max_bad` is a count, or a share below 1."""
+    if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad < math.inf:
+        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {max_bad!r}")
+    if max_bad >= 1 and max_bad != int(max_bad):
+        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {max_bad!r}")
 
 
-def allowance(most: float, samples: int) -> int:
-    """How many of `samples` may be bad: `most` is a count, or below 1 a share, rounded up."""
-    return int(most) if most >= 1 else math.ceil(most * samples)
+def allowance(max_bad: float, samples: int) -> int:
+    """Return how many of `samples` may be bad: `max_bad` is a count, or below 1 a share, which is rounded up."""
+    return int(max_bad) if max_bad >= 1 else math.ceil(max_bad * samples)
 
 
 def report_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
-    """The file of one rank: `path` itself in a job of one rank, else one such as `bad-00003.jsonl` for `bad.jsonl`.
+    """Return the report file of one rank: `path` itself in a job of one rank, else `bad-00003.jsonl` for `bad.jsonl`.
 
-    Ranks of several nodes must not write to one file.
+    Each rank has its own file because ranks on several nodes must not write to the same one.
     """
     if path is None:
         return None
-    whole = Path(path).absolute()  # the working directory may change
-    if not os.access(whole.parent, os.W_OK | os.X_OK) or whole.is_dir():
-        raise ConfigError(f"quarantine_file must be a file in a folder that can be written to, got {path}")
-    return whole if size == 1 else whole.with_name(f"{whole.stem}-{rank:05d}{whole.suffix}")
+    absolute = Path(path).absolute()  # the working directory may change
+    if not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
+        raise ConfigError(f"quarantine_file must be a file in a writable folder, got {path}")
+    return absolute if size == 1 else absolute.with_name(f"{absolute.stem}-{rank:05d}{absolute.suffix}")

@@ -1,4 +1,4 @@
-"""Loader statistics: the cost of an epoch on one rank, counted while it runs. `care.stats` describes datasets."""
+"""Loader statistics: throughput and waiting times of an epoch on one rank. `care.stats` describes datasets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from ..system.timing import StageClock
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """The cost of one epoch of one rank so far.
+    """Throughput and waiting times of one epoch on one rank so far.
 
     Attributes:
-        samples: samples delivered.
-        bytes: stored bytes read for them.
-        seconds: wall time since the epoch was begun.
-        wait_seconds: the part of it that the consumer waited for batches.
-        device_seconds: the part of the waiting that engines for whole batches and copies to a device took.
-        sources: samples delivered from each source of a mixture.
-        stage_seconds: seconds spent in each stage (`read`, `decode`, ...), added up over all threads.
+        samples: the number of samples delivered.
+        bytes: the stored bytes read for them.
+        seconds: wall time since the start of the epoch.
+        wait_seconds: the part of `seconds` that the consumer waited for batches.
+        device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
+        stage_seconds: seconds spent in each stage (`read`, `decode`, ...), summed over all threads.
+        sources: the number of samples delivered from each source of a mixture.
     """
 
     samples: int = 0
@@ -46,7 +46,13 @@ class LoaderStats:
 
 @final
 class Meter:
-    """Counts the cost of an epoch. It outlives the epoch's threads and buffers."""
+    """Measures one epoch for `LoaderStats`. It outlives the epoch's threads and buffers.
+
+    Attributes:
+        clock: measures the time that workers spend in each stage.
+        waited: seconds that the consumer waited for batches.
+        on_device: the part of `waited` that engines for whole batches and copies to a device took.
+    """
 
     def __init__(self, sources: Sequence[str] = ()) -> None:
         self._sources = dict.fromkeys(sources, 0)
@@ -61,8 +67,8 @@ class Meter:
         self._samples += samples
         self._bytes += size
         if sources is not None:
-            for name, met in zip(self._sources, np.bincount(sources, minlength=len(self._sources)), strict=True):
-                self._sources[name] += int(met)
+            for name, count in zip(self._sources, np.bincount(sources, minlength=len(self._sources)), strict=True):
+                self._sources[name] += int(count)
 
     def end(self) -> None:
         """Stop the wall clock; may be called twice."""
@@ -70,7 +76,7 @@ class Meter:
             self._ended = time.monotonic()
 
     def read(self) -> LoaderStats:
-        """Return the figures so far."""
+        """Return the statistics so far."""
         end = time.monotonic() if self._ended is None else self._ended
         return LoaderStats(
             samples=self._samples,

@@ -1,4 +1,4 @@
-"""A dataset for torch's own DataLoader, and for whatever else takes a map-style Dataset."""
+"""A map-style dataset for torch's own DataLoader, and for whatever else takes one."""
 
 import os
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """Samples by number, decoded and transformed, for `torch.utils.data.DataLoader`.
 
-    Use it for sampling of your own kind; `shardio.Loader` is several times faster. DataLoader asks for a whole batch at
-    once (`__getitems__`), which is read and decoded in one go. A sample is a dict: NumPy numbers, tensors, texts, and
-    `index`. You may pickle and fork it, so any number of workers and any start method will do.
+    Use it with a sampler of your own; `shardio.Loader` is several times faster. DataLoader asks for a whole batch at
+    once (`__getitems__`), which is read and decoded in one call. A sample is a dict of NumPy numbers, tensors and
+    texts, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
 
     Args:
         dataset: a path or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
-        fields: the fields to deliver; None is all.
+        fields: the fields to deliver; None delivers all.
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
-        verify: compare each sample's checksum.
+        verify: compare each sample's checksum with the stored one.
 
-    Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
+    Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         verify: bool = False,
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
-            raise ConfigError(f"on_bad_sample must be 'raise' or 'replace' here, got {on_bad_sample!r}")
+            raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
         self.dataset = readable(dataset)
         if "source" in self.dataset.id_columns:
             raise ConfigError(
-                "a mixture has an order of its own: give it to shardio.Loader, and TorchDataset a dataset"
+                "TorchDataset takes no mixture, which has an order of its own: use shardio.Loader, or a single dataset"
             )
         self._options = BatchOptions(
             batch_size=1, fields=fields, transforms=transforms, on_bad_sample=on_bad_sample, verify=verify
@@ -94,7 +94,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make random choices those of another epoch. DataLoader's persistent workers keep the one they began with."""
+        """Draw random choices for another epoch; a DataLoader's persistent workers keep the epoch they started with."""
         self._plan = replace(self._plan, epoch=whole_number(epoch, "epoch"))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,1 +1,1 @@
-"""Which sample comes when, and on which rank: pure functions, no I/O."""
+"""The order of samples and their distribution over ranks: pure functions without I/O."""

@@ -1,4 +1,4 @@
-"""Weighted mixtures: which source, and which of its samples, stands at each position.
+"""Weighted mixtures: the source, and the sample of that source, at each position.
 
 Positions count on from one epoch of the mixture to the next, and windows of equal length cut them. A window is as long
 as the sum of the weights, which are integers, and holds each source exactly as often as its weight says, shuffled anew

@@ -1,4 +1,4 @@
-"""Which sample stands at which position of an epoch, and which positions a rank takes at a step.
+"""The sample at each position of an epoch, and the positions that a rank takes at each step.
 
 The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on the container, the world, the batch size, the
 threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is
@@ -202,7 +202,7 @@ class Schedule:
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
     def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:
-        """Return what this rank takes at `step` and the `steps - 1` steps after it, one step behind the other."""
+        """Return the samples that this rank takes at `step` and the `steps - 1` steps after it, in order."""
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
         if self.tail == "drop":

@@ -1,4 +1,4 @@
-"""The ground that everything stands on: CPUs, processes, threads, memory, durable files, clocks, sizes, shared types.
+"""The foundation of all other folders: CPUs, processes, threads, memory, durable files, clocks, sizes, shared types.
 
 No module here knows what a dataset is.
 """

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use, by its affinity and its control groups (cgroups), and a rank's fair share."""
+"""The CPUs that this process may use, by its affinity and its control groups (cgroups), and a rank's fair share."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written under a temporary name, fsynced, renamed."""
+"""Files that are either complete or absent: written under a temporary name, fsynced, renamed."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Optional packages: imported on first use, with an error that tells how to install a missing one."""
+"""Optional packages: imported on first use, with an error that says how to install a missing one."""
 
 import importlib
 import os

@@ -12,7 +12,7 @@ _ALIGN = 64
 
 @final
 class Shared:
-    """A value to pass to processes as they start; its arrays lie in anonymous memory (memfd) that all of them map.
+    """A value to pass to processes as they start; its arrays are in anonymous memory (memfd) that all of them map.
 
     The mapping is copy-on-write: a process keeps its changes to itself. This matters because a source of a hundred
     million files has gigabytes of names and sizes.

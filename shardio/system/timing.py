@@ -1,4 +1,4 @@
-"""Where the workers' time goes: a clock of named stages, shared by threads."""
+"""A clock that measures the time of named stages, shared by threads."""
 
 import threading
 import time

@@ -212,7 +212,7 @@ class ContainerContract:
         assert sorted(again.parent.iterdir()) == sorted(files[1])
 
     def test_description(self, path: Path) -> None:
-        """What the container says of its files and of a shard's fields is so."""
+        """The container's statements about its files and a shard's fields are true."""
         files = self.container.files(write(self.container, path))
         assert self.container.on_disk == bool(files)
         if files:

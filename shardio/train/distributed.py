@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from ..order.world import World
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for the others before it fails, so that no job hangs forever."""
+"""The time that a rank waits for the others before it fails, so that no job hangs forever."""
 
 
 @dataclass(frozen=True, slots=True)

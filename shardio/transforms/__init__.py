@@ -39,4 +39,4 @@ SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop |
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform
-"""What a loader's `transforms` accept: transforms of images or of arrays."""
+"""A transform of images or of arrays, as a loader's `transforms` accept it."""

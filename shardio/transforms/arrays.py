@@ -45,7 +45,7 @@ class ArrayRotate90:
 
 
 Move: TypeAlias = ArrayCrop | ArrayFlip | ArrayRotate90
-"""What an array transform decides for a batch, as arrays with a row per sample: to arrays what a step is to images."""
+"""An array transform's decisions for a batch, as arrays with a row per sample: the counterpart of an image `Step`."""
 
 
 @dataclass(frozen=True, slots=True)

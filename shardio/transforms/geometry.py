@@ -59,7 +59,7 @@ class RandomResizedCrop:
 
 
 ATTEMPTS = 10
-"""How many random boxes are tried per image."""
+"""The number of random boxes that are tried per image."""
 
 
 def random_sides(

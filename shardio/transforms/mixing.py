@@ -19,7 +19,7 @@ from .steps import Mask
 
 @dataclass(frozen=True, slots=True)
 class MixParams:
-    """How a batch is mixed.
+    """The parameters that mix one batch.
 
     Attributes:
         partners: the row of each image's partner, int64 [B]; its own row for an image that is not mixed.
@@ -118,7 +118,7 @@ def first_invalid_label(labels: NDArray[Any], num_classes: int) -> int | None:
 def mixed_labels(labels: NDArray[Any], params: MixParams, num_classes: int) -> NDArray[np.float32]:
     """Return class probabilities, float32 [B, num_classes], for integer labels [B]; BadSample for invalid ones."""
     if (invalid := first_invalid_label(labels, num_classes)) is not None:
-        raise BadSample(f"mixing is for labels from 0 to {num_classes - 1}, one is {labels[invalid]}")
+        raise BadSample(f"mixing needs labels from 0 to {num_classes - 1}, got {labels[invalid]}")
     rows, probabilities = np.arange(len(labels)), np.zeros((len(labels), num_classes), np.float32)
     classes = labels.astype(np.int64)
     np.add.at(probabilities, (rows, classes), params.share)

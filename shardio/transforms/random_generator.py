@@ -23,7 +23,7 @@ class RandomGenerator:
     Attributes:
         seed: the loader's seed.
         epoch: the number of the epoch.
-        stream: tells generators of one seed and epoch apart: a transform's position in the list, or the value that
+        stream: distinguishes generators of one seed and epoch: a transform's position in the list, or the value that
             `child` derives from it.
         indices: the samples' indices in the dataset, int64 [B].
     """

@@ -84,8 +84,8 @@ def test_info(dataset: Path) -> None:
 
 def test_verify(dataset: Path, tmp_path: Path) -> None:
     """A whole dataset is told so; damage is named, with exit code 1."""
-    assert "shards are whole" in shardio_command("verify", dataset).stdout
-    assert "24 samples, digest right" in shardio_command("verify", dataset, "--deep").stdout
+    assert "shards are intact" in shardio_command("verify", dataset).stdout
+    assert "24 samples, digest matches" in shardio_command("verify", dataset, "--deep").stdout
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
     shard = copy / "shard-000001.h5"
@@ -224,7 +224,7 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("convert", "imagefolder", ".", "out", "--dtype", "label=x"), "a dtype must be", 2),
         (("reshard", "nowhere", "out"), "nowhere: no such directory", 1),
         (("merge", "a", "out"), "merge takes at least two datasets and OUT", 2),
-        (("repair", "a"), "no shards are there", 1),
+        (("repair", "a"), "a: expected shards of one container, found none", 1),
         (("index", "a", "-o", "out"), "a: found no tar, TFRecord, LMDB or HDF5 file", 1),
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "shard_size must be a size", 2),
         (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "shard_size needs a unit", 2),

@@ -167,7 +167,7 @@ def test_cut_at_a_page(path: Path, size: int) -> None:
         "try: get('lmdb').reader(Path(sys.argv[1]), with_hidden(FIELDS))\n"
         "except ShardCorrupt as error: print(error)"
     )
-    with pytest.raises(ShardCorrupt, match=r"shard-000000\.lmdb: (cut short|not a whole LMDB file)"):
+    with pytest.raises(ShardCorrupt, match=r"shard-000000\.lmdb: (cut short|not a complete LMDB file)"):
         LMDB.reader(path, with_hidden(FIELDS))
     if size == 5000:
         result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)

@@ -325,7 +325,7 @@ class TestCommand:
             (["in"], "found no tar, TFRecord, LMDB or HDF5 file", 1),
             (["tars", "records"], "files must be of one format: ", 1),
             (["tars", "tars/train-00.tar"], "train-00.tar is given twice", 1),
-            (["lmdb/in", "lmdb/in/data.mdb"], "one LMDB is indexed at a time, got 2 paths", 2),
+            (["lmdb/in", "lmdb/in/data.mdb"], "index takes one LMDB at a time, got 2 paths", 2),
         ],
     )
     def test_refusals(self, names: list[str], told: str, code: int, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ class TestWhatCannotLie:
         """Places in what was unpacked are none in the file."""
         tar = tars(tmp_path) / "train-00.tar"
         (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
-        with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read as it lies"):
+        with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read in place"):
             adopt(webdataset(tmp_path / "a.tar.gz", key=False), tmp_path / "out")
 
     def test_keys_of_tars(self, tmp_path: Path) -> None:

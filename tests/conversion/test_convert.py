@@ -256,6 +256,6 @@ def test_a_sources_own_exception_is_told(tmp_path: Path) -> None:
 
 
 def test_memory_is_no_place_to_convert_to(tmp_path: Path) -> None:
-    """A container that leaves nothing on disk is refused."""
-    with pytest.raises(ConfigError, match="leaves nothing on disk"):
+    """A container that writes no files is refused."""
+    with pytest.raises(ConfigError, match="writes no files"):
         convert(imagefolder(photos(tmp_path / "src", 3)), tmp_path / "out", container="memory")

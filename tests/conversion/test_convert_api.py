@@ -183,8 +183,8 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
     """What looks like pixels or labels is noted, unless the options name it."""
     made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
     assert made.notes == (
-        "field 'image' is array, uint8, [20, 24]; if these are pixels, pixels=['image'] makes images of them",
-        "field 'label' is array, int64, [1]; squeeze=['label'] makes numbers of it, which training takes",
+        "field 'image' is array, uint8, [20, 24]; if its values are pixels, pixels=['image'] stores images",
+        "field 'label' is array, int64, [1]; squeeze=['label'] stores numbers, which training needs",
     )
     made = shardio.convert(
         arrays, tmp_path / "two", converter="numpy", pixels="image", squeeze="label", dtype="float32"
@@ -224,7 +224,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
     again = shardio.convert(photos, tmp_path / "out", resume=True, **options)
     assert again.datasets["b"].manifest.digest == made.datasets["b"].manifest.digest
     assert (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns == stamp
-    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset there"):
+    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset in it"):
         shardio.convert(photos, tmp_path / "out", **options)
     made = shardio.convert(photos, tmp_path / "out", overwrite=True, shuffle=1, **options)
     assert made.datasets["a"].manifest.digest != again.datasets["a"].manifest.digest
@@ -239,9 +239,9 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"split": {}}, "split must name at least one dataset"),
         ({"split": {"a": 1.5}}, "share must be above 0 and at most 1, got a=1.5"),
         ({"split": {"../a": 0.5}}, r"letters, digits, '-' and '_', got '\.\./a'"),
-        ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: of 1 samples none are left for a"),
+        ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: 1 samples leave none for a"),
         ({"where": "image < 1"}, r"a condition is on scalar fields \(label\), got 'image'"),
-        ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), they are 0 to 30"),
+        ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), got 0 to 30"),
         ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
         ({"pixels": "label"}, r"pixels takes fields of arrays .* got 'label'"),

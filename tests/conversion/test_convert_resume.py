@@ -199,9 +199,9 @@ def test_another_conversion_does_not_go_on_with_it(
     """What is left of a conversion with other settings is refused, and the message names what differs."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
-    with pytest.raises(ConfigError, match=f"the unfinished conversion there has {named} "):
+    with pytest.raises(ConfigError, match=f"the unfinished conversion has {named} "):
         convert(imagefolder(photos), tmp_path / "out", **({"shard_size": "2KB"} | options), resume=True)
-    with pytest.raises(ConfigError, match="resume goes on with what is left of an unfinished one, overwrite begins"):
+    with pytest.raises(ConfigError, match="resume continues the unfinished conversion in it, overwrite starts over"):
         convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
     convert(imagefolder(photos), tmp_path / "out", shard_size="3KB", overwrite=True)
     assert len(shardio.open(tmp_path / "out")) == 60

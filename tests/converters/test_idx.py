@@ -245,7 +245,7 @@ class TestRefusals:
     def test_fewer_classes_than_labels(self, tmp_path: Path) -> None:
         """Every label must have a name."""
         idx_pair(tmp_path)
-        with pytest.raises(SourceError, match=r"with 2 classes labels must be in \[0, 2\), they are 0 to 2"):
+        with pytest.raises(SourceError, match=r"with 2 classes labels must be in \[0, 2\), got 0 to 2"):
             idx(tmp_path, classes="shirt,coat")
 
     def test_classes_without_labels(self, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class TestTensorFlow:
 
     def test_sequence_examples(self) -> None:
         """Another message, refused by its name."""
-        with pytest.raises(SourceError, match=r"sequences.tfrecord, record 0: it is a tf.train.SequenceExample"):
+        with pytest.raises(SourceError, match=r"sequences.tfrecord, record 0: a tf.train.SequenceExample"):
             tfrecord(FILES / "sequences.tfrecord")
 
     def test_a_folder(self, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 whole records precede it"
+        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 complete records precede it"
         with pytest.raises(SourceError, match=told):
             tfrecord(path)
 

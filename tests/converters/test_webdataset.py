@@ -209,7 +209,7 @@ class TestFields:
         """Never loaded; the rest can be had without them."""
         harm = pickle.dumps({"a": 1})
         write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
-        told = rf"a.tar, .{suffix}: it is a pickle, which is never loaded; "
+        told = rf"a.tar, .{suffix}: a pickle, which is never loaded; "
         with pytest.raises(SourceError, match=told + "leave it out with fields, such as 'txt=txt,label=cls'"):
             webdataset(tmp_path / "a.tar")
         with pytest.raises(SourceError, match=told + "choose others with fields"):
@@ -383,7 +383,7 @@ class TestDamage:
         """The message names tar and byte, and how many samples are whole."""
         label_as_int64(tmp_path, 3)
         os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
-        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 whole samples precede it"):
+        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 complete samples precede it"):
             webdataset(tmp_path)
 
     def test_links(self, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
     assert names
     for name, path in names.items():
         assert path.read_bytes() == (whole.path / name).read_bytes()
-    with pytest.raises(ConfigError, match="overwrite replaces what is left of an unfinished one"):
+    with pytest.raises(ConfigError, match="overwrite replaces the unfinished dataset in it"):
         shardio.create(tmp_path / "d")
     assert len(write(tmp_path / "d", overwrite=True)) == 40
     assert not hidden.exists()
@@ -395,7 +395,7 @@ def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pyte
             list(map(writer.append, blobs))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    with pytest.raises(shardio.ShardioError, match="writing failed before"):
+    with pytest.raises(shardio.ShardioError, match="an earlier write failed"):
         writer.close()
     with pytest.raises(NotADataset):
         shardio.open(tmp_path / "d")

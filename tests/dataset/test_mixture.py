@@ -236,8 +236,11 @@ def test_whole_weights_of_plain_numbers() -> None:
         (lambda a, b: shardio.mix({"a": a, "b": b}, {"a": 1}), "weights must name the sources a, b, got a"),
         (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
         (lambda a, b: shardio.mix({"a": a}, {"a": float("inf")}), "got inf"),
-        (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is a mixture itself"),
-        (lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})), "a mixture has an order of its own"),
+        (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is itself a mixture"),
+        (
+            lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})),
+            "TorchDataset takes no mixture, which has an order of its own",
+        ),
         (lambda a, b: shardio.mix({"a": a}, samples=5), "samples= needs weights="),
         (lambda a, b: shardio.mix({"a": a}, {"a": 1}, samples=0), "samples must be .*, got 0"),
         (lambda a, b: shardio.mix({"a": a, "b": b}), "field 'number' is .*int64.* in source 'a', but .* in 'b'"),

@@ -90,7 +90,7 @@ class TestFind:
             ("z*.tar", r"z\*.tar: no file fits this"),
             ("c.tar", r"c.tar: holds no tars"),
             ("a-{3..1}.tar", r"a range begins with its smaller number, got \{3..1\}"),
-            ("{0..999}{0..9999}.tar", r"stands for 10000000 files, at most 1000000 are taken"),
+            ("{0..999}{0..9999}.tar", r"names 10000000 files, at most 1000000 are allowed"),
             ("a\0b", r"null|does not exist"),
             ("a" * 300, r"too long"),
         ],

@@ -202,7 +202,9 @@ class TestRefusals:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"")])
         data = path.read_bytes()
         path.write_bytes(data[: 2 * BLOCK] + changed(data[2 * BLOCK :], lambda h: h[:156] + kind + h[157:]))
-        with pytest.raises(SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 whole"):
+        with pytest.raises(
+            SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 complete samples"
+        ):
             list(scan(open_tar(path)))
 
     @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ class TestDamage:
         for size in (*range(0, ends[-1], 100), *ends):
             path.write_bytes(data[:size])
             whole = sum(end < size for end in ends)  # a sample is known to be whole when another begins
-            with pytest.raises(SourceError, match=r"byte \d+: .*cut off; [0-3] whole samples") as caught:
+            with pytest.raises(SourceError, match=r"byte \d+: .*cut off; [0-3] complete samples") as caught:
                 list(scan(open_tar(path)))
             assert abs(int(str(caught.value).split("; ")[-1][0]) - whole) <= 1
         path.write_bytes(data[: ends[-1] + BLOCK])
@@ -249,7 +251,7 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
         os.truncate(path, 4 * BLOCK)
         told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
-        with pytest.raises(SourceError, match=told + "; 0 whole samples precede it"):
+        with pytest.raises(SourceError, match=told + "; 0 complete samples precede it"):
             list(scan(open_tar(path)))
 
     def test_empty(self, tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[4 * BLOCK + offset] ^= 3
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 1 whole samples"):
+        with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 1 complete samples"):
             list(scan(open_tar(path)))
 
     @pytest.mark.parametrize("size", [b"\xff" * 12, b"\xc0" + bytes(11), b"12345678901z", b"-0000000001\0"])
@@ -322,7 +324,7 @@ class TestDamage:
         whole = path.read_bytes()
         path.write_bytes(whole + whole)
         with pytest.raises(
-            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 whole"
+            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 complete samples"
         ):
             list(scan(open_tar(path)))
 

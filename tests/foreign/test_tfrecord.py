@@ -93,7 +93,9 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[19 + byte] ^= 1
         path.write_bytes(data)
-        told = r"a.tfrecord, byte 19: not a TFRecord, or damaged: the checksum of its length is wrong; 1 whole records"
+        told = (
+            r"a.tfrecord, byte 19: not a TFRecord, or damaged: the checksum of its length is wrong; 1 complete records"
+        )
         with pytest.raises(SourceError, match=told):
             scan(open_tfrecord(path))
 
@@ -114,7 +116,9 @@ class TestDamage:
             if size == 19:
                 assert records(path) == [b"one"]
             else:
-                with pytest.raises(SourceError, match=f"byte {19 * (size > 19)}: .*cut off; {int(size > 19)} whole"):
+                with pytest.raises(
+                    SourceError, match=f"byte {19 * (size > 19)}: .*cut off; {int(size > 19)} complete records"
+                ):
                     scan(open_tfrecord(path))
 
     def test_cut_after_the_scan(self, tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ class TestDamage:
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"one"])
         file = open_tfrecord(path)
         os.truncate(path, 16)
-        with pytest.raises(BadSample, match="the file ends within it, 4 of 7 bytes are there"):
+        with pytest.raises(BadSample, match="the file ends within it, after 4 of 7 bytes"):
             read_record(file, 12, 3)
 
     def test_not_a_tfrecord(self, tmp_path: Path) -> None:
@@ -150,7 +154,7 @@ class TestDamage:
             assert len(scan(open_tfrecord(path))[0]) >= whole
         except SourceError as error:
             told = str(error)
-        assert not told or f"; {whole} whole records" in told or "cannot be unpacked" in told
+        assert not told or f"; {whole} complete records" in told or "cannot be unpacked" in told
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyP
     """Before kvikio is looked for."""
     data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
     monkeypatch.setattr("shardio.loader.loader.torch_device", lambda device: torch.device("cuda"))
-    with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} do not go together"):
+    with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} cannot be combined"):
         load(data, gpu_direct=True, device="cuda", **{option: dict if option == "map" else True})
 
 
@@ -257,5 +257,5 @@ def test_without_the_driver(kvikio: type[CuFile]) -> None:
     from shardio.loader.device.gpu_direct import GpuDirect
 
     sys.modules["kvikio"].cufile_driver = {"is_gds_available": False}  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match="no GPUDirect Storage .nvidia-fs is not loaded."):
+    with pytest.warns(UserWarning, match="does not support GPUDirect Storage .nvidia-fs is not loaded."):
         GpuDirect(torch.device("cpu"))

@@ -283,8 +283,8 @@ def test_leaving_early_ends_the_threads() -> None:
         ({"seed": 9}, "the state's seed is 9, this loader's is 0"),
         ({"version": 99}, "the state's version is 99, this loader's is 1"),
         ({"order": "stored"}, "the state's order is 'stored', this loader's is 'global'"),
-        ({"position": 13}, "not a place in an epoch of 12: epoch 0, position 13"),
-        ({"epoch": -1}, "not a place in an epoch"),
+        ({"position": 13}, "not a position in an epoch of 12: epoch 0, position 13"),
+        ({"epoch": -1}, "not a position in an epoch"),
     ],
 )
 def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: str) -> None:
@@ -297,7 +297,7 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
 
 
 def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
-    """`strict=False` goes on at the same place, and says what is lost; another number of samples begins the epoch anew.
+    """`strict=False` goes on at the same place, and says what is lost; another number of samples restarts the epoch.
     Another version is refused all the same."""
     state = load(numbers(40), 4, seed=1).state_dict() | {"epoch": 3, "position": 12}
     loader = load(numbers(40), 4, seed=2)
@@ -310,13 +310,13 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
     assert sorted(index for batch in loader for index in batch["index"].tolist()) == list(range(40))
     loader = load(numbers(41), 4, seed=1)
     with pytest.warns(
-        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 begins"
+        StateWarning, match=r"digest is .*; the state's samples is 40, this loader's is 41: epoch 3 starts over"
     ):
         loader.load_state_dict(state, strict=False)
     assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
     with pytest.raises(StateMismatch, match="the state's version is 2, this loader's is 1"):
         loader.load_state_dict(state | {"version": 2}, strict=False)
-    with pytest.raises(StateMismatch, match="not a place in an epoch of 41: epoch 0, position 42"):
+    with pytest.raises(StateMismatch, match="not a position in an epoch of 41: epoch 0, position 42"):
         loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
 
 

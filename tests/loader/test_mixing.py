@@ -131,12 +131,12 @@ def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
         ({"mixing": MixUp(5), "transforms": [shardio.ToFloat()]}, "images one size"),
         (
             {"mixing": MixUp(5), "fields": ["image"]},
-            "needs a field 'label' of one whole number each; there are image .image, RGB",
+            "needs a field 'label' of whole numbers; there are image .image, RGB",
         ),
         ({"mixing": CutMix(5), "fields": ["label"], "transforms": None}, "exactly one image field"),
         ({"mixing": [MixUp(5), CutMix(6)]}, "one number of classes"),
         ({"mixing": [print]}, "number 0 is <built-in"),
-        ({"mixing": MixUp(5), "map": dict}, "do not go together"),
+        ({"mixing": MixUp(5), "map": dict}, "mixing and map cannot be combined"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

@@ -227,7 +227,7 @@ def test_a_label_that_is_no_class_is_a_bad_sample(device: str) -> None:
     data = shardio.from_samples(rows)
     options = {"transforms": NUMBERS, "mixing": shardio.MixUp(5), "engine": "cpu"}
     for where in (None, device):
-        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing is for labels from 0 to 4, it is -1"):
+        with pytest.raises(BadSample, match=r"sample 13.*field 'label': mixing needs labels from 0 to 4, got -1"):
             list(load(data, device=where, **options))
         loader = load(data, device=where, on_bad_sample="replace", max_bad=2, **options)
         assert len(list(loader)) == 4

@@ -251,7 +251,7 @@ def test_more_than_allowed_ends_the_loop() -> None:
 def test_where_nothing_is_good_the_loop_ends() -> None:
     """No replacement is to be found, and the error says what the sample itself had."""
     with pytest.raises(
-        BadSample, match=r"sample \d, key k\d\) is bad, and so are 16 samples in its place; it: .*image"
+        BadSample, match=r"sample \d, key k\d\) is bad, and so are 16 samples in its place; its error: .*image"
     ):
         list(load(photos(8, set(range(8))), 4))
 

@@ -78,5 +78,5 @@ def test_bad_samples(tmp_path: Path) -> None:
     assert found[7] != 7
     assert found[:7] + found[8:] == [*range(7), *range(8, 20)]
     assert pickle.loads(pickle.dumps(dataset))[7]["index"] == found[7]  # noqa: S301
-    with pytest.raises(ConfigError, match="on_bad_sample must be 'raise' or 'replace' here, got 'mask'"):
+    with pytest.raises(ConfigError, match="on_bad_sample of a TorchDataset must be 'raise' or 'replace', got 'mask'"):
         shardio.TorchDataset(path, on_bad_sample="mask")

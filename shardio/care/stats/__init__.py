@@ -1,4 +1,4 @@
-"""What a dataset holds: sizes, labels and image sizes of all samples, pixels and values of some.
+"""Statistics of a dataset: sizes, labels and image sizes of all samples, pixels and values of some.
 
 The shards' indexes are counted for every sample, block by block and in bounded memory. Images, texts and arrays are
 read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` and `picture`
@@ -43,7 +43,7 @@ def stats(
 
     Args:
         dataset: a path or a Dataset.
-        sample: how many samples, chosen at random, to read and decode images, texts, JSON and arrays of; 0 for none.
+        sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none.
         seed: the seed of that choice.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the samples done and the samples in all.
@@ -51,8 +51,8 @@ def stats(
     Returns:
         All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.
 
-    Raises ConfigError for a wrong argument, ShardCorrupt if the index of a shard cannot be read, and for a path what
-    `shardio.open` raises.
+    Raises ConfigError for a wrong argument, ShardCorrupt if the index of a shard cannot be read, and for a path
+    whatever `shardio.open` raises.
     """
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
         raise ConfigError(f"sample must be a whole number of at least 0, got {sample!r}")

@@ -1,4 +1,4 @@
-"""A batch assembled from its rows: the dict that the consumer gets, or what the device needs to finish it."""
+"""Assembling a batch from its rows: the dict that the consumer gets, with the fields that a device finishes as data."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,12 +19,12 @@ from .types import Batch, TensorFunction
 
 
 def assemble(filled: FilledRows) -> HostBatch:
-    """Return the batch of some rows, mapped and mixed where workers do that. Pure but for the user's own function."""
+    """Return the batch of some rows, mapped and mixed if workers do that. Pure except for the user's own function."""
     spec, finish = filled.spec, None
     if spec.map_function is not None:
-        batch = _mapped(filled, spec.map_function)
+        batch = _mapped_batch(filled, spec.map_function)
     else:
-        batch = {name: _field(filled, name) for name in spec.fields} | _own_columns(filled)
+        batch = {name: _field(filled, name) for name in spec.fields} | _loader_columns(filled)
     if spec.mixing is not None:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, filled.keys, filled.valid)
         batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), filled.masked)
@@ -35,23 +35,23 @@ def assemble(filled: FilledRows) -> HostBatch:
     return HostBatch(batch, filled.stored_bytes, filled.bad_samples, finish, filled if refusable else None)
 
 
-def _mapped(filled: FilledRows, function: MapFunction) -> Batch:
-    """The batch that the user's function made; the loader's own columns stay as they are."""
-    own = _own_columns(filled)
+def _mapped_batch(filled: FilledRows, function: MapFunction) -> Batch:
+    """Return the batch that the user's function made, with the loader's own columns unchanged."""
+    loader_columns = _loader_columns(filled)
     if function.by == "sample":
-        return collate(filled.mapped, filled.rows.mapped_example) | own
+        return collate(filled.mapped, filled.rows.mapped_example) | loader_columns
     batch = {name: _field(filled, name) for name in filled.spec.fields}
-    argument = batch | {name: tensor.clone() for name, tensor in own.items()}
-    return function.apply_to_batch(argument, filled.indices.tolist()) | own
+    argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
+    return function.apply_to_batch(argument, filled.indices.tolist()) | loader_columns
 
 
-def _own_columns(filled: FilledRows) -> Batch:
-    """The columns that the loader itself adds: `index`, of mixtures `source`, and `valid` where rows may not count."""
+def _loader_columns(filled: FilledRows) -> Batch:
+    """Return the columns that the loader adds: `index`, `source` for a mixture, and `valid` if rows may be invalid."""
     columns = filled.spec.dataset.sample_ids(filled.indices)
-    own: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
+    batch: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
     if filled.mark_valid:
-        own["valid"] = torch.from_numpy(filled.valid)
-    return own
+        batch["valid"] = torch.from_numpy(filled.valid)
+    return batch
 
 
 def _field(filled: FilledRows, name: str) -> Any:
@@ -76,10 +76,10 @@ def _field(filled: FilledRows, name: str) -> Any:
 
 
 def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
-    """Where the rows of a field stand in files. If all rows are masked, nothing needs to be read."""
+    """Return the places of a field's rows in files; if all rows are masked, zeros, as nothing needs to be read."""
     spec, indices, masked = filled.spec, filled.indices, filled.masked
     dataset, kind = spec.dataset, spec.fields[name]
-    if masked:  # their shards may not open: other rows are read in their place, and blanked
+    if masked:  # their shards may not open: they read another row instead, and are zeroed afterwards
         readable = np.delete(np.arange(len(indices)), masked)
         if not len(readable):
             zeros = np.zeros((len(indices), *kind.row_shape), kind.row_dtype)
@@ -89,7 +89,7 @@ def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None
     spans = dataset.select(indices).spans(name)
     if spans is None:
         raise ConfigError(
-            f"{dataset.path}, field {name!r}: gpu_direct needs rows that stand in files as they are delivered: "
+            f"{dataset.path}, field {name!r}: gpu_direct needs rows whose stored bytes are the delivered ones: "
             "uncompressed HDF5, tar or LMDB"
         )
     paths, files, offsets = spans
@@ -117,7 +117,7 @@ def _finish_and_zero(tensor: torch.Tensor, finish: TensorFunction | None, masked
 
 
 def _zero_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """`tensor` with zeros in some rows, in place."""
+    """Set some rows of `tensor` to zero, in place, and return it."""
     for row in rows:
         tensor[row] = 0
     return tensor

@@ -1,6 +1,6 @@
-"""Bad samples: which errors say that a sample is bad, and the record of one.
+"""Bad samples: the errors that mean a bad sample, and the record of a bad sample.
 
-A sample is bad if its stored bytes can't be read, differ from what was stored (`verify=True`), don't decode, or if your
+A sample is bad if its stored bytes cannot be read, have changed (with `verify=True`) or do not decode, or if the user's
 `map` function for single samples fails on it.
 """
 
@@ -22,8 +22,8 @@ class BadSampleRecord:
 
     Attributes:
         epoch: the epoch that it belongs to.
-        location: its shard, its row there, its number in the dataset, and its `key` if it has one.
-        reason: what went wrong.
+        location: the sample's shard, row, index and key.
+        reason: the message of the error.
         replaced_by: the index of the sample that was delivered instead; None if the sample was masked.
     """
 
@@ -38,7 +38,7 @@ class BadSampleRecord:
 
 
 def is_bad_sample(error: BaseException) -> bool:
-    """Whether an error says that a sample is bad, rather than that the process or the program is in trouble."""
+    """Return whether an error means that a sample is bad, rather than the process or the program in trouble."""
     if isinstance(error, OSError) and not isinstance(error, DatasetError):
         return error.errno not in _RESOURCE_ERRORS
     return isinstance(error, (DatasetError, MapError))

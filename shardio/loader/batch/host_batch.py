@@ -1,12 +1,12 @@
-"""A batch on the host: tensors that are ready, and fields that the device finishes, as data.
+"""A batch on the host: finished tensors, and descriptions of the fields that the device finishes.
 
 ==================  =============================================  ==========================================
 a field may be      it holds                                       the device
 ==================  =============================================  ==========================================
 a tensor or a list  values                                         copies the tensors
-DeferredField       a tensor, and the rest of its transforms       copies it, then runs the rest there
+DeferredField       a tensor, and the rest of its transforms       copies it, then runs the transforms
 EncodedImages       image files, and the parameters of transforms  gives them to an engine for whole batches
-FieldInFiles        where the rows stand in files                  reads them straight into its memory
+FieldInFiles        the places of the rows in files                reads them straight into its memory
 ==================  =============================================  ==========================================
 """
 
@@ -33,7 +33,7 @@ class DeferredField:
     """A field whose last transforms run on the device.
 
     Attributes:
-        tensor: the values to copy there.
+        tensor: the values to copy to the device.
         finish: the rest of the field's transforms.
     """
 
@@ -47,7 +47,7 @@ class EncodedImages:
     """The images of a batch for an engine that decodes whole batches.
 
     Attributes:
-        rows: for each row its image file, or a tensor if the host has made the image already.
+        rows: for each row its image file, or a tensor if the host has made the image.
         sizes: heights and widths in pixels, int32 [B, 2].
         steps: the transforms, with parameters for each row.
     """
@@ -66,7 +66,7 @@ class FieldInFiles:
         paths: the files.
         files: for each row the number of its file in `paths`, int64 [B].
         offsets: for each row the offset of its first byte, int64 [B].
-        shape: the shape of the whole field, [B, ...].
+        shape: the shape of the field, [B, ...].
         dtype: the dtype of its elements.
         finish: the transforms that run on the device.
         describe: names the sample in a row, for messages.
@@ -87,12 +87,12 @@ class HostBatch:
     """A batch on the host.
 
     Attributes:
-        batch: its fields; see the table above.
-        stored_bytes: how many stored bytes were read for it.
-        bad_samples: the bad samples that were met.
-        finish: what is done to the whole batch once it is on the device: MixUp or CutMix.
-        rows: the rows that it was assembled from, so that the host can make again what a device refuses. None once no
-            device can refuse anything.
+        batch: the fields; see the table above.
+        stored_bytes: the number of stored bytes that were read for the batch.
+        bad_samples: the bad samples that were replaced or masked.
+        finish: the function to apply to the batch on the device: MixUp or CutMix.
+        rows: the rows that the batch was assembled from, from which the host makes images and fields that a device
+            refuses. None if no device can refuse anything.
     """
 
     batch: Batch
@@ -106,7 +106,7 @@ BatchResult: TypeAlias = HostBatch | Exception
 """A batch, or the error that the consumer gets in its place."""
 
 RefusedRows: TypeAlias = Mapping[str, Sequence[int]]
-"""By image field, the rows that an engine could not make."""
+"""The rows whose images an engine could not make, by image field."""
 
 
 def map_nested(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:

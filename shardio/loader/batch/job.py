@@ -1,4 +1,4 @@
-"""Jobs: the batches of a step, or of several steps, cut into tasks of a few samples."""
+"""Jobs: the batch of one step, or the batches of several steps, cut into tasks of a few samples each."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,21 +14,21 @@ from .memory import BatchMemory
 from .rows import BatchRows
 from .spec import BatchSpec
 
-JOB_COST = 1 << 23  # bytes; cheap batches are made several at a time, for what a job costs by itself
-MOST_BATCHES = 16
-TASK_COST = (1 << 20, 1 << 22)  # bytes; less, and a task's overhead shows; more, and threads wait for one another
-IMAGE_COST = 1 << 16  # what decoding takes, as bytes that could be copied in a fraction of that time
-VALUE_COST = 1 << 12
+JOB_COST = 1 << 23  # bytes; a job makes several cheap batches, up to this cost, to spread its own overhead
+MOST_BATCHES = 16  # per job
+TASK_COST = (1 << 20, 1 << 22)  # bytes; below, the overhead of tasks shows; above, threads wait for one another
+IMAGE_COST = 1 << 16  # bytes; counted for the decoding of an image, though copying as much would be far faster
+VALUE_COST = 1 << 12  # bytes; counted for any other value of variable size
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """How work is cut.
+    """The size of jobs and tasks.
 
     Attributes:
-        batches: batches that one job makes at most.
-        task_samples: samples that one task makes.
+        batches: the number of batches that one job makes at most.
+        task_samples: the number of samples that one task makes.
     """
 
     batches: int
@@ -36,7 +36,7 @@ class JobSize:
 
 
 def job_size(spec: BatchSpec, threads: int, *, one_batch: bool = False) -> JobSize:
-    """Choose how to cut the work for `threads` workers; with `one_batch`, however cheap a batch is."""
+    """Choose the size of jobs and tasks for `threads` workers; with `one_batch`, a job makes one batch at any cost."""
     one_batch = one_batch or spec.has_batch_engine
     batch_cost = spec.batch_size * _sample_cost(spec.fields)
     batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // max(1, batch_cost)))
@@ -44,13 +44,13 @@ def job_size(spec: BatchSpec, threads: int, *, one_batch: bool = False) -> JobSi
 
 
 def _sample_cost(fields: Mapping[str, Field]) -> int:
-    """The cost of a sample, in bytes that could be copied in the same time."""
+    """Return the cost of a sample, in bytes."""
     costs = {"image": IMAGE_COST}
     return sum(field.row_bytes if field.fixed else costs.get(field.kind, VALUE_COST) for field in fields.values())
 
 
 def _task_samples(fields: Mapping[str, Field], count: int, threads: int) -> int:
-    """How many of a job's `count` samples a task takes: two tasks a thread, if they are neither tiny nor huge then."""
+    """Return the number of samples per task: two tasks per thread for a job of `count` samples, within TASK_COST."""
     low, high = (max(1, limit // max(1, _sample_cost(fields))) for limit in TASK_COST)
     wanted = min(high, max(low, count // (2 * threads)))
     return -(-count // max(1, round(count / wanted)))  # tasks of equal size
@@ -58,11 +58,11 @@ def _task_samples(fields: Mapping[str, Field], count: int, threads: int) -> int:
 
 @final
 class BatchJob:
-    """Batches in the making, one after the other in the same rows. A `pipeline.Job`.
+    """One or more batches, whose rows are made together in one `BatchRows`. A `pipeline.Job`.
 
     Args:
         rows: the rows to make.
-        task_samples: how many rows a task makes.
+        task_samples: the number of rows that a task makes.
     """
 
     def __init__(self, rows: BatchRows, task_samples: int) -> None:
@@ -76,12 +76,12 @@ class BatchJob:
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
-        """The tasks, made when asked for: were they kept here, job and tasks would refer to each other, and the batch's
+        """The tasks, created on each access. If the job kept them, both would refer to each other, and the batch's
         memory would wait for the garbage collector."""
         return [_Task(self, part) for part in self._parts]
 
     def result(self) -> list[BatchResult]:
-        """The batches; one that can't be made ends them with its error."""
+        """Return the batches. If a batch cannot be made, its error follows those before it, and ends the list."""
         return self._one_by_one() if self._failed else self._results
 
     def run(self, part: slice) -> None:
@@ -107,7 +107,7 @@ class BatchJob:
         return samples if stage is None else f"{stage}: {samples}"
 
     def _one_by_one(self) -> list[BatchResult]:
-        """Make each batch anew, up to the one that fails: those before it are delivered, and its error is its own."""
+        """Make each batch again by itself, so that those before the first failure are delivered, and then its error."""
         results: list[BatchResult] = []
         for batch_part in self._batch_parts:
             rows = self._rows.restart(batch_part)
@@ -121,7 +121,7 @@ class BatchJob:
 
 
 class _Task:
-    """Makes a few rows of a job."""
+    """Makes a few rows of a job; its text says which, for messages."""
 
     def __init__(self, job: BatchJob, part: slice) -> None:
         self._job, self._part = job, part
@@ -138,16 +138,16 @@ class _Task:
 def epoch_jobs(
     spec: BatchSpec, size: JobSize, memory: BatchMemory, plan: Order, schedule: Schedule, clock: StageClock
 ) -> Iterator[BatchJob]:
-    """The jobs of an epoch, in order. With `shuffle="block"` storage is asked for samples one window ahead."""
-    asked = -1  # the last window that storage was asked for
+    """Yield the jobs of an epoch, in order. With `shuffle="block"`, ask storage for samples one window ahead."""
+    requested = -1  # the last window that storage was asked for
     for step in range(0, len(schedule), size.batches):
         steps = min(size.batches, len(schedule) - step)
         first, last = plan.windows(*schedule.positions(step, steps))
-        if last > asked:
-            # One window more than is needed now, so that storage works on it in the meantime.
-            for run in plan.runs(max(first, asked + 1), last + 2):
+        if last > requested:
+            # One window more than this job needs, so that storage reads it in the meantime.
+            for run in plan.runs(max(first, requested + 1), last + 2):
                 spec.dataset.read_ahead(*run, spec.fields)
-            asked = last + 1
+            requested = last + 1
         samples = schedule.part(plan, step, steps)
         rows = BatchRows(spec, plan, samples, memory.lend(), mark_valid=schedule.tail == "pad", clock=clock)
         yield BatchJob(rows, size.task_samples)

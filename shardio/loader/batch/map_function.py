@@ -1,4 +1,4 @@
-"""Your own function in the loader: applied to each sample or each batch, and samples made a batch again."""
+"""The user's own function in the loader, applied to each batch, or to each sample before samples become a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ UserFunction: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 @final
 @dataclass(frozen=True, slots=True)
 class MapFunction:
-    """The function that workers apply last.
+    """The user's function, which workers apply last.
 
     Attributes:
         function: takes a dict and returns one.
-        by: what the dict is: a `"batch"` of tensors and lists, or one `"sample"`.
+        by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
     """
 
     function: UserFunction
@@ -33,11 +33,11 @@ class MapFunction:
             raise ConfigError(f"map_by must be 'batch' or 'sample', got {self.by!r}")
 
     def apply_to_sample(self, sample: dict[str, Any], index: int) -> Mapping[str, Any]:
-        """Call the function with one sample; MapError names the sample if it fails."""
+        """Call the function with one sample; if it fails, raise a MapError that names the sample."""
         return self._call(sample, f"sample {index}")
 
     def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int]) -> dict[str, Any]:
-        """Call the function with a batch; MapError names its samples if it fails."""
+        """Call the function with a batch; if it fails, raise a MapError that names the batch's samples."""
         return dict(self._call(batch, f"the batch of samples {indices}"))
 
     def _call(self, argument: dict[str, Any], described: str) -> Mapping[str, Any]:
@@ -52,10 +52,11 @@ class MapFunction:
 
 
 def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Make a batch of samples: numbers, and tensors or arrays of one shape, become a tensor [B, ...]; all else a list.
+    """Combine samples into a batch.
 
-    None stands for a masked sample. It becomes zeros like the first sample that is not masked; if all are, like
-    `example()`. Raises MapError unless all samples have the same names.
+    Numbers, and tensors or arrays of one shape and dtype, become a tensor [B, ...]; other values become a list. None
+    stands for a masked sample, which becomes zeros in the form of the first sample that is not masked, or of
+    `example()` if all are. Raises MapError unless all samples have the same names.
     """
     first = next((sample for sample in samples if sample is not None), None)
     if first is None:

@@ -1,7 +1,7 @@
-"""Memory that batches are made in, used again and again: fresh pages cost more than the copy into them.
+"""Reusable memory of batches: the first use of fresh pages costs more than the copy into them.
 
-A batch's memory goes back to its pool when nothing refers to it any more: neither the batch nor a tensor, array or view
-made of it. You may keep batches as long as you like; a loop that drops them goes round the same few buffers.
+A batch's memory returns to its pool when nothing refers to it any more: neither the batch nor a tensor, array or view
+of it. You may keep batches as long as you like; a loop that drops them cycles through the same few buffers.
 """
 
 import weakref
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from ...containers.row_locator import Scratch
 
 ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""By field the shape and dtype of an array."""
+"""The shape and dtype of an array, by field."""
 
 
 @final
 class BufferPool:
-    """Arrays of one shape and dtype, lent out and taken back by reference count.
+    """Lends arrays of one shape and dtype, and takes each back when its last reference is gone.
 
     Args:
         shape: the shape of each array.
@@ -42,7 +42,7 @@ class BufferPool:
         del self._free[count:]
 
     def lend(self) -> NDArray[Any]:
-        """An array with whatever its last user left in it."""
+        """Return an array, whose content is undefined."""
         try:
             owner = self._free.pop()
         except IndexError:
@@ -50,8 +50,8 @@ class BufferPool:
             owner = (
                 torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy() if self._pin else np.empty(size, np.uint8)
             )
-        # NumPy shortens chains of views to the array that owns the memory. Behind a memoryview it can't, so that every
-        # view of the loan, and every tensor, keeps `loan` itself alive; when it goes, the memory is free.
+        # NumPy makes a view of a view refer to the array that owns the memory. A memoryview in between prevents that:
+        # every view and tensor of the loan keeps `loan` itself alive, and when `loan` is deleted, the memory is free.
         if not len(owner):
             return np.empty(self.shape, self.dtype)
         loan = np.frombuffer(owner.data, self.dtype)
@@ -65,11 +65,11 @@ class BufferPool:
 
 @final
 class BatchMemory:
-    """The arrays that a loader's batches are made in.
+    """The memory of a loader's batches: a pool of arrays for each field.
 
     Args:
         layout: the shape and dtype of each field's array.
-        pin: whether to page-lock them.
+        pin: whether to page-lock the memory, for copies to a GPU.
     """
 
     def __init__(self, layout: ArrayLayout, *, pin: bool = False) -> None:
@@ -82,20 +82,20 @@ class BatchMemory:
             pool.keep(count)
 
     def lend(self) -> dict[str, NDArray[Any]]:
-        """An array for each field."""
+        """Return an array for each field, whose content is undefined."""
         return {name: pool.lend() for name, pool in self._pools.items()}
 
 
 @final
 class ScratchPool:
-    """Scratch memory for stored values, which outlives the threads of an epoch."""
+    """Lends scratch memory for stored values; it outlives the threads of an epoch."""
 
     def __init__(self) -> None:
         self._free: deque[Scratch] = deque()
 
     @contextmanager
     def lend(self) -> Iterator[Scratch]:
-        """Scratch that is the calling thread's alone for the `with` block."""
+        """Lend scratch to the calling thread alone for the `with` block."""
         scratch = self.take()
         try:
             yield scratch
@@ -103,7 +103,7 @@ class ScratchPool:
             self.give_back([scratch])
 
     def take(self) -> Scratch:
-        """Scratch that is the caller's alone until it is given back."""
+        """Return scratch that only the caller uses until it gives it back."""
         try:
             return self._free.pop()
         except IndexError:

@@ -21,10 +21,10 @@ LABEL = "label"
 
 @dataclass(frozen=True, slots=True)
 class MixingSpec:
-    """What `mixing=` comes to.
+    """A checked `mixing=` argument, with the image field that it applies to.
 
     Attributes:
-        mixers: the mixers; each batch gets one of them, all with the same probability.
+        mixers: the mixers; one is chosen for each batch, all with the same probability.
         image: the image field.
         size: height and width of its images in pixels.
         on_device: whether the device mixes the images; workers do otherwise.
@@ -41,15 +41,15 @@ class MixingSpec:
         return self.mixers[0].num_classes
 
     def first_wrong_label(self, labels: NDArray[np.integer]) -> int | None:
-        """The first row whose label is not in [0, num_classes); None if there is none."""
+        """Return the first row whose label is not in [0, num_classes); None if there is none."""
         return first_invalid_label(labels, self.num_classes)
 
     def class_shares(self, labels: torch.Tensor, params: MixParams) -> torch.Tensor:
-        """Labels, int [B], as shares of classes, float32 [B, num_classes]."""
+        """Convert labels, int [B], to shares of classes, float32 [B, num_classes]."""
         return torch.from_numpy(mixed_labels(labels.numpy(), params, self.num_classes))
 
     def mix_images(self, params: MixParams) -> BatchFunction:
-        """The function that mixes the images of a batch, on whatever device they are."""
+        """Return the function that mixes the images of a batch, on whatever device they are."""
         return partial(_mix_images, field=self.image, params=params)
 
 
@@ -60,18 +60,16 @@ def mixing_spec(
     *,
     on_device: bool,
 ) -> MixingSpec | None:
-    """Check `mixing=` against the fields that are delivered, and return what it comes to; None for None.
+    """Check `mixing=` against the delivered fields, and return its specification; None if nothing is mixed.
 
-    Raises ConfigError where the fields or their transforms do not fit.
+    Raises ConfigError if the fields or their transforms do not fit.
     """
     mixers = as_mixers(mixing)
     if not mixers:
         return None
     label = fields.get(LABEL)
     if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
-        raise ConfigError(
-            f"mixing needs a field {LABEL!r} of one whole number each; there are {describe_fields(fields)}"
-        )
+        raise ConfigError(f"mixing needs a field {LABEL!r} of whole numbers; there are {describe_fields(fields)}")
     if len(recipes) != 1:
         raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
     ((image, recipe),) = recipes.items()

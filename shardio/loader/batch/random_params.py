@@ -1,7 +1,7 @@
-"""The random parameters of a batch: every crop, flip, erased box, move and mix is drawn here, and nowhere else.
+"""The random parameters of a batch: this module alone draws crops, flips, erased boxes, array moves and mixes.
 
-They depend on the seed, the epoch, the sample and the transform's place alone (see `transforms`), so threads, batch
-composition, container and engine change none of them. A mix depends on the first sample of its batch.
+They depend only on the seed, the epoch, the sample and the transform's place in its list (see `transforms`), so
+threads, batch composition, container and engine change none of them. A mix depends on the first sample of its batch.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,19 @@ from ...transforms.mixing import Mixer, MixParams
 from ...transforms.recipe import Recipe
 from ...transforms.steps import Erase, Sizes, Step
 
-_MIXING = 1 << 20  # beyond the places of all transforms in their list
+_MIXING = 1 << 20  # larger than the place of any transform in its list
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RandomKeys:
-    """What the random parameters of some rows depend on.
+    """The numbers that determine the random parameters of some rows.
 
     Attributes:
-        seed, epoch: of the loader.
-        samples: for each row the key of its sample, int64 [n]; its index, except in mixtures, where a sample that comes
-            twice gets other crops.
+        seed: the seed of the loader.
+        epoch: the epoch of the loader.
+        samples: the random key of each row's sample, int64 [n]. It is the sample's index, except in mixtures, where a
+            sample that comes twice in an epoch gets different crops.
     """
 
     seed: int
@@ -40,7 +41,7 @@ class RandomKeys:
 
 
 def image_steps(recipe: Recipe, sizes: Sizes, keys: RandomKeys) -> tuple[Step, ...]:
-    """Draw the crops, flips and colours of images of these sizes, int32 [n, 2]."""
+    """Draw the crops, flips and colours of images; `sizes` are their heights and widths in pixels, int32 [n, 2]."""
     return recipe.steps(sizes, seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
 
 
@@ -50,14 +51,14 @@ def erased_boxes(recipe: Recipe, keys: RandomKeys) -> tuple[Erase, ...]:
 
 
 def array_moves(recipe: ArrayRecipe, keys: RandomKeys) -> Sequence[Move]:
-    """Draw the crops, mirrorings and quarter turns of arrays."""
+    """Draw the crops, flips and quarter turns of arrays."""
     return recipe.moves(seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
 
 
 def mix_params(
     mixers: Sequence[Mixer], image_size: tuple[int, int], keys: RandomKeys, valid: NDArray[np.bool_]
 ) -> MixParams:
-    """Choose one of `mixers` for a batch and draw its partners and shares; rows that are not valid stay as they are."""
+    """Choose one of `mixers` for a batch, and draw its partners and shares; invalid rows stay unmixed."""
     generator = RandomGenerator(keys.seed, keys.epoch, _MIXING, keys.samples[:1])
     mixer = mixers[int(generator.uniform(1)[0, 0] * len(mixers))]
     return mixer.draw(image_size, valid, generator)

@@ -1,4 +1,4 @@
-"""Batches made again on the host, after a device has refused a part of them."""
+"""Batches that the host makes again because a device refused a part of them."""
 
 from collections import deque
 from dataclasses import replace
@@ -9,12 +9,12 @@ from .host_batch import BatchResult, HostBatch, RefusedRows
 
 
 def remake_images(batch: HostBatch, refused: RefusedRows, threads: int) -> BatchResult:
-    """Make the refused images with the CPU engine, on some threads, and assemble the batch again.
+    """Make the refused images with the CPU engine, on `threads` threads, and assemble the batch again.
 
-    A row whose image is bad is raised, replaced or masked as ever, so its other fields may change with it.
+    A bad image raises an error, or its row is replaced or masked as always, which may change the row's other fields.
     """
     if batch.rows is None:
-        raise ValueError("the batch does not know the rows that it was assembled from")
+        raise ValueError("the batch no longer refers to the rows that it was assembled from")
     rows, part = batch.rows.rows, batch.rows.part
     numbers = sorted({part.start + row for refused_rows in refused.values() for row in refused_rows})
     try:
@@ -25,10 +25,10 @@ def remake_images(batch: HostBatch, refused: RefusedRows, threads: int) -> Batch
 
 
 def read_on_host(batch: HostBatch, error: Exception) -> BatchResult:
-    """Read on the host what the GPU could not read from its files; there bad samples are replaced or masked.
+    """Make a batch on the host, with bad samples replaced or masked, after the GPU failed to read its files.
 
-    Return `error` where bad samples are to be raised, and where an engine for whole batches has begun on the images,
-    which cannot be taken back.
+    Returns `error` instead if bad samples are to raise, or if an engine for whole batches has begun on the images,
+    which cannot be undone.
     """
     if batch.rows is None or batch.rows.spec.on_bad_sample == "raise" or batch.rows.spec.has_batch_engine:
         return error
@@ -37,5 +37,5 @@ def read_on_host(batch: HostBatch, error: Exception) -> BatchResult:
     try:
         rows.fill(part)
         return assemble(rows.filled(part))
-    except Exception as found:  # noqa: BLE001  # raised in the consumer, in this batch's turn
-        return found
+    except Exception as host_error:  # noqa: BLE001  # raised in the consumer, in this batch's turn
+        return host_error

@@ -1,6 +1,6 @@
-"""Rows of a batch in the making: read, checked, decoded, transformed, given to the user's function.
+"""Rows of a batch while workers make them: read, verify, decode, transform, and apply the user's function.
 
-A bad sample is decided here: `BatchRows.fill` raises its error, puts another sample in its row, or blanks the row.
+This module also treats bad samples: `BatchRows.fill` raises the error, puts another sample in the row, or blanks it.
 """
 
 import threading
@@ -29,28 +29,29 @@ from .random_params import RandomKeys, array_moves, image_steps
 from .spec import BatchSpec, ImageSpec
 
 REPLACEMENTS = 16
-"""How many samples are tried in the place of a bad one."""
+"""The number of samples that are tried in place of a bad one."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FilledRows:
-    """Rows that are made, from which one batch is assembled.
+    """Finished rows, from which one batch is assembled.
 
     Attributes:
         spec: the specification of the batch.
         indices: for each row the number of its sample, int64 [n].
-        valid: whether each row counts, bool [n].
+        valid: False for padding and for masked samples, bool [n].
         mark_valid: whether the batch has a field `valid`.
         masked: the rows that a bad sample left blank.
-        keys: what the rows' random parameters depend on.
-        arrays: by field `[n, ...]`, where all samples have one shape.
-        lists: the values of the other fields.
-        image_sizes: by field int32 [n, 2], of images that an engine for whole batches makes.
-        mapped: what the user's function returned for each sample; None where it was masked.
-        bad_samples: the bad samples that were met.
-        stored_bytes: how many stored bytes were read.
-        rows, part: the rows in the making that these are a part of.
+        keys: the numbers that determine the rows' random parameters.
+        arrays: by name, `[n, ...]`, the fields whose values all have one shape.
+        lists: by name, the values of the other fields.
+        image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
+        mapped: the results of the user's function for each sample; None for masked samples.
+        bad_samples: the bad samples that were replaced or masked.
+        stored_bytes: the number of stored bytes that were read.
+        rows: the `BatchRows` that these rows belong to.
+        part: the range of these rows in `rows`.
     """
 
     spec: BatchSpec
@@ -71,10 +72,10 @@ class FilledRows:
 
 @final
 class BatchRows:
-    """Rows in the making. Several threads may fill disjoint parts of them at once.
+    """Rows that workers fill. Several threads may fill disjoint parts at once.
 
     Args:
-        spec: what to make.
+        spec: the specification of the batch.
         plan: the order of the epoch, which also names replacements of bad samples.
         samples: the samples of the rows.
         arrays: the memory of the fields in `spec.array_layout`, `[rows, ...]` each.
@@ -94,14 +95,18 @@ class BatchRows:
     ) -> None:
         self.spec, self.clock = spec, clock
         self._plan, self._samples, self._arrays, self._mark_valid = plan, samples, arrays, mark_valid
-        # A bad sample changes its row, and `restart` goes back to the samples as they were planned.
+        # Replacing a bad sample changes its row, and `restart` needs the samples as they were planned.
         changes = spec.on_bad_sample != "raise"
         self._indices = samples.indices.copy() if changes else samples.indices
         self._rng_keys = samples.rng_keys.copy() if changes else samples.rng_keys
         self._valid = samples.valid.copy() if changes else samples.valid
         count = len(samples.indices)
         self._blank = np.zeros(count, np.bool_)
-        self._stored_bytes = np.zeros(count, np.int64)
+        self._has_blanks = False
+        # Fields of one size are counted by the row, values whose sizes differ one by one.
+        self._fixed_bytes = sum(kind.row_bytes for kind in spec.fields.values() if kind.fixed)
+        self._value_fields = [name for name, kind in spec.fields.items() if not kind.fixed]
+        self._value_bytes = np.zeros(count, np.int64)
         self._lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
         self._image_sizes = {
             name: np.ones((count, 2), np.int32) for name, image in spec.images.items() if image.batch_engine
@@ -116,7 +121,7 @@ class BatchRows:
         return len(self._indices)
 
     def fill(self, part: slice) -> None:
-        """Make the rows of `part`. A bad sample is raised, replaced or masked as the specification says."""
+        """Make the rows of `part`; raise, replace or mask bad samples as the specification says."""
         if self.spec.on_bad_sample == "raise":
             self._make(part)
             return
@@ -131,36 +136,38 @@ class BatchRows:
             self._make_or_replace(row)
 
     def remake(self, row: int) -> None:
-        """Make a row anew, its images on the host, after an engine for whole batches has refused one of them."""
+        """Make a row again, with its images on the host, because an engine for whole batches refused one of them."""
         if self.spec.on_bad_sample == "raise":
             self._make(slice(row, row + 1), images_on_host=True)
         else:
             self._make_or_replace(row)
 
     def filled(self, part: slice) -> FilledRows:
-        """The rows of `part` as they are now."""
+        """Return the rows of `part` in their current state."""
         start, stop, _ = part.indices(len(self))
+        masked = np.flatnonzero(self._blank[part]).tolist() if self._has_blanks else []
+        value_bytes = int(self._value_bytes[part].sum()) if self._value_fields else 0
         return FilledRows(
             spec=self.spec,
             indices=self._indices[part],
             valid=self._valid[part],
             mark_valid=self._mark_valid or self.spec.on_bad_sample == "mask",
-            masked=np.flatnonzero(self._blank[part]).tolist(),
+            masked=masked,
             keys=self._keys(part),
             arrays={name: array[part] for name, array in self._arrays.items()},
             lists={name: values[part] for name, values in self._lists.items()},
             image_sizes={name: sizes[part] for name, sizes in self._image_sizes.items()},
             mapped=self._mapped[part],
-            bad_samples=tuple(bad for row, bad in sorted(self._bad.items()) if start <= row < stop),
-            stored_bytes=int(self._stored_bytes[part].sum()),
+            bad_samples=tuple(self._bad[row] for row in sorted(self._bad) if start <= row < stop),
+            stored_bytes=(stop - start - len(masked)) * self._fixed_bytes + value_bytes,
             rows=self,
             part=slice(start, stop),
         )
 
     def restart(self, part: slice, spec: BatchSpec | None = None) -> "BatchRows":
-        """Rows of their own for the samples of `part` as they were planned, in the same memory.
+        """Return new, unfilled rows for the planned samples of `part`, in the same memory.
 
-        With `spec` they are made as that says; fields that it adds to the arrays get new memory.
+        They follow `spec` if given; fields that it adds to the arrays get new memory.
         """
         spec = spec or self.spec
         samples = self._samples[part]
@@ -171,7 +178,7 @@ class BatchRows:
         return BatchRows(spec, self._plan, samples, arrays, mark_valid=self._mark_valid, clock=self.clock)
 
     def value(self, name: str, row: int) -> Any:
-        """One field of one row: a number, a tensor, a text, ..."""
+        """Return one field of one row: a number, a tensor, a text, ..."""
         array = self._arrays.get(name)
         if array is None:
             return self._lists[name][row]
@@ -179,7 +186,7 @@ class BatchRows:
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
 
     def mapped_example(self) -> Mapping[str, Any]:
-        """What the user's function returns for another sample: a batch of masked samples takes its names."""
+        """Return the result of the user's function for another sample, whose names a batch of masked samples takes."""
         index, key = self._plan.replacement(int(self._indices[0]), int(self._rng_keys[0]), REPLACEMENTS + 1)
         samples = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_))
         arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in self._arrays.items()}
@@ -188,7 +195,7 @@ class BatchRows:
         other.fill(slice(0, 1))
         (example,) = other.filled(slice(0, 1)).mapped
         if example is None:
-            raise BadSample("no sample could be given to the map function")
+            raise BadSample("no sample could be read for the map function")
         return example
 
     def describe(self, part: slice, most: int = 8) -> str:
@@ -231,24 +238,24 @@ class BatchRows:
                     sample = {name: self.value(name, row) for name in spec.fields}
                     sample["index"] = int(self._indices[row])
                     self._mapped[row] = spec.map_function.apply_to_sample(sample, int(self._indices[row]))
-        direct = sum(spec.fields[name].row_bytes for name in spec.gpu_direct_fields)
-        self._stored_bytes[part] = direct + sum(map(_row_bytes, stored.values()))
+        if self._value_fields:
+            self._value_bytes[part] = sum(_value_sizes(stored[name]) for name in self._value_fields)
 
     def _read(self, name: str, part: slice, selection: SelectedSamples, lent: ExitStack) -> Any:
-        """The stored values of a field: an array, where all have one size in its place, or their bytes."""
+        """Return the stored values of a field: an array (if possible the batch's) if all have one size, or bytes."""
         spec, kind = self.spec, self.spec.fields[name]
         image, array = spec.images.get(name), spec.arrays.get(name)
         out, scratch = self._arrays[name][part] if kind.fixed else None, None
-        if array is not None and not array.on_device:  # its transforms copy it from here to its rows
+        if array is not None and not array.on_device:  # the transforms copy from scratch memory into the batch
             count = len(self._indices[part])
             memory = lent.enter_context(spec.scratch.lend()).take(count * kind.row_bytes)
             out = memory.view(kind.row_dtype).reshape(count, *kind.row_shape)
-        if image is not None:  # what goes to an engine for whole batches must outlive this task
+        if image is not None:  # files for an engine for whole batches must outlive this task
             scratch = self._hold_scratch() if image.batch_engine else lent.enter_context(spec.scratch.lend())
         return selection.stored(name, out, scratch)
 
     def _hold_scratch(self) -> Any:
-        """Scratch that is these rows' until they are gone."""
+        """Take scratch that these rows keep until they are deleted."""
         scratch = self.spec.scratch.take()
         self._held.append(scratch)
         return scratch
@@ -259,20 +266,20 @@ class BatchRows:
             apply_moves(values, array_moves(array.recipe, self._keys(part)), self._arrays[name][part])
 
     def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
-        """Raise BadSample for a label below 0, ConfigError for one beyond the classes."""
+        """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""
         mixing, dataset = self.spec.mixing, self.spec.dataset
         if mixing is None or (wrong := mixing.first_wrong_label(labels)) is None:
             return
         place, label = dataset.path / dataset.where(int(indices[wrong])), labels[wrong]
         largest = mixing.num_classes - 1
-        message = f"{place}, field {LABEL!r}: mixing is for labels from 0 to {largest}, it is {label}"
-        # A label that is too large is more likely that of a class which was not counted.
+        message = f"{place}, field {LABEL!r}: mixing needs labels from 0 to {largest}, got {label}"
+        # A label that is too large more likely means a wrong num_classes than a bad sample.
         raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
 
     def _decode_images(
         self, name: str, part: slice, selection: SelectedSamples, encoded: Sequence[Any], on_host: bool
     ) -> None:
-        """Make images with the CPU engine; for an engine for whole batches only those that it would not take."""
+        """Make images with the CPU engine: all, or only those that the engine for whole batches would refuse."""
         image, rows = self.spec.images[name], np.arange(*part.indices(len(self)))
         sizes = selection.column(shape_column(name))
         out = self._arrays[name][part] if name in self._arrays else None
@@ -293,7 +300,7 @@ class BatchRows:
             self._lists[name][row] = image.cpu_engine.output_format.tensor(pixels)
 
     def _make_or_replace(self, row: int) -> None:
-        """Make one row, of its own sample or, if that is bad, of another one or as a blank."""
+        """Make one row from its own sample; if that is bad, replace or mask it."""
         index, key = int(self._indices[row]), int(self._rng_keys[row])
         first: Exception | None = None
         for attempt in range(1, REPLACEMENTS + 1):
@@ -313,7 +320,9 @@ class BatchRows:
                 return
             self._indices[row], self._rng_keys[row] = self._plan.replacement(index, key, attempt)
         where = self.spec.dataset.where(index)
-        raise BadSample(f"{where} is bad, and so are {REPLACEMENTS} samples in its place; it: {first}") from first
+        raise BadSample(
+            f"{where} is bad, and so are {REPLACEMENTS} samples in its place; its error: {first}"
+        ) from first
 
     def _record(self, row: int, index: int, error: Exception, replaced_by: int | None) -> None:
         if not self._samples.valid[row]:  # padding repeats samples that are recorded where they count
@@ -323,8 +332,9 @@ class BatchRows:
             self._bad[row] = BadSampleRecord(self._plan.epoch, location, str(error), replaced_by)
 
     def _mask(self, row: int) -> None:
-        """Leave a row blank."""
-        self._valid[row], self._blank[row], self._stored_bytes[row] = False, True, 0
+        """Blank a row: zeros, empty texts and bytes, or None."""
+        self._valid[row], self._blank[row], self._value_bytes[row] = False, True, 0
+        self._has_blanks = True
         for array in self._arrays.values():
             array[row] = 0
         for name, values in self._lists.items():
@@ -333,7 +343,7 @@ class BatchRows:
 
 
 def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
-    """The value of a masked sample in a list."""
+    """Return the value of a masked sample in a list."""
     if image is not None:
         numbers = image.cpu_engine.output_format
         return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
@@ -342,8 +352,6 @@ def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
     return {"text": "", "bytes": b""}.get(kind.kind)
 
 
-def _row_bytes(stored: Any) -> Any:
-    """How many stored bytes each row of a field took: one number, or int64 [n]."""
-    if isinstance(stored, np.ndarray):
-        return stored.nbytes // max(1, len(stored))
+def _value_sizes(stored: Any) -> Any:
+    """Return the number of stored bytes of each value of a field, int64 [n]."""
     return stored.sizes if isinstance(stored, PackedValues) else np.array([len(value) for value in stored], np.int64)

@@ -1,7 +1,7 @@
-"""The specification of a loader's batches: all that is the same for each of them, and how it is built.
+"""The specification of a loader's batches: everything that all of them have in common.
 
-A `BatchSpec` is built once, from what the user asked for, by plain functions. Rows (`rows`) are read and decoded as it
-says, batches assembled (`assemble`) and jobs cut (`job`).
+`batch_spec` builds a `BatchSpec` once from the loader's arguments. It determines how rows are read and decoded
+(`rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] 
 HOST = torch.device("cpu")
 
 SMALLEST_DIRECT_ROW = 1 << 16
-"""Bytes of a row from which on the GPU reads it from its file; for smaller rows the host is quicker."""
+"""The smallest size in bytes of a row that the GPU reads from its file; the host reads smaller rows faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a batch holds; see `shardio.Loader` for the meaning of each."""
+    """The options that determine the content of a batch; `shardio.Loader` explains each."""
 
     batch_size: int
     fields: Sequence[str] | None = None
@@ -48,7 +48,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
-    """Where batches go and who makes their images; see `shardio.Loader` for the meaning of each."""
+    """The options that determine the device and the engine of batches; `shardio.Loader` explains each."""
 
     device: torch.device = HOST
     engine: EngineName = "cpu"
@@ -59,12 +59,13 @@ class DeviceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """How one image field becomes pixels.
+    """The decoding and the transforms of one image field.
 
     Attributes:
         recipe: the field's transforms.
-        cpu_engine: makes the images on workers. If the device finishes them, its recipe ends where bytes become floats.
-        batch_engine: the engine for whole batches, if any; the CPU engine then makes what that refuses.
+        cpu_engine: makes the images on workers. If the device finishes them, its recipe is only the part that produces
+            uint8.
+        batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
     """
 
     recipe: Recipe
@@ -73,13 +74,13 @@ class ImageSpec:
 
     @property
     def finished_on_device(self) -> bool:
-        """Whether the device runs the last transforms of what the CPU engine makes."""
+        """Whether the device runs the last transforms of the images that the CPU engine makes."""
         return self.cpu_engine.recipe is not self.recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """How one array field is cropped, mirrored and turned.
+    """The transforms of one array field: crops, flips and quarter turns.
 
     Attributes:
         recipe: the field's transforms.
@@ -92,20 +93,20 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """All that is the same for each batch of a loader.
+    """Everything that the batches of a loader have in common.
 
     Attributes:
         dataset: the dataset to read.
         fields: the fields to deliver.
-        images: how the image fields among them become pixels.
-        arrays: how the array fields that have transforms are transformed.
+        images: by name, the decoding and transforms of each image field.
+        arrays: by name, the transforms of each array field that has some.
         gpu_direct_fields: the fields that the GPU reads from their files.
         batch_size: samples per batch.
         map_function: the user's own function.
-        mixing: what is mixed in each batch.
-        on_bad_sample: what becomes of a bad sample.
+        mixing: the mixing of images within each batch.
+        on_bad_sample: the treatment of a bad sample.
         verify: whether each sample's checksum is compared.
-        channels_last: whether floats of images stand in memory by pixel.
+        channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
     """
 
@@ -128,12 +129,12 @@ class BatchSpec:
         return any(image.batch_engine for image in self.images.values())
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
-        """Rows of a field as the tensor that is delivered."""
+        """Return rows of a field as the tensor to deliver."""
         image = self.images.get(name)
         return torch.from_numpy(values) if image is None else image.cpu_engine.output_format.tensor(values)
 
     def array_layout(self, rows: int) -> ArrayLayout:
-        """The shape and dtype of the array of each field that workers make as one array of so many rows."""
+        """Return the shape and dtype, with `rows` rows, of each field that workers make as one array."""
         layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, kind in self.fields.items():
             image, array = self.images.get(name), self.arrays.get(name)
@@ -148,20 +149,20 @@ class BatchSpec:
         return layout
 
     def reading_on_host(self) -> "BatchSpec":
-        """The same batches with no field read by the GPU."""
+        """Return the specification of the same batches without fields that the GPU reads from files."""
         return replace(self, gpu_direct_fields=frozenset())
 
 
 def batch_spec(
     dataset: ReadableDataset, options: BatchOptions, target: DeviceOptions, *, isolate: bool = False
 ) -> BatchSpec:
-    """Build the specification; with `isolate` the batches are made in processes of their own.
+    """Build the specification of the batches; with `isolate`, processes make them instead of threads.
 
     Raises ConfigError for options that do not fit the dataset or one another.
     """
     fields = _chosen_fields(dataset, options.fields)
     transforms = _transforms_by_field(dataset, fields, options.transforms)
-    # The worker needs the finished values where it hands them to the user's function or to another process.
+    # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, transforms, target, needs_host)
     finish_on_device = target.device.type != "cpu" and needs_host is None
@@ -179,7 +180,7 @@ def batch_spec(
         on_device=finish_on_device or any(image.batch_engine for image in images.values()),
     )
     if mixing is not None and options.map_function is not None:
-        raise ConfigError("mixing and map do not go together: mix in the map function, or in the training loop")
+        raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
     return BatchSpec(
         dataset=dataset,
         fields=fields,
@@ -207,7 +208,7 @@ def _image_specs(
         if kind.kind == "image"
     }
     engine = choose_engine(target.engine, target.device, list(recipes.values()), why_not=needs_host)
-    # Bytes are a quarter or half of what floats take to copy, and the GPU converts them faster.
+    # uint8 takes a quarter or half of the time that floats take to copy, and the GPU converts it faster.
     copy_bytes = engine == "cpu" and target.device.type != "cpu" and needs_host is None
     specs = {}
     for name, recipe in recipes.items():
@@ -229,7 +230,8 @@ def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dic
     chosen = list(dataset.fields if names is None else names)
     if reserved := {*dataset.id_columns, "valid"} & set(chosen):
         raise ConfigError(
-            f"{dataset.path}: field {reserved.pop()!r} clashes with the loader's own; choose others by fields="
+            f"{dataset.path}: field {reserved.pop()!r} clashes with a column that the loader adds; choose fields= "
+            "without it"
         )
     for name in chosen:
         if name not in dataset.fields:
@@ -250,14 +252,14 @@ def _transforms_by_field(
         for name in transforms:
             if name not in images + arrays:
                 raise ConfigError(
-                    f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, its fields of "
-                    f"arrays of one shape {arrays}"
+                    f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
+                    f"arrays of one shape are {arrays}"
                 )
         return transforms
     candidates = images or arrays
     if len(candidates) != 1:
         raise ConfigError(
-            f"a list of transforms needs exactly one image field, or one of arrays; {dataset.path} has {candidates}: "
-            "give a dict"
+            f"a list of transforms needs exactly one image or array field, but {dataset.path} has {candidates}: "
+            "give a dict of lists by field"
         )
     return {candidates[0]: transforms}

@@ -1,4 +1,4 @@
-"""Copiers: how tensors reach a device, overlapping the consumer's work there where the device can do that."""
+"""Copiers, which copy tensors to a device; on CUDA the copies overlap the consumer's work."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, final
@@ -19,10 +19,10 @@ class DeviceCopier(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Start to copy a tensor, and return it on the device. The original must not change until `wait` is over."""
+        """Start to copy a tensor, and return it on the device. The original must not change until the copy is done."""
 
     def mark(self) -> Any:
-        """Return a mark behind all work queued so far."""
+        """Return a mark of all work queued so far."""
 
     def wait(self, mark: Any, batch: Batch) -> None:
         """Make the consumer's work on the device wait for the work queued before `mark`."""
@@ -33,7 +33,7 @@ class DeviceCopier(Protocol):
 
 @final
 class HostCopier:
-    """The device is the host: nothing is copied."""
+    """Returns tensors unchanged: the device is the host."""
 
     def __enter__(self) -> None: ...
 
@@ -58,27 +58,27 @@ class CudaCopier:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._within: AbstractContextManager[Any] = nullcontext()
+        self._stream_context: AbstractContextManager[Any] = nullcontext()
 
     def __enter__(self) -> None:
-        self._within = torch.cuda.stream(self._stream)
-        self._within.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        self._stream_context = torch.cuda.stream(self._stream)
+        self._stream_context.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
 
     def __exit__(self, *_: object) -> None:
-        self._within.__exit__(None, None, None)
+        self._stream_context.__exit__(None, None, None)
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor; memory that is not page-locked is copied before this returns."""
         return tensor.to(self._device, non_blocking=True)
 
     def mark(self) -> Any:
-        """Return an event behind all work queued on the stream."""
+        """Return an event that follows all work queued on the stream so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait(self, mark: Any, batch: Batch) -> None:
-        """Make the current stream wait. The tensors' memory is not reused before its work on them is over."""
+        """Make the current stream wait. The tensors' memory is not reused before the stream's work on them is done."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(mark)
         map_nested(batch, Tensor, lambda tensor: tensor.record_stream(current) if tensor.is_cuda else None)
@@ -91,7 +91,7 @@ class CudaCopier:
 
 @final
 class BlockingCopier:
-    """Copies to any other device of torch: they are over when `copy` returns."""
+    """Copies to any other torch device; `copy` returns when the copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -113,7 +113,7 @@ class BlockingCopier:
 
 
 def copier_to(device: torch.device) -> DeviceCopier:
-    """The copier for a device."""
+    """Return the copier for a device."""
     if device.type == "cuda":
         return CudaCopier(device)
     return HostCopier() if device.type == "cpu" else BlockingCopier(device)

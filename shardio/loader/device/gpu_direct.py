@@ -1,7 +1,8 @@
 """Arrays read from files straight into a GPU's memory: GPUDirect Storage, through kvikio.
 
-This works where each row of a field stands in a file as it is delivered: arrays of one shape in uncompressed HDF5, tar
-and LMDB shards. Where the driver or the file system cannot, kvikio reads through host memory, which gains nothing.
+This works for fields whose stored rows are byte for byte the delivered ones: arrays of one shape in uncompressed HDF5,
+tar and LMDB shards. If the driver or the file system does not support it, kvikio reads through host memory, which gains
+nothing.
 """
 
 import contextlib
@@ -21,12 +22,12 @@ _MOST_FILES = 128  # each takes two descriptors
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A read under way.
+    """The pending reads of one field.
 
     Attributes:
-        field: what is read.
-        tensor: where it is read to.
-        runs: for each run of neighbouring rows its first row, the pending read, and its size in bytes.
+        field: the field.
+        tensor: the tensor on the device that receives it.
+        runs: for each run of neighbouring rows its first row, its pending read, and its size in bytes.
     """
 
     field: FieldInFiles
@@ -36,7 +37,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _PendingRead:
-    """A read of kvikio's; it keeps its file open."""
+    """A pending read of kvikio, which keeps its file open."""
 
     future: Any
     file: Any
@@ -50,7 +51,7 @@ class _PendingRead:
 class GpuDirect:
     """Reads rows from files into tensors on a device.
 
-    Raises MissingDependency without kvikio. Warns where reads go through host memory.
+    Raises MissingDependency without kvikio. Warns if reads go through host memory.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -62,7 +63,7 @@ class GpuDirect:
             ) from error
         self._kvikio, self._device = kvikio, device
         self._files: dict[str, Any] = {}
-        # A stream of its own: memory that is new there has no work of others before it.
+        # A separate stream: no other work is pending on the memory that it allocates.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if reason := _reason_for_host_reads(kvikio):
             warnings.warn(
@@ -70,14 +71,14 @@ class GpuDirect:
             )
 
     def begin(self, field: FieldInFiles) -> _Read:
-        """Start to read a field; rows that are neighbours in a file are one read."""
+        """Start to read a field; neighbouring rows of a file form one read."""
         dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
         with torch.cuda.stream(self._stream):
             tensor = torch.empty(field.shape, dtype=dtype, device=self._device)
         flat = tensor.reshape(len(tensor), -1).view(torch.uint8)
         size = flat.shape[1]
-        apart = (np.diff(field.offsets) != size) | (np.diff(field.files) != 0)
-        breaks = (np.flatnonzero(apart) + 1).tolist()
+        separate = (np.diff(field.offsets) != size) | (np.diff(field.files) != 0)
+        breaks = (np.flatnonzero(separate) + 1).tolist()
         read = _Read(field, tensor, [])
         try:
             for start, stop in zip([0, *breaks], [*breaks, len(flat)], strict=True):
@@ -91,23 +92,23 @@ class GpuDirect:
         return read
 
     def end(self, read: _Read) -> torch.Tensor:
-        """Wait for a read, and return the field; ShardCorrupt where a file ends too early."""
-        found = [(row, future.get(), size) for row, future, size in read.runs]
-        for row, got, size in found:
-            if got != size:
-                raise ShardCorrupt(f"{read.field.describe(row)}: {got} of {size} bytes could be read")
-        if read.tensor.is_cuda:  # its memory is read into again only behind what is done with it now
+        """Wait for a read, and return the field; raise ShardCorrupt if a file ends too early."""
+        results = [(row, future.get(), size) for row, future, size in read.runs]
+        for row, received, size in results:
+            if received != size:
+                raise ShardCorrupt(f"{read.field.describe(row)}: {received} of {size} bytes could be read")
+        if read.tensor.is_cuda:  # its memory is reused only after the work that is queued on it now
             read.tensor.record_stream(torch.cuda.current_stream(self._device))
         return read.field.finish(read.tensor)
 
     def drop(self, read: _Read) -> None:
-        """Wait for a read whose result is not needed: it must not write into memory that is used again."""
+        """Wait for a read whose result is not needed: its memory cannot be reused before."""
         for _, future, _ in read.runs:
-            with contextlib.suppress(Exception):  # whatever it met, it no longer writes
+            with contextlib.suppress(Exception):  # a failed read no longer writes either
                 future.get()
 
     def _open(self, path: str) -> Any:
-        """The file at `path`, which stays open while it is among those used last; pending reads keep theirs open."""
+        """Return the file at `path`. The files used last stay open, and pending reads keep theirs open."""
         file = self._files.pop(path, None) or self._kvikio.CuFile(path, "r")
         self._files[path] = file
         if len(self._files) > _MOST_FILES:
@@ -116,18 +117,20 @@ class GpuDirect:
 
 
 def check_gpu_direct(device: torch.device, *, others: Sequence[str]) -> None:
-    """Raise ConfigError where arrays cannot be read straight to `device`; `others` are arguments that need the host."""
+    """Raise ConfigError unless arrays can be read straight to `device`; `others` are arguments that prevent it."""
     if device.type != "cuda":
         raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
     if others:
-        raise ConfigError(f"gpu_direct=True and {others[0]} do not go together: that needs the arrays on the host")
+        raise ConfigError(
+            f"gpu_direct=True and {others[0]} cannot be combined: {others[0]} needs the arrays on the host"
+        )
 
 
 def _reason_for_host_reads(kvikio: Any) -> str | None:
-    """Why kvikio reads through host memory; None if it does not."""
+    """Return the reason why kvikio reads through host memory; None if it does not."""
     try:
         if not kvikio.cufile_driver.get("is_gds_available"):
-            return "this driver has no GPUDirect Storage (nvidia-fs is not loaded)"
+            return "the driver does not support GPUDirect Storage (nvidia-fs is not loaded)"
     except (AttributeError, KeyError, RuntimeError, ValueError) as error:
-        return f"GPUDirect Storage cannot be asked for ({error})"
+        return f"kvikio does not say whether GPUDirect Storage is available ({error})"
     return None

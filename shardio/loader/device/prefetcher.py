@@ -1,10 +1,11 @@
-"""Batches on their way to the device, one ahead of the consumer.
+"""The prefetcher: it brings batches to the device, one or two ahead of the consumer.
 
 A step of the consumer                                  meanwhile, on the device
   send(batch k + 1): files to the engine, copies begin    batch k + 1 is copied and decoded, the model works on batch k
   receive() -> batch k, which was sent a step ago
 
-What the device refuses comes back as `HostWork`: the caller has it made on the host, and `complete` takes the result.
+Images and files that the device refuses come back as `HostWork`: the caller makes them on the host, and passes the
+result to `complete`.
 """
 
 import warnings
@@ -36,23 +37,23 @@ from .copier import DeviceCopier, HostCopier, copier_to
 from .gpu_direct import GpuDirect
 
 MOST_HELD = 3
-"""Batches whose copies may be under way."""
+"""The number of batches whose copies may be in progress."""
 
 EngineResult: TypeAlias = tuple[Tensor, Sequence[int]]
-"""The images that an engine made, and the places of those that it could not make."""
+"""The images of an engine, and the places among them of those that it could not make."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A batch on its way.
+    """A batch that was sent and not received.
 
     Attributes:
         host_batch: the batch on the host.
-        batch: the batch on the device, but for images that engines make and fields that are read from files.
-        begun: by image field the rows that its engine has begun on.
-        reads: by field the pending reads from files.
-        error: why those could not begin.
-        mark: behind the copies.
+        batch: the batch on the device, without the images that engines make and the fields that are read from files.
+        begun: by image field, the rows that its engine has begun.
+        reads: by field, the pending reads from files.
+        error: the error that kept the reads from starting, if any.
+        mark: the copier's mark of the batch's copies.
     """
 
     host_batch: HostBatch
@@ -66,14 +67,14 @@ class _InFlight:
 @final
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """What the device leaves to the host of one batch: refused images, or files that it could not read.
+    """The part of a batch that the host must make: images that an engine refused, or files that the device cannot read.
 
     Attributes:
         batch: the batch on the host.
-        refused: by image field the rows that an engine could not make.
-        error: why the device could not read a file; None if it could.
-        begun: by image field the rows that its engine has begun on.
-        images: by image field what its engine made.
+        refused: by image field, the rows that its engine could not make.
+        error: the error of a read from a file; None if there was none.
+        begun: by image field, the rows that its engine has begun.
+        images: by image field, the images of its engine; None if it had none to make.
     """
 
     batch: HostBatch
@@ -91,7 +92,10 @@ class DevicePrefetcher:
         copier: copies tensors.
         engines: the engines for whole batches, by image field.
         gpu_direct: reads from files to the device.
-        channels_last: whether floats of images stand in memory by pixel.
+        channels_last: whether float images are stored pixel by pixel.
+
+    Attributes:
+        ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
     """
 
     def __init__(
@@ -106,29 +110,29 @@ class DevicePrefetcher:
         self._channels_last = channels_last
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
         self._sent: deque[_InFlight | BatchResult] = deque()
-        # A batch's page-locked memory must not be used again before its copy has ended.
+        # The page-locked memory of a batch must not be reused before its copy is done.
         self._held: deque[tuple[Any, Batch]] = deque()
-        # Engines may look at a batch's files a little longer than until its images are there.
+        # Engines may read the files of a batch for a while after its images are finished.
         self._decoded: deque[HostBatch] = deque(maxlen=self.ahead + 1)
-        # A loader may be dropped while the last batches that it delivered are still on their way.
+        # A loader may be deleted while the last batches that it delivered are still being copied.
         weakref.finalize(self, _wait_for_copies, copier, self._held).atexit = False
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def send(self, made: BatchResult) -> None:
-        """Start to bring a batch to the device. An error in its place comes out of `receive` in its turn."""
-        if isinstance(made, Exception) or not self.ahead:
-            self._sent.append(made)
+    def send(self, result: BatchResult) -> None:
+        """Start to bring a batch to the device. `receive` returns an error, sent in place of a batch, in its turn."""
+        if isinstance(result, Exception) or not self.ahead:
+            self._sent.append(result)
             return
         try:
-            self._sent.append(self._start(made))
-        except BaseException:  # an engine may have begun on a batch that is not known here
+            self._sent.append(self._start(result))
+        except BaseException:  # an engine may have begun a batch that is not in the queue
             self._abandon()
             raise
 
     def receive(self) -> BatchResult | HostWork:
-        """Return the oldest batch sent, on the device, or what went wrong with it, or what the host has to make."""
+        """Return the oldest batch sent: the batch on the device, its error, or the work that it leaves to the host."""
         sent = self._sent.popleft()
         if not isinstance(sent, _InFlight):
             return sent
@@ -139,18 +143,18 @@ class DevicePrefetcher:
             self._abandon()
             raise
 
-    def complete(self, work: HostWork, made: BatchResult) -> BatchResult:
-        """Return a batch on the device, of which the host has made what the device refused."""
-        if isinstance(made, Exception):
-            return made
+    def complete(self, work: HostWork, result: BatchResult) -> BatchResult:
+        """Return the batch of `work` on the device; `result` is the batch that the host made, or its error."""
+        if isinstance(result, Exception):
+            return result
         try:
-            return self._complete(work, made)
+            return self._complete(work, result)
         except BaseException:
             self._abandon()
             raise
 
     def clear(self) -> None:
-        """Forget the batches that were sent and not received."""
+        """Drop the batches that were sent and not received."""
         while self._sent:
             sent = self._sent.popleft()
             if not isinstance(sent, _InFlight):
@@ -160,23 +164,23 @@ class DevicePrefetcher:
                     self._engines[name].end()
             self._drop(sent.reads)
 
-    def _start(self, made: HostBatch) -> _InFlight:
+    def _start(self, host_batch: HostBatch) -> _InFlight:
         begun = {
             name: self._begin_images(name, value)
-            for name, value in made.batch.items()
+            for name, value in host_batch.batch.items()
             if isinstance(value, EncodedImages)
         }
         try:
-            reads, error = self._begin_reads(made.batch), None
-        except Exception as caught:  # noqa: BLE001  # of a file, in its batch's turn
+            reads, error = self._begin_reads(host_batch.batch), None
+        except Exception as caught:  # noqa: BLE001  # a file's error: reported in its batch's turn
             reads, error = {}, caught
         with self._copier:
-            batch = self._copy(made.batch)
+            batch = self._copy(host_batch.batch)
             mark = self._copier.mark()
-        self._held.append((mark, made.batch))
+        self._held.append((mark, host_batch.batch))
         while self._held and self._copier.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        return _InFlight(made, batch, begun, reads, error, mark)
+        return _InFlight(host_batch, batch, begun, reads, error, mark)
 
     def _finish(self, sent: _InFlight) -> BatchResult | HostWork:
         images = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
@@ -198,7 +202,7 @@ class DevicePrefetcher:
         self._copier.wait(sent.mark, batch)
         try:
             batch |= self._end_reads(sent.reads)
-        except Exception as error:  # noqa: BLE001  # of a file, in its batch's turn
+        except Exception as error:  # noqa: BLE001  # a file's error: reported in its batch's turn
             self._drop(sent.reads)
             return HostWork(sent.host_batch, {}, error, sent.begun, images)
         return _finished(sent.host_batch, batch)
@@ -211,21 +215,21 @@ class DevicePrefetcher:
             if len(rows) == len(work.begun[name]) > 1 and made.bad_samples == work.batch.bad_samples:
                 reason = " ".join(self._engines[name].reason.split())
                 warnings.warn(
-                    f"field {name!r}: {len(rows)} images were refused, none is bad, the CPU engine made them. {reason}",
+                    f"field {name!r}: the engine refused {len(rows)} good images, which the CPU engine made. {reason}",
                     EngineWarning,
                     stacklevel=5,
                 )
         batch |= self._end_reads(self._begin_reads(made.batch))
         for name, rows in work.begun.items():
             encoded, result = made.batch[name], work.images[name]
-            # Rows that the host has made since hold tensors; of the others the engine's images stay.
+            # Rows that the host has made meanwhile hold tensors; the other rows keep the engine's images.
             kept = [place for place, row in enumerate(rows) if not isinstance(encoded.rows[row], Tensor)]
             left = None if result is None or not kept else (result[0][torch.tensor(kept, device=result[0].device)], ())
             batch[name] = self._merge_images(encoded, left, [rows[place] for place in kept])
         return _finished(made, batch)
 
     def _abandon(self) -> None:
-        """After a failure in the middle: engines begin anew, so that no batch gets another one's images."""
+        """Drop all batches after a failure, and restart the engines, so that no batch gets the images of another."""
         for engine in self._engines.values():
             engine.close()
         for sent in self._sent:
@@ -252,23 +256,23 @@ class DevicePrefetcher:
         return {name: self._gpu_direct.end(read) for name, read in reads.items()}
 
     def _drop(self, reads: Mapping[str, Any]) -> None:
-        """Wait for reads that nobody wants any more: they write into memory that would be another's."""
+        """Wait for reads whose results are not needed: their memory cannot be reused before."""
         if self._gpu_direct is not None:
             for read in reads.values():
                 self._gpu_direct.drop(read)
 
     def _begin_images(self, name: str, encoded: EncodedImages) -> Sequence[int]:
-        """Give the image files of a batch to their engine; return the rows that they are in."""
+        """Give the image files of a batch to their engine, and return their rows."""
         files = {row: value for row, value in enumerate(encoded.rows) if not isinstance(value, Tensor)}
         if files:
-            every = len(files) == len(encoded.rows)
-            chosen = slice(None) if every else np.array(list(files))
-            steps = encoded.steps if every else [rows_of(step, chosen) for step in encoded.steps]
+            complete = len(files) == len(encoded.rows)
+            chosen = slice(None) if complete else np.array(list(files))
+            steps = encoded.steps if complete else [rows_of(step, chosen) for step in encoded.steps]
             self._engines[name].begin(list(files.values()), encoded.sizes[chosen], steps)
         return list(files)
 
     def _copy(self, batch: Batch) -> Batch:
-        """Start to copy all tensors of a batch; fields that come another way are None."""
+        """Start to copy all tensors of a batch; fields that reach the device in another way become None."""
         copied: Batch = {}
         for name, value in batch.items():
             if isinstance(value, DeferredField):
@@ -278,7 +282,7 @@ class DevicePrefetcher:
         return {name: copied.get(name) for name in batch}
 
     def _copy_now(self, made: HostBatch) -> Batch:
-        """Copy all tensors of a batch, and wait until they are there."""
+        """Copy all tensors of a batch, and wait until the copies are done."""
         with self._copier:
             batch = self._copy(made.batch)
             mark = self._copier.mark()
@@ -287,7 +291,7 @@ class DevicePrefetcher:
         return batch
 
     def _merge_images(self, encoded: EncodedImages, result: EngineResult | None, rows: Sequence[int]) -> Tensor:
-        """All images of a batch: those that the engine made in `rows`, and those that the host made."""
+        """Return all images of a batch: the engine's, which belong in `rows`, and those that the host made."""
         if result is not None and len(rows) == len(encoded.rows):
             return result[0]
         host_images = {row: value for row, value in enumerate(encoded.rows) if isinstance(value, Tensor)}
@@ -298,12 +302,12 @@ class DevicePrefetcher:
             images[torch.tensor(rows, device=images.device)] = result[0]
             for row, image in host_images.items():
                 images[row] = image.to(images.device)
-        by_pixel = self._channels_last and images.is_floating_point()
-        return images.contiguous(memory_format=torch.channels_last) if by_pixel else images
+        reorder = self._channels_last and images.is_floating_point()
+        return images.contiguous(memory_format=torch.channels_last) if reorder else images
 
 
 def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> DevicePrefetcher:
-    """The prefetcher for batches of a specification, with the engines that make their images on `threads` threads."""
+    """Return a prefetcher for the batches of `spec`, whose engines make images on `threads` threads."""
     engines = {
         name: make_engine(
             image.batch_engine,

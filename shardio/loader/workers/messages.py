@@ -1,12 +1,12 @@
-"""What the loader's process and its worker processes send each other.
+"""The messages between the loader's process and its worker processes.
 
     loader                                    worker w of W, for steps w, w + W, ...
-      StartEpoch                        -->   makes the steps' batches in its shared buffers, one after the other
-      BufferFree                        -->   writes into that buffer again
+      StartEpoch                        -->   makes the steps' batches one after the other, each in a shared buffer
+      BufferFree                        -->   may write into that buffer again
                                         <--   BatchReady, for each batch
                                         <--   WorkerFailed, once; the epoch is over for this worker
 
-Messages are pickled. They come from this job's own processes, never from data.
+Messages are pickled. Only processes of this job send them; they are never read from data.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,14 @@ from ..batch.host_batch import HostBatch
 
 @dataclass(frozen=True, slots=True)
 class StartEpoch:
-    """Make every `stride`-th step of an epoch, beginning with step `first`. What is left of an older epoch is dropped.
+    """Asks a worker to make every `stride`-th step of an epoch, from step `first` on, and to drop an older epoch.
 
     Attributes:
-        number: counts the epochs that this loader has begun, so that late messages of older ones are recognised.
+        number: counts the epochs that this loader has begun, which identifies late messages of older epochs.
+        plan: the order of the epoch.
+        schedule: the steps of the epoch.
+        first: the first step for this worker.
+        stride: the distance between two of its steps.
     """
 
     number: int
@@ -34,21 +38,21 @@ class StartEpoch:
 
 @dataclass(frozen=True, slots=True)
 class BufferFree:
-    """Nothing refers to the batch in a buffer any more."""
+    """Tells a worker that nothing refers to the batch in a buffer any more."""
 
     buffer: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReady:
-    """A batch stands in a buffer.
+    """Tells the loader that a batch is finished.
 
     Attributes:
-        epoch: the `StartEpoch.number` that it belongs to.
-        buffer: the number of the buffer.
-        used: bytes of the buffer that are used.
+        epoch: the `StartEpoch.number` of its epoch.
+        buffer: the number of the buffer that holds its tensors.
+        used: the number of bytes of the buffer that the tensors take.
         batch: the batch, with a TensorLocation in place of each tensor.
-        stage_seconds: time that the worker spent in each stage.
+        stage_seconds: seconds that the worker spent in each stage.
     """
 
     epoch: int
@@ -60,7 +64,7 @@ class BatchReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """A step could not be made."""
+    """Tells the loader that a step could not be made."""
 
     epoch: int
     error: BaseException

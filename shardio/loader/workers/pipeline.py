@@ -1,4 +1,4 @@
-"""The pipeline: jobs are cut into tasks, run on threads, and delivered in order.
+"""The pipeline: it runs the tasks of jobs on threads, and delivers the jobs' results in order.
 
                  jobs (one or more batches)       tasks (about 16 samples each)
     next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> head of the line complete --> consumer
@@ -24,18 +24,18 @@ JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a tas
 
 
 class Job(Protocol[T_co]):
-    """Work that becomes one delivered value: tasks that may run at once, in any order, and then the value."""
+    """A unit of work with one result, cut into tasks that may run concurrently and in any order."""
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
         """The tasks. Each is called once, on some thread; `str(task)` describes it."""
 
     def result(self) -> T_co:
-        """The value, once all tasks have ended; called in the consumer's thread."""
+        """Return the result; called in the consumer's thread once all tasks have ended."""
 
 
 class _Open(Generic[T]):
-    """An open job: how many of its tasks are left, and the first error."""
+    """An open job, with the number of its unfinished tasks and its first error."""
 
     def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
         self.job = job
@@ -49,10 +49,10 @@ class Pipeline(Generic[T]):
 
     Args:
         jobs: the jobs; a free worker takes the next one.
-        threads: how many workers; `resize` may let fewer of them work.
-        depth: how many jobs may be open at once, including the one that the consumer waits for.
+        threads: the number of workers; `resize` may let fewer of them work.
+        depth: the number of jobs that may be open at once, including the one that the consumer waits for.
         timeout: seconds that the consumer waits for a result before PipelineStalled.
-        name: names the threads, and the pipeline in messages.
+        name: the name of the pipeline, in the names of threads and in messages.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Pipeline(Generic[T]):
         self._line: deque[_Open[T]] = deque()
         self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
         lock = threading.Lock()
-        self._work_there = threading.Condition(lock)  # workers wait for room for a job, for tasks, or for the end
-        self._called = threading.Condition(lock)  # workers that `resize` has set aside wait here
-        self._head_ready = threading.Condition(lock)  # the consumer waits here
+        self._work_available = threading.Condition(lock)  # active workers wait for room for a job, tasks, or the end
+        self._reactivated = threading.Condition(lock)  # workers that `resize` has suspended wait
+        self._head_ready = threading.Condition(lock)  # the consumer waits for the oldest job
         self._opening = False
         self._exhausted = False
         self._closed = self._waited_for = False
@@ -88,19 +88,19 @@ class Pipeline(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """The next result, in order. Raises a task's error, PipelineStalled, or PipelineClosed after `close`."""
+        """Return the next result, in order. Raises a task's error, PipelineStalled, or PipelineClosed after `close`."""
         begun = time.monotonic()
         if os.getpid() != self._pid:
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
         with self._head_ready:
-            ready = self._head_ready.wait_for(self._settled, self._timeout)
+            ready = self._head_ready.wait_for(self._next_ready, self._timeout)
             self.waited += time.monotonic() - begun
             if self._closed:  # by another thread: the open jobs may not be finished
                 raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
             if not ready:
                 raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
             head = self._line.popleft() if self._line else None
-            self._work_there.notify()
+            self._work_available.notify()
         if head is None:
             self.close()
             raise StopIteration
@@ -111,41 +111,39 @@ class Pipeline(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether the next result is there, so that asking for it takes no time."""
-        if os.getpid() != self._pid:  # forked: a worker of the parent's may hold the lock
+        """Whether `next` would return at once."""
+        if os.getpid() != self._pid:  # forked: a worker of the parent may have held the lock
             return False
         with self._head_ready:
-            return self._settled()
+            return self._next_ready()
 
     @property
     def idle(self) -> float:
-        """Seconds that active workers have waited for room or for tasks, added up."""
+        """Seconds that active workers have waited for room or for tasks, summed over all workers."""
         return sum(self._idle)
 
     def resize(self, threads: int, depth: int) -> None:
-        """Let `threads` of the workers work from now on, on at most `depth` open jobs."""
-        with self._work_there:
+        """Let `threads` of the workers work, on at most `depth` open jobs, from now on."""
+        with self._work_available:
             self._active, self._depth = min(threads, len(self._threads)), depth
-            self._work_there.notify_all()
-            self._called.notify_all()
+            self._work_available.notify_all()
+            self._reactivated.notify_all()
 
     def close(self) -> None:
         """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
-        if (
-            self._waited_for
-        ):  # a worker that has not ended by then does not end; and at the interpreter's own end `os` is gone
+        if self._waited_for:  # waiting again would not help; and as the interpreter ends, `os` is gone
             return
-        if os.getpid() != self._pid:  # forked: the threads are the parent's, and the lock may be held for ever
+        if os.getpid() != self._pid:  # forked: the threads are the parent's, and the lock may never be released
             return
         if threading.current_thread() in self._threads:
-            # The garbage collector may end an epoch anywhere: here in a worker, which may hold the lock.
+            # The garbage collector may call this in any thread, such as a worker that holds the lock.
             self._closed = True
             return
-        with self._work_there:
+        with self._work_available:
             self._closed = True
             self._tasks.clear()
-            self._work_there.notify_all()
-            self._called.notify_all()
+            self._work_available.notify_all()
+            self._reactivated.notify_all()
             self._head_ready.notify_all()
         self._waited_for = True
         deadline = time.monotonic() + JOIN_LIMIT
@@ -156,7 +154,7 @@ class Pipeline(Generic[T]):
     def at_exit(self) -> None:
         self.close()
 
-    def _settled(self) -> bool:
+    def _next_ready(self) -> bool:
         if self._closed:
             return True
         if self._line:
@@ -165,7 +163,9 @@ class Pipeline(Generic[T]):
 
     def _report(self) -> str:
         now = time.monotonic()
-        return "; ".join(f"worker {n}: {what} for {now - since:.0f} s" for n, (what, since) in enumerate(self._doing))
+        return "; ".join(
+            f"worker {n}: {activity} for {now - since:.0f} s" for n, (activity, since) in enumerate(self._doing)
+        )
 
     def _work(self, number: int) -> None:
         while (turn := self._turn(number)) is not None:
@@ -181,22 +181,22 @@ class Pipeline(Generic[T]):
                 opened.error = opened.error or error
                 if opened.left == 0 and self._line and self._line[0] is opened:
                     self._head_ready.notify()
-            del turn, opened, task  # a worker that waits must not keep a delivered batch's memory
+            del turn, opened, task  # while it waits, a worker must not keep the memory of a delivered batch
         self._doing[number] = ("nothing more to do", time.monotonic())
 
     def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
         """Wait for the next task, opening a job if there is none; None when all work is done."""
         while True:
-            with self._work_there:
+            with self._work_available:
                 if not self._has_work(number):
                     begun = time.monotonic()
                     self._doing[number] = ("waiting", begun)
                     while not self._has_work(number):
-                        (self._work_there if number < self._active else self._called).wait()
+                        (self._work_available if number < self._active else self._reactivated).wait()
                     self._idle[number] += time.monotonic() - begun if number < self._active else 0.0
                 if self._closed:
-                    self._work_there.notify_all()
-                    self._called.notify_all()
+                    self._work_available.notify_all()
+                    self._reactivated.notify_all()
                     self._head_ready.notify_all()
                     return None
                 if self._tasks:
@@ -214,7 +214,7 @@ class Pipeline(Generic[T]):
         return number < self._active and (bool(self._tasks) or room)
 
     def _open(self) -> None:
-        """Take the next job, outside of the lock: that may take as long as a task."""
+        """Take the next job without holding the lock, as this may take as long as a task."""
         opened: _Open[T] | None
         tasks: Sequence[Callable[[], None]] = ()
         try:
@@ -225,15 +225,15 @@ class Pipeline(Generic[T]):
             opened = None
         except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
             opened = _Open(None, error=caught)
-        with self._work_there:
+        with self._work_available:
             self._opening = False
             self._exhausted = opened is None or opened.job is None
             if opened is not None:
                 self._line.append(opened)
                 self._tasks.extend((opened, task) for task in tasks)
             if self._exhausted or not tasks:
-                self._work_there.notify_all()
-                self._called.notify_all()
+                self._work_available.notify_all()
+                self._reactivated.notify_all()
                 self._head_ready.notify()
-            else:  # this worker takes the first task; another takes the next, or makes the next job
-                self._work_there.notify(len(tasks))
+            else:  # this worker takes the first task; others take the next ones, or open the next job
+                self._work_available.notify(len(tasks))

@@ -1,8 +1,8 @@
-"""Worker processes: they make whole batches in anonymous shared memory, for work that holds the GIL.
+"""The loader's side of worker processes, which make whole batches in anonymous shared memory.
 
-Worker w of W makes the steps w, w + W, ... of an epoch; `messages` shows what the two sides send each other, and
-`worker_process` is the other end. A shared buffer is a memfd: it has no name, so nothing stays behind whatever is
-killed. A worker dies with its parent.
+They are for work that holds the GIL. Worker w of W makes the steps w, w + W, ... of an epoch; `messages` describes the
+protocol, and `worker_process` is the other side. A shared buffer is a memfd: it has no name, so no file is left behind
+if processes are killed. A worker dies with its parent.
 """
 
 import multiprocessing
@@ -36,14 +36,14 @@ class WorkerProcesses:
     """The worker processes of one loader; they outlive its epochs.
 
     Args:
-        build_spec: builds the specification of the batches in each worker; pickled, so a function of a module or a
-            partial of one.
-        count: how many processes.
-        buffers: how many batches each may have made ahead.
+        build_spec: builds the specification of the batches in each worker; it must be picklable, such as a function of
+            a module or a partial of one.
+        count: the number of processes.
+        buffers: the number of shared buffers of each process, which limits the batches that it makes ahead.
         timeout: seconds to wait for a batch before PipelineStalled.
         name: the loader's name in messages.
 
-    Raises ConfigError where they cannot be started.
+    Raises ConfigError if `build_spec` cannot be pickled, or this process may not start others.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class WorkerProcesses:
             pickle.dumps(build_spec)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
-                f"isolate=True starts processes, and what they work with must be picklable (a function of a module, "
-                f"no lambda): {error}"
+                f"isolate=True starts processes, and all that they use must be picklable (a function of a module, no "
+                f"lambda): {error}"
             ) from error
         if multiprocessing.current_process().daemon:
-            raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing may not")
+            raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing cannot do")
         self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
@@ -66,11 +66,11 @@ class WorkerProcesses:
 
     @property
     def usable(self) -> bool:
-        """Whether all of them run, and belong to this process: after a fork they are the parent's."""
+        """Whether all processes are alive and children of this process; after a fork they are not."""
         return self._pid == os.getpid() and all(member.alive for member in self.members)
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
-        """Start on the batches of `schedule`; what is left of an older epoch is dropped."""
+        """Start the processes on the batches of `schedule`, and drop an older epoch."""
         self.epoch += 1
         for number, member in enumerate(self.members):
             member.drain()
@@ -80,7 +80,7 @@ class WorkerProcesses:
 
 @final
 class ProcessPipeline(Iterator[list[BatchResult]]):
-    """One epoch's batches from worker processes, in order; `Pipeline` is the same for threads."""
+    """Yields one epoch's batches from worker processes, in order, as `Pipeline` does from threads."""
 
     def __init__(self, workers: WorkerProcesses, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
         self.waited = 0.0
@@ -92,7 +92,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
         self._pid = os.getpid()
 
     def __next__(self) -> list[BatchResult]:
-        """The next batch, alone in a list. Raises WorkerDied, PipelineStalled, PipelineClosed, or a worker's error."""
+        """Return the next batch in a list. Raises WorkerDied, PipelineStalled, PipelineClosed or a worker's error."""
         if self._pid != os.getpid():
             raise PipelineClosed("begun before this process was forked")
         if self._closed or self._workers.epoch != self._epoch:
@@ -120,50 +120,50 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
 
     @property
     def ready(self) -> bool:
-        """Whether the next batch is there."""
+        """Whether `next` would return at once."""
         members = self._workers.members
         return self._closed or members[self._step % len(members)].has_message
 
     def resize(self, threads: int, depth: int) -> None:
-        """Do nothing: the number of processes stays."""
+        """Do nothing: the number of processes is fixed."""
 
     def close(self) -> None:
-        """Deliver nothing more. The processes stay for the next epoch."""
+        """Stop delivering batches. The processes stay for the next epoch."""
         self._closed = True
 
 
 @final
 class _WorkerProcess:
-    """The loader's end of one worker process."""
+    """The loader's side of one worker process."""
 
     def __init__(self, build_spec: Callable[[], BatchSpec], buffers: int, name: str) -> None:
         self._name = name
         self._buffers = [new_shared_buffer(name) for _ in range(buffers)]
         self._note = ProgressNote(new_shared_buffer(name))
-        self._pipe, theirs = processes.CONTEXT.Pipe()
+        self._pipe, worker_end = processes.CONTEXT.Pipe()
         self._process = processes.CONTEXT.Process(
-            target=run_worker, args=(build_spec, theirs, self._buffers, self._note), name=name, daemon=True
+            target=run_worker, args=(build_spec, worker_end, self._buffers, self._note), name=name, daemon=True
         )
         processes.start(self._process)
-        theirs.close()
+        worker_end.close()
         self._lent = 0
-        # Buffers come back when the garbage collector says so, in whatever thread: they wait here for the next send.
+        # Finalizers append to it, at any time and in any thread; `give_back` sends the messages.
         self._returned: deque[int] = deque()
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process.is_alive()
 
     def send(self, message: ToWorker) -> None:
-        """Send a message; WorkerDied if the process is gone."""
+        """Send a message; raise WorkerDied if the process has ended."""
         try:
             self._pipe.send(message)
         except OSError as error:
             raise self._died() from error
 
     def receive(self, epoch: int, timeout: float) -> FromWorker:
-        """The next message of this epoch; batches of older ones give their buffers back."""
+        """Return the next message of this epoch; free the buffers of older epochs' batches."""
         deadline = time.monotonic() + timeout
         while True:
             self.give_back()
@@ -187,10 +187,10 @@ class _WorkerProcess:
         try:
             return self._pipe.poll()
         except OSError:
-            return True  # `receive` says what has become of it
+            return True  # `receive` raises the error
 
     def drain(self) -> None:
-        """Take the messages of an older epoch, or the worker could not send them, nor hear of the new one."""
+        """Take messages of an older epoch out of the pipe, as a full pipe would keep the worker from the new epoch."""
         try:
             while self._pipe.poll():
                 self._drop(self._pipe.recv())
@@ -203,24 +203,24 @@ class _WorkerProcess:
             self._lent += 1
 
     def batch(self, message: BatchReady) -> HostBatch:
-        """The batch in a buffer. The buffer goes back once nothing refers to the batch any more."""
+        """Return the batch in a buffer. The buffer is free again once nothing refers to the batch any more."""
         number = message.buffer
         memory = self._buffers[number].reach(message.used)
         self._lent += 1
         if self._lent == len(self._buffers):
-            # The consumer keeps batches: it gets a copy, or the worker would wait for ever.
+            # The consumer keeps batches: return a copy, or the worker would wait for a free buffer for ever.
             memory = memory[: message.used].copy()
             self._returned.append(number)
             self.give_back()
         else:
-            # Behind a memoryview every view keeps `memory` itself alive, see `memory.BufferPool`.
+            # With a memoryview in between, every view keeps `memory` itself alive, see `memory.BufferPool`.
             memory = np.frombuffer(memory.data, np.uint8)
             weakref.finalize(memory, self._returned.append, number).atexit = False
         batch: Batch = map_nested(message.batch.batch, TensorLocation, lambda location: location.view(memory))
         return replace(message.batch, batch=batch)
 
     def give_back(self) -> None:
-        """Tell the worker which buffers nothing refers to any more."""
+        """Tell the worker which buffers are free again."""
         while self._returned:
             self._lent -= 1
             self.send(BufferFree(self._returned.popleft()))
@@ -230,7 +230,7 @@ class _WorkerProcess:
         return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {self._process.exitcode}")
 
     def end(self) -> None:
-        """Kill the process: it holds nothing that has to be put in order."""
+        """Kill the process: it holds nothing that needs an orderly end."""
         self._process.kill()
         self._pipe.close()
 

@@ -1,4 +1,4 @@
-"""Shared memory without a name, and tensors in it: how worker processes hand over batches."""
+"""Anonymous shared memory, in which worker processes hand over the tensors of batches."""
 
 import math
 import mmap
@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 _PAGE = 4096
-_ALIGN = 64  # bytes: where tensors may begin
-_STAGE = 64  # bytes of a note that hold the stage's name
+_ALIGN = 64  # bytes; tensors begin at multiples of this
+_STAGE = 64  # bytes at the beginning of a ProgressNote, which hold the name of the stage
 
 
 class SharedBuffer:
-    """Shared memory of one batch, as either process sees it. Pass it to a process that is being started."""
+    """Shared memory for one batch, mapped in this process. You can pass it to a process that is being started."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -26,11 +26,11 @@ class SharedBuffer:
         weakref.finalize(self, os.close, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # DupFd must be made here, while the process is being started: made earlier it is served by a named socket.
+        # DupFd must be created while the process is being started: created earlier, it goes through a named socket.
         return _attach, (DupFd(self.handle),)
 
     def reach(self, size: int) -> NDArray[np.uint8]:
-        """Return the memory, mapped to at least `size` bytes; the file grows if it has to."""
+        """Return the memory with at least `size` bytes mapped; the file grows if needed."""
         if size > len(self.memory):
             if os.fstat(self.handle).st_size < size:
                 os.ftruncate(self.handle, -(-size // _PAGE) * _PAGE)
@@ -39,7 +39,7 @@ class SharedBuffer:
 
 
 class ProgressNote:
-    """What a worker process is doing, in memory that the loader reads when no batch comes any more."""
+    """The current stage and task of a worker process, in shared memory that the loader reads after a timeout."""
 
     def __init__(self, buffer: SharedBuffer) -> None:
         self._buffer = buffer
@@ -49,19 +49,19 @@ class ProgressNote:
         return ProgressNote, (self._buffer,)
 
     def task(self, text: str) -> None:
-        """Write down the task."""
+        """Set the task."""
         self._write(text, _STAGE, _PAGE)
 
     def stage(self, name: str) -> None:
-        """Write down the stage of the task."""
+        """Set the stage of the task."""
         self._write(name, 0, _STAGE)
 
     def read(self) -> str:
-        """Return stage and task in words."""
+        """Return the stage and the task as text."""
         stage, task = (
             bytes(part).split(b"\0")[0].decode(errors="replace") for part in np.split(self._memory, [_STAGE])
         )
-        return f"{stage}: {task}" if task else "it has not begun on any"
+        return f"{stage}: {task}" if task else "it has not started a task"
 
     def _write(self, text: str, start: int, stop: int) -> None:
         data = text.encode()[: stop - start - 1] + b"\0"
@@ -69,7 +69,7 @@ class ProgressNote:
 
 
 def new_shared_buffer(name: str) -> SharedBuffer:
-    """A new, empty buffer; `name` shows in /proc."""
+    """Return a new, empty buffer; /proc shows it as `name`."""
     return SharedBuffer(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC))
 
 
@@ -79,12 +79,13 @@ def _attach(handle: Any) -> SharedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class TensorLocation:
-    """Where a tensor stands in a shared buffer.
+    """The place and the layout of a tensor in a shared buffer.
 
     Attributes:
         start: the offset of its first byte.
-        shape, dtype: as it stands in memory.
-        order: for each axis of the tensor its place among the axes in memory, slowest first; () if they agree.
+        shape: its shape in memory, where the axes are sorted by stride, slowest first.
+        dtype: its dtype.
+        order: for each axis of the tensor, the number of that axis in memory; () if the order is the same.
     """
 
     start: int
@@ -94,7 +95,7 @@ class TensorLocation:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, start: int) -> "tuple[TensorLocation, torch.Tensor]":
-        """The location of a tensor that is put at `start`, and its values as they stand there; strides are kept."""
+        """Return the location of a tensor at `start`, and the contiguous values to write there; strides are kept."""
         strides = tensor.stride()
         axes = sorted(range(tensor.dim()), key=lambda axis: strides[axis], reverse=True)
         in_memory = tensor.permute(axes)
@@ -105,7 +106,7 @@ class TensorLocation:
 
     @property
     def end(self) -> int:
-        """The offset at which another tensor may begin."""
+        """The first offset at which the next tensor may begin."""
         return self.start + -(-self._size // _ALIGN) * _ALIGN
 
     @property
@@ -113,6 +114,6 @@ class TensorLocation:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, memory: NDArray[np.uint8]) -> torch.Tensor:
-        """The tensor in a buffer's memory."""
+        """Return the tensor as a view of a buffer's memory."""
         tensor = torch.from_numpy(memory[self.start : self.start + self._size]).view(self.dtype).reshape(self.shape)
         return tensor.permute(self.order) if self.order else tensor

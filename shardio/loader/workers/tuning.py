@@ -1,16 +1,16 @@
-"""The number of working threads and prefetched batches, chosen from measurements one change at a time.
+"""The tuner: it chooses the number of working threads and prefetched batches from measurements, one change at a time.
 
 If the consumer hardly waits, nothing changes. If it waits while workers wait for room, more batches are prefetched. If
-it waits for busy workers, another setting is tried between two windows of the current one, and kept if it was faster
-than both: more threads are not always faster where they take turns holding the GIL, nor are more prefetched batches
-where fewer of them stay in the processor's cache.
+it waits for busy workers, the tuner tries another setting between two windows of the current one, and keeps it if it
+was faster than both. More threads are not always faster, as they may take turns holding the GIL; nor are more
+prefetched batches, as fewer stay in the processor's cache.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
-ENOUGH_SECONDS = 0.4
+ENOUGH_SECONDS = 0.4  # of a window that a decision is based on, with at least ENOUGH_BATCHES batches
 ENOUGH_BATCHES = 8
 PATIENCE = 0.02  # share of time that a consumer may wait without being starved
 IDLE = 0.1  # share of the workers' time above which they are waiting for room
@@ -21,7 +21,7 @@ MOST_REST = 1600
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The number of workers that may be busy at once, and of batches made ahead of the consumer."""
+    """The number of workers that may work at once, and the number of batches made ahead of the consumer."""
 
     threads: int
     prefetch: int
@@ -35,7 +35,7 @@ class Window:
         seconds: wall time.
         batches: batches delivered.
         waited: seconds that the consumer waited for them.
-        idle: seconds that the active workers waited for room, added up.
+        idle: seconds that the active workers waited for room, summed over them.
     """
 
     seconds: float = 0.0
@@ -44,7 +44,7 @@ class Window:
     idle: float = 0.0
 
     def plus(self, other: "Window") -> "Window":
-        """The sum of both."""
+        """Return both windows as one."""
         return Window(
             self.seconds + other.seconds,
             self.batches + other.batches,
@@ -54,7 +54,7 @@ class Window:
 
     @property
     def enough(self) -> bool:
-        """Whether there is enough to decide from."""
+        """Whether the window is long enough for a decision."""
         return self.seconds >= ENOUGH_SECONDS and self.batches >= ENOUGH_BATCHES
 
 
@@ -92,12 +92,12 @@ class _Trial:
 
 @final
 class Tuner:
-    """Finds a setting, and tries others now and then for as long as the consumer is starved.
+    """Finds a fast setting, and tries others from time to time for as long as the consumer is starved.
 
     Args:
-        start: the first setting; its threads are also the most.
-        most_prefetch: how many prefetched batches memory allows.
-        threads, prefetch: whether each of them may change.
+        start: the first setting; its number of threads is also the limit.
+        most_prefetch: the largest number of prefetched batches that memory allows.
+        threads, prefetch: whether the number of threads and of prefetched batches may change.
     """
 
     def __init__(self, start: Setting, *, most_prefetch: int, threads: bool, prefetch: bool) -> None:
@@ -121,8 +121,8 @@ class Tuner:
         """Record a measurement, and return the setting to use from now on."""
         self._window = self._window.plus(window)
         if self._window.enough:
-            whole, self._window = self._window, Window()
-            self.setting = self._decide(whole)
+            window, self._window = self._window, Window()
+            self.setting = self._decide(window)
         return self.setting
 
     def _decide(self, window: Window) -> Setting:
@@ -153,7 +153,7 @@ class Tuner:
         return self.setting
 
     def _judge(self, trial: _Trial, rate: float) -> Setting:
-        """Keep a setting that was faster than both before and after: the first seconds are slow anyway."""
+        """Keep a setting that was faster than the old one both before and after: the first seconds are slow anyway."""
         self._trial = None
         slower, faster = (rate, trial.rate) if trial.measured else (trial.rate, rate)
         if faster < BETTER * slower:

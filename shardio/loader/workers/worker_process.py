@@ -1,4 +1,4 @@
-"""A worker process: makes whole batches in shared buffers. `process_workers` is the other end."""
+"""The worker's side of a worker process: it makes whole batches in shared buffers for `process_workers`."""
 
 import pickle
 from collections import deque
@@ -34,7 +34,10 @@ class _Epoch:
 def run_worker(
     build_spec: Callable[[], BatchSpec], pipe: "Connection[Any, Any]", buffers: list[SharedBuffer], note: ProgressNote
 ) -> None:
-    """Make batches while there is an epoch and a free buffer, and listen in between; return when the loader is gone."""
+    """Make batches while there is an epoch and a free buffer, and receive messages in between.
+
+    Returns when the loader closes the pipe or ends.
+    """
     processes.die_with_parent()
     torch.set_num_threads(1)
     free = deque(range(len(buffers)))
@@ -45,7 +48,7 @@ def run_worker(
         while step is None or pipe.poll():
             try:
                 message = pipe.recv()
-            except (EOFError, OSError):  # the loader has closed its end, or is gone
+            except (EOFError, OSError):  # the loader has closed the pipe or ended
                 return
             match message:
                 case BufferFree(number):
@@ -70,7 +73,7 @@ def run_worker(
 
 
 def _send(pipe: "Connection[Any, Any]", message: FromWorker) -> None:
-    """Send by value: the pipe's own `send` would put the tensors that are left into named shared memory."""
+    """Send by value: the pipe's own `send` would put remaining tensors into named shared memory."""
     pipe.send_bytes(pickle.dumps(message))
 
 
@@ -96,10 +99,10 @@ def _make(
     for task in job.tasks:
         note.task(str(task))
         task()
-    (made,) = job.result()
-    if isinstance(made, Exception):
-        raise made
-    outside: list[tuple[TensorLocation, torch.Tensor]] = []
+    (result,) = job.result()
+    if isinstance(result, Exception):
+        raise result
+    elsewhere: list[tuple[TensorLocation, torch.Tensor]] = []  # such as tensors that the user's function made
 
     def locate(tensor: torch.Tensor) -> TensorLocation:
         nonlocal end
@@ -107,21 +110,21 @@ def _make(
         start = values.data_ptr() - memory.ctypes.data
         if start >= 0 and start + values.nbytes <= len(memory):
             return replace(location, start=start)
-        outside.append((replace(location, order=()), values))  # made elsewhere, by the user's function for one
+        elsewhere.append((replace(location, order=()), values))
         end = location.end
         return location
 
-    located = map_nested(made.batch, torch.Tensor, locate)
+    located = map_nested(result.batch, torch.Tensor, locate)
     memory = buffer.reach(end)
-    for location, values in outside:
+    for location, values in elsewhere:
         location.view(memory)[...] = values
-    return end, replace(made, batch=located)
+    return end, replace(result, batch=located)
 
 
 def _picklable(error: BaseException) -> BaseException:
-    """The error itself if it can be sent, else its words."""
+    """Return the error itself if it can be pickled, else a RuntimeError with its message."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own, and only to see whether it survives
-    except Exception:  # noqa: BLE001  # whatever pickle meets
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # pickled just before, to check that it can be unpickled
+    except Exception:  # noqa: BLE001  # pickling may raise any exception
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

@@ -1,4 +1,4 @@
-"""The workers of a loader: threads or processes, how many of them, and how far ahead of the consumer."""
+"""The workers of a loader: threads or processes, with the number of workers and of prefetched batches."""
 
 import time
 from collections.abc import Callable
@@ -16,23 +16,23 @@ from .process_workers import WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
 MOST_PREFETCH = 32  # batches
-PREFETCH_BYTES = 1 << 30
+PREFETCH_BYTES = 1 << 30  # limit of the memory of prefetched batches
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Who makes the batches.
+    """The options of a loader that concern its workers.
 
     Attributes:
-        threads: threads of this rank, or processes with `isolate`.
-        prefetch: batches made ahead; None settles it by measuring.
-        tune_threads: whether fewer threads may be tried.
-        isolate: processes instead of threads.
+        threads: the number of threads of this rank, or of processes with `isolate`.
+        prefetch: the number of batches made ahead; None lets the tuner choose it.
+        tune_threads: whether the tuner may try fewer threads.
+        isolate: whether to use processes instead of threads.
         pin: whether to page-lock the memory of batches.
-        held: how many batches are still read after they have been handed over.
+        held: the number of batches whose memory the prefetcher may still use after they left the pipeline.
         timeout: seconds to wait for a batch.
-        name: names the threads, and the loader in messages.
+        name: the name of the loader, in the names of threads and in messages.
     """
 
     threads: int
@@ -46,11 +46,11 @@ class WorkerOptions:
 
 
 class BatchPipeline(Protocol):
-    """Batches in order, some at a time: a `Pipeline` of threads or a `ProcessPipeline`.
+    """Yields batches in order, one or several at a time: a `Pipeline` of threads or a `ProcessPipeline`.
 
     Attributes:
         waited: seconds that the consumer has waited.
-        idle: seconds that workers have waited for room or for tasks, added up.
+        idle: seconds that workers have waited for room or for tasks, summed over all workers.
     """
 
     waited: float
@@ -62,7 +62,7 @@ class BatchPipeline(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the next batches are there, so that asking for them takes no time."""
+        """Whether `next` would return at once."""
 
     def resize(self, threads: int, depth: int) -> None:
         """Let `threads` of the workers work on at most `depth` jobs at once."""
@@ -73,11 +73,11 @@ class BatchPipeline(Protocol):
 
 @final
 class Workers:
-    """The workers of one loader. The setting that they have found outlives its epochs.
+    """The workers of one loader. The tuned setting carries over from epoch to epoch.
 
     Args:
         spec: the batches to make.
-        build_spec: builds the same specification in a process of its own; used with `isolate`.
+        build_spec: builds the same specification in a worker process; used with `isolate`.
         options: see `WorkerOptions`.
     """
 
@@ -87,23 +87,23 @@ class Workers:
         self._size = size = job_size(spec, options.threads)
         self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=options.pin)
         self._processes: WorkerProcesses | None = None
-        fitting = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
-        batches_of_tasks = -(-options.threads * size.task_samples // spec.batch_size)  # a task for each thread
-        prefetch = options.prefetch or max(2, batches_of_tasks, size.batches)
+        most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
+        busy_batches = -(-options.threads * size.task_samples // spec.batch_size)  # they hold a task for each thread
+        prefetch = options.prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
             Setting(options.threads, prefetch),
-            most_prefetch=max(prefetch, min(MOST_PREFETCH * size.batches, fitting)),
+            most_prefetch=max(prefetch, min(MOST_PREFETCH * size.batches, most_in_memory)),
             threads=options.tune_threads and not options.isolate,
             prefetch=options.prefetch is None and not options.isolate,
         )
 
     @property
     def setting(self) -> Setting:
-        """The current number of workers and prefetched batches."""
+        """The current numbers of workers and of prefetched batches."""
         return self._tuner.setting
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
-        """Start on an epoch."""
+        """Start the workers on an epoch, and return its batches."""
         options = self._options
         if options.isolate:
             if self._processes is None or not self._processes.usable:
@@ -123,7 +123,7 @@ class Workers:
         return pipeline
 
     def record(self, pipeline: BatchPipeline, window: Window) -> None:
-        """Record the duration of one step, and change the setting if that helps."""
+        """Record the measurements of one step, and apply the setting that the tuner chooses."""
         before = self.setting
         if self._tuner.record(window) != before:
             self._apply(pipeline)
@@ -134,20 +134,20 @@ class Workers:
 
     @property
     def _depth(self) -> int:
-        """How many jobs may be open at once."""
+        """The number of jobs that may be open at once."""
         return 1 + -(-self.setting.prefetch // self._size.batches)
 
 
 @final
 class StepTimer:
-    """Measures the duration of each step. The first step of an epoch is a start, and tells nothing of those to come."""
+    """Measures each step for the tuner, except for an epoch's first step, which includes the start of the workers."""
 
     def __init__(self, workers: Workers, pipeline: BatchPipeline) -> None:
         self._workers, self._pipeline = workers, pipeline
         self._last: tuple[float, float, float] | None = None
 
     def step(self) -> None:
-        """Record that a batch has come."""
+        """Record the step that the delivered batch completes."""
         now = time.monotonic(), self._pipeline.waited, self._pipeline.idle
         if self._last is not None:
             seconds, waited, idle = (new - old for new, old in zip(now, self._last, strict=True))
