@@ -16,7 +16,7 @@ from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.containers.base import check_out, check_rows
 from shardio.errors import ConfigError, ShardCorrupt
-from shardio.format.fields import Field, as_fields, described
+from shardio.format.fields import Field, as_fields, fields_to_json
 from shardio.format.manifest import FILE_NAME
 from shardio.system.types import Column, Rows, Stored
 from shardio.testing import check_source
@@ -36,7 +36,7 @@ class TextWriter:
         self._samples.append({name: bytes(value).hex() for name, value in sample.items()})
 
     def close(self) -> None:
-        visible = described({name: field for name, field in self._fields.items() if not name.startswith("_")})
+        visible = fields_to_json({name: field for name, field in self._fields.items() if not name.startswith("_")})
         self._path.write_text(json.dumps({"fields": visible, "samples": self._samples}))
 
 
