@@ -228,8 +228,7 @@ class TestFields:
 
 class TestFiles:
     def test_a_directory(self, tmp_path: Path) -> None:
-        """The HDF5 files of a directory are joined by name, whatever their suffix; hidden and other files are ignored.
-        """
+        """The HDF5 files of a directory are joined by name, whatever their suffix; hidden and others are ignored."""
         parts = {"-b é.hdf5": [3, 4], "a b.h5": [5], "c.HE5": [], "d.h5": [6, 7, 8]}
         for name, labels in parts.items():
             write(

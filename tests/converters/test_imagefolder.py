@@ -291,9 +291,8 @@ for folder in sys.argv[2:]:
 @pytest.mark.slow
 def test_a_folder_that_may_not_be_read(open_folder: Path) -> None:
     """A folder without read permission is refused by name, so that its images are not silently missing."""
-    closed = [
-        open_folder / name for name in ("1", "2/cat", "3/cat/old")
-    ]  # the folder itself, a class folder, and one inside it
+    # the folder itself, a class folder, and one inside it
+    closed = [open_folder / name for name in ("1", "2/cat", "3/cat/old")]
     for number in "123":
         class_folders(open_folder / number, {"cat": ["a.jpg", "old/b.jpg"]})
     for folder in closed:
