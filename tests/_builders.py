@@ -81,9 +81,7 @@ def with_thumbnail(image: bytes, thumbnail: bytes) -> bytes:
 
 
 def tiff(orientation: int, *, order: str = "<", kind: int = 3) -> bytes:
-    """A TIFF block as EXIF uses it: one directory with an orientation tag of type `kind` (3 short, 4 long) and one
-    other tag.
-    """
+    """An EXIF block: one TIFF directory with an orientation tag of type `kind` (3 short, 4 long) and one other tag."""
     number, mark = (">", b"MM") if order == ">" else ("<", b"II")
     other = struct.pack(number + "HHII", 0x0100, 4, 1, 7)
     value = struct.pack(number + ("HH" if kind == 3 else "I"), *((orientation, 0) if kind == 3 else (orientation,)))

@@ -73,9 +73,7 @@ def small(**changes: object) -> argparse.Namespace:
 
 @pytest.mark.slow
 def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU the benchmark measures engines on the CPU, gives a reason for each missing figure, and draws the
-    plot.
-    """
+    """Without a GPU the CPU is measured, each missing figure has a reason, and the plot is drawn."""
     monkeypatch.setattr(_gpu_data, "DRAWN", 3)
     monkeypatch.setattr(_gpu_data, "ARRAY", (2, 16, 16))
     monkeypatch.setattr(gpu, "ENGINES", ("cpu", "dali"))

@@ -225,9 +225,7 @@ def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Too few photos, an unknown peer or less than one batch is an error that names the rule, before anything is
-    installed.
-    """
+    """Too few photos, an unknown peer or less than one batch is an error before any installation."""
     work = ["--work", str(tmp_path)]
     for arguments, message in (
         (["--workload", "photos", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),

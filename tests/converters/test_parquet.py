@@ -28,7 +28,7 @@ COUNT = 5
 
 
 def write(path: Path, *, notes: dict[str, Any] | None = None, **columns: Any) -> Path:
-    """A file with these columns in row groups of two, and `notes` in its metadata, where Hugging Face stores features."""
+    """A file with these columns in row groups of two, and `notes` in its metadata, as Hugging Face stores features."""
     table = pa.table(columns)
     if notes is not None:
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": notes}})})
