@@ -74,7 +74,7 @@ def small(**changes: object) -> argparse.Namespace:
 @pytest.mark.slow
 def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU the CPU is measured, each missing figure has a reason, and the plot is drawn."""
-    monkeypatch.setattr(_gpu_data, "DRAWN", 3)
+    monkeypatch.setattr(_gpu_data, "SYNTHETIC_PHOTOS", 3)
     monkeypatch.setattr(_gpu_data, "ARRAY", (2, 16, 16))
     monkeypatch.setattr(gpu, "ENGINES", ("cpu", "dali"))
     result = gpu.measure(small(), tmp_path)
@@ -111,7 +111,7 @@ def test_training_is_measured_beside_synthetic_input() -> None:
 def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Pillow reference of the parity benchmark makes the engines' crops."""
     monkeypatch.setattr(parity, "BATCH", 4)
-    files = [_gpu_data.drawn(number) for number in range(4)]
+    files = [_gpu_data.synthetic_photo(number) for number in range(4)]
     with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
         for data in files:
             writer.append({"image": data})
