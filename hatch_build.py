@@ -1,6 +1,6 @@
-"""Compiles the C part of shardio at installation, if a C compiler and libjpeg-turbo's headers are there.
+"""Compile the C part of shardio at installation, if a C compiler and libjpeg-turbo's headers are available.
 
-`SHARDIO_NATIVE=require` makes it an error when they are not, `SHARDIO_NATIVE=off` leaves the C part out. `CC` and
+`SHARDIO_NATIVE=require` raises an error if they are not, and `SHARDIO_NATIVE=off` leaves the C part out. `CC` and
 `CFLAGS` are honoured.
 """
 
@@ -22,12 +22,12 @@ CHOICES = ("auto", "require", "off")
 
 
 class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
-    """Builds `shardio/native/_native.so` and marks the wheel as one for this platform."""
+    """Build `shardio/native/_native.so` and tag the wheel for this platform."""
 
     PLUGIN_NAME = "native"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling before it packs a wheel, an editable one too."""
+        """Compile before hatchling packs a wheel, an editable one too."""
         choice = os.environ.get("SHARDIO_NATIVE", "auto")
         if choice not in CHOICES:
             raise ValueError(f"SHARDIO_NATIVE must be one of {', '.join(CHOICES)}, got {choice!r}")
@@ -44,11 +44,11 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
         elif choice == "require":
             raise RuntimeError(f"the C part of shardio did not build: {problem}")
         else:
-            self.app.display_warning(f"shardio goes without its C part, JPEG decoding will be slower: {problem}")
+            self.app.display_warning(f"shardio runs without its C part, so that JPEG decoding is slower: {problem}")
 
 
 def compile_library(folder: Path, target: Path) -> str | None:
-    """None once `target` is there, else what went wrong."""
+    """Build `target`; return None, or what went wrong."""
     compiler, flags = shlex.split(os.environ.get("CC", "cc")), shlex.split(os.environ.get("CFLAGS", ""))
     sources = [str(folder / name) for name in SOURCES]
     command = [

@@ -1,7 +1,7 @@
-"""RandomResizedCrop and flip for the peers whose users write them in Python: the same work whatever loads the bytes.
+"""RandomResizedCrop and flip for the peers whose users write them in Python: the same work for any loader.
 
-The box is drawn as torchvision.transforms.RandomResizedCrop draws it. `pillow` does what torchvision does to a Pillow
-image: the whole image is decoded, and the resize filters as wide as the step between source pixels (antialias), which
+The box has the distribution of torchvision's RandomResizedCrop. `pillow` does what torchvision does to a Pillow
+image: it decodes the whole image and resizes it with a filter as wide as the scale (antialias), which
 costs more than OpenCV's plain bilinear. `opencv` is the fastest decoder that pip offers as a plain function.
 """
 
@@ -24,7 +24,7 @@ LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, width and height of a random crop."""
+    """The left, top, width and height of a random crop."""
     for _ in range(10):
         area = width * height * random.uniform(*SCALE)
         ratio = math.exp(random.uniform(*LOG_RATIO))
@@ -36,7 +36,7 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def crop_image(image: "Image.Image") -> NDArray[np.uint8]:
-    """A Pillow image, not yet decoded, cropped, resized and perhaps flipped: `[224, 224, 3]`."""
+    """Crop, resize and randomly flip a Pillow image that is not decoded yet: `[224, 224, 3]`."""
     from PIL import Image
 
     left, top, width, height = random_box(*image.size)
@@ -48,17 +48,17 @@ def crop_image(image: "Image.Image") -> NDArray[np.uint8]:
 
 
 def pillow(data: bytes) -> NDArray[np.uint8]:
-    """A JPEG file decoded by Pillow, cropped, resized and perhaps flipped: `[224, 224, 3]`."""
+    """Decode a JPEG with Pillow, then crop, resize and randomly flip it: `[224, 224, 3]`."""
     from PIL import Image
 
     return crop_image(Image.open(io.BytesIO(data)))
 
 
 def opencv(data: bytes) -> NDArray[np.uint8]:
-    """A JPEG file decoded by OpenCV, cropped, resized and perhaps flipped: `[224, 224, 3]`."""
+    """Decode a JPEG with OpenCV, then crop, resize and randomly flip it: `[224, 224, 3]`."""
     import cv2
 
-    cv2.setNumThreads(0)  # one thread per worker: threads of threads only cost
+    cv2.setNumThreads(0)  # one thread per worker: nested threads only add overhead
     image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     left, top, width, height = random_box(image.shape[1], image.shape[0])
     made: Any = cv2.resize(image[top : top + height, left : left + width], (IMAGE_SIZE, IMAGE_SIZE))

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, made once and kept until what it is made of changes."""
+"""A virtual environment for each peer, created once and kept until its requirements change."""
 
 import hashlib
 import shutil
@@ -10,15 +10,15 @@ from pathlib import Path
 from benchmarks._peers import HERE, Module, load
 
 ROOT = HERE.parent
-TAIL = 1500  # characters of an installation's output that go into an error
+TAIL = 1500  # characters of an installation's output to include in an error
 
 
 class NotInstalled(Exception):
-    """A peer's environment could not be made; the message says why."""
+    """A peer's environment could not be created; the message gives the reason."""
 
 
 def environment(library: str, work: Path) -> Path:
-    """The interpreter of the peer's environment below `work`, made if it is not there.
+    """Return the interpreter of the peer's environment below `work`, and create the environment if it is missing.
 
     Raises NotInstalled with the end of pip's output, or with the Debian packages that are missing.
     """
@@ -41,12 +41,12 @@ def environment(library: str, work: Path) -> Path:
 
 
 def _steps(module: Module) -> list[list[str]]:
-    """Arguments of pip, in order. torch comes first and alone, so that no dependency chooses another build of it."""
+    """The arguments of pip, in order. torch comes first and alone, so that no dependency selects another build."""
     wanted = list(module.REQUIREMENTS)
     torch = [item for item in wanted if item.startswith("torch==")]
     own = [part for item in wanted for part in item.split(" ", 1)]
     steps = [torch] if torch else []
-    # Only shardio's own dependencies are held to its tested versions: peers name theirs themselves.
+    # Only shardio's own dependencies use its tested versions: peers state theirs.
     steps.append([*own, "-c", "constraints.txt"] if "-e" in own else own)
     if module.WITHOUT_DEPENDENCIES:
         steps.append(["--no-deps", *module.WITHOUT_DEPENDENCIES])
@@ -68,7 +68,7 @@ def _has_debian(name: str) -> bool:
     try:
         return subprocess.run(asked, capture_output=True, text=True).stdout == "installed"
     except FileNotFoundError:
-        return True  # no Debian: its packages go by other names here, and pip's error will tell
+        return True  # not Debian: packages have other names here, and pip's error shows what is missing
 
 
 def _run(command: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the GPU benchmark reads: photos as files and as a dataset, and arrays in HDF5."""
+"""The data of the GPU benchmark: photos as files and as a dataset, and arrays in HDF5."""
 
 import shutil
 from pathlib import Path
@@ -10,15 +10,15 @@ import shardio
 from shardio.conversion.api import convert
 from shardio_converters.imagefolder import imagefolder
 
-DRAWN = 256
-"""Different pictures among those that are drawn where there are no photos."""
+SYNTHETIC_PHOTOS = 256
+"""The number of different synthetic photos, used where there are no real ones."""
 
 ARRAY = (16, 256, 256)
 """Shape of an array, uint16: 2 MiB."""
 
 
-def drawn(number: int) -> bytes:
-    """A JPEG of 375 x 500 pixels and about 48 KB that is no photo, but costs about as much to decode as one."""
+def synthetic_photo(number: int) -> bytes:
+    """A synthetic JPEG of 375 x 500 pixels and about 48 KB that costs about as much to decode as a photo."""
     random = np.random.default_rng(number)
     y, x = np.mgrid[0:375, 0:500] / 100
     planes = [127 + 90 * np.sin(a * x + b * y + c) for a, b, c in random.uniform(0, 9, (3, 3))]
@@ -28,13 +28,19 @@ def drawn(number: int) -> bytes:
 
 
 def photos(source: Path | None, work: Path, count: int) -> tuple[Path, Path, str]:
-    """A folder of JPEG files, a dataset of them, and what they are. Made once, and kept below `work`."""
+    """A folder of JPEG files, a dataset of them, and a description; created once and kept below `work`."""
     folder, dataset = work / "photos", work / "photos-tar"
-    said = "photos" if source is not None else f"{DRAWN} drawn pictures, each several times: no --photos were given"
+    said = (
+        "photos"
+        if source is not None
+        else f"{SYNTHETIC_PHOTOS} drawn pictures, each several times: no --photos were given"
+    )
     if not dataset.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         files = sorted(source.rglob("*.jpg")) if source is not None else []
-        pictures = [path.read_bytes() for path in files[:count]] or [drawn(number) for number in range(DRAWN)]
+        pictures = [path.read_bytes() for path in files[:count]] or [
+            synthetic_photo(number) for number in range(SYNTHETIC_PHOTOS)
+        ]
         for number in range(count):
             path = folder / f"{number % 100:03d}" / f"{number:06d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +50,7 @@ def photos(source: Path | None, work: Path, count: int) -> tuple[Path, Path, str
 
 
 def arrays(work: Path, count: int) -> Path:
-    """An HDF5 dataset of arrays of random numbers."""
+    """An HDF5 dataset of random arrays."""
     path = work / "arrays-hdf5"
     if not path.is_dir():
         random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The measurements of `gpu.py`: functions of plain arguments that give figures, each run in a process of its own."""
+"""The measurements of `gpu.py`: functions of plain arguments that return figures, each run in its own process."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def _sync(device: str) -> None:
 
 
 def rate(batches: Iterator[Any], batch_size: int, device: str, seconds: float) -> float:
-    """Samples per second of a stream that has no end, for some seconds, after it has warmed up."""
+    """Samples per second of an endless stream, measured for some seconds after a warm-up."""
     for _ in range(WARM):
         next(batches)
     _sync(device)
@@ -40,7 +40,7 @@ def rate(batches: Iterator[Any], batch_size: int, device: str, seconds: float) -
 def loader(
     dataset: str, device: str, batch_size: int, *, engine: Any, threads: int, dtype: Precision, load: float
 ) -> shardio.Loader:
-    """Random crops, mirrored and normalized."""
+    """A loader of random crops, flipped and normalized."""
     transforms: list[Transform] = [
         shardio.RandomResizedCrop(SIZE),
         shardio.RandomHorizontalFlip(),
@@ -60,12 +60,12 @@ def loader(
 
 
 def endless(batches: Any) -> Iterator[Any]:
-    """One epoch after the other."""
+    """Repeat epochs without end."""
     return chain.from_iterable(repeat(batches))
 
 
 def dali_alone(folder: str, device: str, batch_size: int, threads: int, load: float) -> Iterator[Any]:
-    """DALI as its own manual has it: its file reader, its random crops, the same result as `loader`."""
+    """DALI as its manual shows it: its own file reader and random crops, with the same result as `loader`."""
     from nvidia.dali import fn, pipeline_def, types
 
     gpu = device != "cpu"
@@ -110,7 +110,7 @@ def decode(
 
 
 def overlap(arrays: str, device: str, seconds: float) -> dict[str, float]:
-    """The share of the copies' time that is hidden behind the consumer's work on the device."""
+    """The share of the copy time that is hidden behind the consumer's work on the device."""
     batch_size = 16
     batches = endless(shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=4))
     size = next(batches)["array"].nbytes
@@ -136,7 +136,7 @@ def overlap(arrays: str, device: str, seconds: float) -> dict[str, float]:
 
 
 def _each(call: Callable[[], Any], device: str, seconds: float) -> float:
-    """Seconds of a call, among many that follow one another."""
+    """The mean duration of a call in seconds, among many in a row."""
     for _ in range(WARM):
         call()
     _sync(device)
@@ -151,7 +151,7 @@ def _each(call: Callable[[], Any], device: str, seconds: float) -> float:
 
 
 def tensors(arrays: str, device: str, seconds: float, straight: bool) -> dict[str, float]:
-    """GB/s of HDF5 arrays to the device, beside copies of page-locked memory of the same size; medians, in turns."""
+    """GB/s of HDF5 arrays to the device, and of copies of pinned memory of that size; medians of alternating runs."""
     batch_size = 16
     made = shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=6, gpu_direct=straight)
     batches = endless(made)
@@ -176,15 +176,15 @@ def tensors(arrays: str, device: str, seconds: float, straight: bool) -> dict[st
 def train(
     dataset: str, folder: str, device: str, batch_size: int, seconds: float, feed: str, threads: int, load: float
 ) -> dict[str, float]:
-    """Images per second of training ResNet-50 in bfloat16, and the share of the time that it waits for input.
+    """Images per second of training ResNet-50 in bfloat16, and the share of time spent waiting for input.
 
     Args:
         dataset, folder: the same photos.
         device: a GPU.
-        batch_size: images of a step.
-        seconds: to measure for.
+        batch_size: images per step.
+        seconds: duration of the measurement.
         feed: `"synthetic"` (one batch again and again), `"dali alone"`, or an engine of shardio.
-        threads: of the input.
+        threads: number of input threads.
         load: share of the images for the GPU's JPEG decoder.
     """
     torch.backends.cudnn.benchmark = True
@@ -221,7 +221,7 @@ def train(
     while time.perf_counter() - begun < seconds:
         step()
         count += 1
-        if count % 8 == 0:  # so that the host cannot run far ahead, and what it waits for is input
+        if count % 8 == 0:  # keep the host from running far ahead, so that it waits for input only
             _sync(device)
     _sync(device)
     spent = time.perf_counter() - begun
@@ -229,7 +229,7 @@ def train(
 
 
 def versions(device: str) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The versions of the software and the device that were measured."""
     found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__, "device": device}
     if device != "cpu":
         found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
@@ -237,7 +237,7 @@ def versions(device: str) -> dict[str, Any]:
 
 
 def run(part: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """A part by its name."""
+    """Run a part by name."""
     parts: dict[str, Callable[..., dict[str, Any]]] = {
         "decode": decode,
         "overlap": overlap,

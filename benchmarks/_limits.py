@@ -1,4 +1,4 @@
-"""The physical limit of each workload: a small program of `limits/`, measured in the same rounds as the peers."""
+"""The physical limit of each workload: a small program in `limits/`, measured in the same rounds as the peers."""
 
 import json
 import shutil
@@ -28,14 +28,14 @@ class Limit:
     command: tuple[str, ...]
 
     def measure(self) -> dict[str, float]:
-        """`samples_per_s` and `cpu_s_per_1000` of one run. Raises PeerFailed."""
+        """Return `samples_per_s` and `cpu_s_per_1000` of one run. Raises PeerFailed."""
         printed: dict[str, float] = json.loads(run(list(self.command)))
         rate = printed.get("samples_per_s", printed.get("images_per_s", 0.0))
         return {"samples_per_s": rate, "cpu_s_per_1000": printed["cpu_s_per_1000"]}
 
 
 def prepare_limit(workload: Workload, source: Path, work: Path) -> Limit:
-    """Builds the program and writes what it needs. Raises PeerFailed, as without a compiler or libjpeg's headers."""
+    """Build the program and write its input. Raises PeerFailed, for example without a compiler or libjpeg's headers."""
     threads, seconds = str(workload.threads), str(SECONDS)
     if workload.name == "records":
         return Limit(

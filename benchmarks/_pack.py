@@ -1,9 +1,9 @@
-"""One peer packing a data set, in its own environment and a fresh process. The runner is `convert.py`.
+"""One peer packs a dataset in its own environment and a fresh process. The runner is `convert.py`.
 
     python -m benchmarks._pack ORDER.json RESULT.json
 
-Timed is the packing alone, with everything imported and the files listed; then how long the system takes to have it all
-on the disk, as not every peer waits for that itself.
+The clock covers the packing alone, with everything imported and the files listed, and separately the time until all is
+on the disk, because not every peer waits for that itself.
 """
 
 import importlib
@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks._workloads import Workload, arrays, photos
 
 SHORTER, QUALITY = 256, 92
-LONGER = 341  # of the tiles' 4 to 3, for a peer that can only be told the longer side
-SHARD_BYTES = 16_000_000  # so many shards that each worker has as much to do
+LONGER = 341  # from the tiles' 4:3, for a peer that takes the longer side only
+SHARD_BYTES = 16_000_000  # enough shards to divide the work evenly
 WORKERS = 2
 
 
 def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
-    """`convert`, of a folder of images or a `.npy` file."""
+    """Run `convert` on a folder of images or a `.npy` file."""
     from shardio.conversion.api import convert
     from shardio.conversion.reencode import ReencodeOptions
     from shardio.conversion.transformed_source import TransformedSource
@@ -46,7 +46,7 @@ def shardio(task: str, container: str, workload: Workload, source: Path, out: Pa
 
 
 def webdataset(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
-    """A ShardWriter in each of the processes."""
+    """Run a ShardWriter in each process."""
     importlib.import_module("webdataset")
     return partial(_in_parts, _webdataset_part, task, _items(task, workload, source), out)
 
@@ -63,7 +63,7 @@ def _webdataset_part(task: str, items: Any, out: Path, part: int) -> None:
 
 
 def streaming(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
-    """An MDSWriter in each of the processes, and their indexes merged, as its manual says."""
+    """Run an MDSWriter in each process and merge their indexes, as the manual says."""
     from streaming.base.util import merge_index
 
     items = _items(task, workload, source)
@@ -88,7 +88,7 @@ def _streaming_part(task: str, items: Any, out: Path, workload: Workload, part: 
 
 
 def litdata(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
-    """`optimize`, with as many workers."""
+    """Run `optimize` with as many workers."""
     import litdata as library
 
     inputs: list[Any] = list(range(workload.count))
@@ -110,7 +110,7 @@ def _litdata_array(workload: Workload, source: Path, number: int) -> Any:
 
 
 def ffcv(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
-    """`DatasetWriter` with as many workers; it makes photos smaller itself, given them decoded by OpenCV."""
+    """Run `DatasetWriter` with as many workers; it resizes photos itself, from pixels decoded by OpenCV."""
     from ffcv.fields import IntField, NDArrayField, RGBImageField
     from ffcv.writer import DatasetWriter
 
@@ -137,7 +137,7 @@ def ffcv(task: str, variant: str, workload: Workload, source: Path, out: Path) -
 
 
 class _Decoded:
-    """(pixels, label) by number."""
+    """A dataset of (pixels, label)."""
 
     def __init__(self, files: list[tuple[Path, int]]) -> None:
         self._files = files
@@ -153,7 +153,7 @@ class _Decoded:
 
 
 def _in_parts(work: Any, task: str, items: Any, out: Path, *arguments: Any) -> None:
-    """`work` in as many processes, each of which has every n-th sample."""
+    """Run `work` in several processes, each with every n-th sample."""
     out.mkdir()
     context = multiprocessing.get_context("fork")
     parts = [context.Process(target=work, args=(task, items, out, *arguments, part)) for part in range(WORKERS)]
@@ -179,7 +179,7 @@ def _samples(task: str, items: Any, part: int) -> Iterator[tuple[int, Any]]:
 
 
 def _photo(task: str, path: Path) -> bytes:
-    """The file itself, or a smaller JPEG of it by OpenCV, the fastest that pip offers."""
+    """The file itself, or a smaller JPEG of it by OpenCV, the fastest encoder from PyPI."""
     data = path.read_bytes()
     if task == "photos":
         return data
@@ -199,7 +199,7 @@ def _size(folder: Path) -> int:
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
-    """Packs once; seconds for it, seconds until it is on the disk, bytes, versions."""
+    """Pack once; return the seconds of packing, the seconds until all is on the disk, bytes and versions."""
     out = Path(order["out"])
     workload = Workload(**order["workload"])
     prepare = globals()[order["library"]]

@@ -1,13 +1,13 @@
-"""The peers: one module `bench_<name>.py` each, found by name, and what each needs to run.
+"""The peers: one module `bench_<name>.py` each, found by name, and their requirements.
 
 A module has three functions,
 
-    prepare(workload, source, out)    packs the common source data into the peer's own format, below the folder `out`
-    epoch(workload, prepared)         one epoch: yields batches; called again it is the next epoch of the same loader
-    label(workload)                   what is run, and where it does more or less than the others
+    prepare(workload, source, out)    pack the common source data into the peer's own format, below the folder `out`
+    epoch(workload, prepared)         yield the batches of one epoch; the next call is the next epoch of the same loader
+    label(workload)                   describe what runs, and where it does more or less than the others
 
-and constants: WORKLOADS, REQUIREMENTS, VERSIONS, and those of DEFAULTS that it needs. It is imported by the runner too,
-so the peer's library is imported inside of the functions.
+and constants: WORKLOADS, REQUIREMENTS, VERSIONS, and those of DEFAULTS that it needs. The runner imports it, too,
+so that the functions must import the peer's library themselves.
 """
 
 import hashlib
@@ -49,13 +49,13 @@ class Module(Protocol):
     """Environment variables to set."""
 
     def prepare(self, workload: Workload, source: Path, out: Path) -> None:
-        """Packs the source data."""
+        """Pack the source data."""
 
     def epoch(self, workload: Workload, prepared: Path) -> Iterator[Batch]:
-        """Yields the batches of one epoch."""
+        """Yield the batches of one epoch."""
 
     def label(self, workload: Workload) -> str:
-        """What is run."""
+        """Describe what runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def libraries() -> tuple[str, ...]:
 
 
 def load(library: str) -> Module:
-    """The module of a peer, with the constants that it leaves out filled in."""
+    """Import a peer's module, and add the defaults of constants that it leaves out."""
     module = importlib.import_module(f"benchmarks.bench_{library}")
     for name, value in DEFAULTS.items():
         if not hasattr(module, name):
@@ -113,11 +113,11 @@ def peers(workload: str, wanted: str = "all") -> list[Peer]:
 
 
 def reference(workload: str) -> str:
-    """The name of the shardio variant that ratios refer to: its first one."""
+    """The name of the shardio variant that ratios refer to, its first."""
     return Peer(REFERENCE, load(REFERENCE).WORKLOADS[workload][0]).name
 
 
 def fingerprint(library: str) -> str:
-    """Changes with the peer's module and what it is built on: prepared data is kept for as long as it does not."""
+    """A text that changes with the peer's module and its environment; prepared data is kept while it does not."""
     texts = [(HERE / name).read_bytes() for name in (f"bench_{library}.py", "_workloads.py")]
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

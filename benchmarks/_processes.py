@@ -1,4 +1,4 @@
-"""Runs one peer's work in a fresh process of its own environment, and the programs that measure limits."""
+"""Run a peer's work in a fresh process of its own environment, and run the programs that measure limits."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from benchmarks._peers import HERE, load
 from benchmarks._workloads import Workload
 
 TIME_LIMIT = 1200.0  # seconds for one process
-TAIL = 1200  # characters of a failed process's output that go into the error
+TAIL = 1200  # characters of a failed process's output to include in the error
 
 
 class PeerFailed(Exception):
-    """A peer's process failed; the message holds the end of what it printed."""
+    """A peer's process failed; the message holds the end of its output."""
 
 
 def run_peer(python: Path, library: str, workload: Workload, order: Mapping[str, Any], work: Path) -> dict[str, Any]:
-    """Has `_run_peer.py` carry out `order` with that interpreter; returns its result. Raises PeerFailed."""
+    """Run `_run_peer.py` with that interpreter on `order`, and return its result. Raises PeerFailed."""
     with tempfile.TemporaryDirectory() as folder:
         request, result = Path(folder, "order.json"), Path(folder, "result.json")
         request.write_text(json.dumps({"library": library, "workload": asdict(workload)} | dict(order)))
@@ -35,7 +35,7 @@ def run_peer(python: Path, library: str, workload: Workload, order: Mapping[str,
 
 
 def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
-    """Runs a command in a process group of its own; returns what it printed. Raises PeerFailed."""
+    """Run a command in a process group of its own, and return its output. Raises PeerFailed."""
     process = subprocess.Popen(
         command,
         cwd=HERE.parent,
@@ -61,7 +61,7 @@ def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
 
 
 def _environ(library: str, work: Path) -> dict[str, str]:
-    """The variables of a peer's process: no GPU, caches below `work`, stand-ins on the module path."""
+    """The environment variables of a peer's process: no GPU, caches below `work`, stand-ins on the module path."""
     module = load(library)
     paths = [str(HERE / "stand_ins" / name) for name in module.STAND_INS]
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -70,7 +70,7 @@ def _environ(library: str, work: Path) -> dict[str, str]:
 
 
 def chill(folder: Path) -> None:
-    """Drops the files below `folder` (or one file) from the page cache; what is dirty is written first."""
+    """Drop the files below `folder` (or one file) from the page cache, after writing dirty pages."""
     files = [folder] if folder.is_file() else [path for path in folder.rglob("*") if path.is_file()]
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)

@@ -18,7 +18,7 @@ FAILURE_LENGTH = 200
 
 
 def as_json(plan: Plan, rows: Sequence[Row], reference: str, unsupported: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that is known of a comparison."""
+    """The full result of a comparison."""
     workload = asdict(plan.workload)
     workload.pop("variant")
     settings = {"rounds": plan.rounds, "seconds": plan.seconds, "cold": plan.cold, "reference": reference}
@@ -33,13 +33,13 @@ def as_json(plan: Plan, rows: Sequence[Row], reference: str, unsupported: Mappin
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Writes the result, with a line end."""
+    """Write the result, with a final newline."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def table(rows: Sequence[Row], sample_bytes: int) -> str:
-    """The rows as aligned text, the fastest first; what failed says why."""
+    """The rows as an aligned text table, the fastest first; failed peers show the reason."""
     lines = [COLUMNS]
     for row in rows:
         what = row.label if not row.failure else f"FAILED: {last_line(row.failure)[-FAILURE_LENGTH:]}"
@@ -61,7 +61,7 @@ def table(rows: Sequence[Row], sample_bytes: int) -> str:
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:
-    """A horizontal bar per peer, and the limit as a line. ModuleNotFoundError says how to get matplotlib."""
+    """Draw a horizontal bar per peer, and the limit as a line. Raises ModuleNotFoundError without matplotlib."""
     try:
         import matplotlib
 

@@ -1,10 +1,10 @@
-"""ResNet-50 (He et al. 2016, with the stride in the 3 x 3 convolution), for measuring training with it."""
+"""ResNet-50 (He et al. 2016, with the stride in the 3 x 3 convolution), to measure training."""
 
 from torch import Tensor, nn
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside the identity, or beside a projection where the shape changes."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with an identity shortcut, or a projection where the shape changes."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(num_classes: int = 1000) -> nn.Module:
-    """Takes images [B, 3, 224, 224] to scores [B, num_classes]; 25.6 million parameters."""
+    """Map images [B, 3, 224, 224] to scores [B, num_classes], with 25.6 million parameters."""
     layers: list[nn.Module] = [
         *(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
     ]

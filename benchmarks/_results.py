@@ -1,4 +1,4 @@
-"""What the smaller benchmarks share: options, turns, and a result that says what it was measured on."""
+"""Shared parts of the smaller benchmarks: options, alternating runs, and a result that describes the machine."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from shardio.bench.machine import describe
 
 
 def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """A parser with the options that all have."""
+    """A parser with the common options."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -20,7 +20,7 @@ def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of what each run gives; they take turns, and each round another one begins."""
+    """The median result of each run; the runs alternate, and each round begins with another one."""
     figures: dict[str, list[float]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(rounds):
@@ -30,7 +30,7 @@ def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def finish(result: dict[str, Any], file: Path | None) -> None:
-    """Prints the result, with the date and the machine, and writes it."""
+    """Print the result with the date and the machine, and write it to `file`."""
     text = json.dumps({"date": date.today().isoformat(), **result, "machine": describe()}, indent=1)
     if file is not None:
         file.write_text(text + "\n")

@@ -1,6 +1,6 @@
-"""The comparison itself: what each peer needs is made ready, then all take turns in rounds.
+"""The comparison itself: prepare all peers, then run them alternately in rounds.
 
-A peer that fails at any point is put down with its reason, and the others go on without it.
+A peer that fails is recorded with its reason, and the others continue.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be compared, and how.
+    """The settings of a comparison.
 
     Attributes:
         workload: the same for all peers, but for the variant.
         source: the folder of photos, or the file of arrays.
         work: where environments and prepared data are kept.
-        rounds: how often each peer has its turn.
-        seconds: timed epochs of one turn go on for at least this long.
+        rounds: the number of runs of each peer.
+        seconds: the minimum duration of the timed epochs of one run.
         cold: drop a peer's files from the page cache before its turn.
-        pythons: interpreters to use for libraries instead of environments made for them.
+        pythons: interpreters by library, to use instead of creating environments.
     """
 
     workload: Workload
@@ -43,10 +43,10 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What became of one peer.
+    """The outcome of one peer.
 
     Attributes:
-        rounds: the result of each round, None where it had none.
+        rounds: the result of each round, or None.
         failure: why it ended early, or "".
         label: what was run.
     """
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A peer whose environment and data stand."""
+    """A peer with its environment and data prepared."""
 
     library: str
     workload: Workload
@@ -68,7 +68,7 @@ class Ready:
 
 
 def compare(plan: Plan, peers: list[Peer], say: Say) -> dict[str, Outcome]:
-    """Runs all rounds; returns the outcome of every peer and of the limit, by name."""
+    """Run all rounds; return the outcome of every peer and of the limit, by name."""
     outcomes = {name: Outcome() for name in (LIMIT, *(peer.name for peer in peers))}
     outcomes[LIMIT].label = LABELS[plan.workload.name]
     ready: dict[str, Ready | Limit] = {}
@@ -95,7 +95,7 @@ def compare(plan: Plan, peers: list[Peer], say: Say) -> dict[str, Outcome]:
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """The order of a round: each round another peer begins, so that none always follows the same idle or busy time."""
+    """The order of a round; each begins with another peer, so that none always follows the same one."""
     first = number % len(names) if names else 0
     return names[first:] + names[:first]
 
@@ -114,12 +114,12 @@ def _turn(plan: Plan, name: str, ready: dict[str, Ready | Limit], outcome: Outco
 
 
 def last_line(failure: str) -> str:
-    """What a failure says in the end, which is where programs name the reason."""
+    """The last line of a failure, where programs state the reason."""
     return failure.strip().splitlines()[-1].strip()
 
 
 def measure(plan: Plan, item: Ready | Limit) -> dict[str, Any]:
-    """One turn of a peer, or of the limit. Raises PeerFailed."""
+    """Run a peer, or the limit, once. Raises PeerFailed."""
     if isinstance(item, Limit):
         return dict(item.measure())
     if plan.cold:
@@ -134,7 +134,7 @@ def measure(plan: Plan, item: Ready | Limit) -> dict[str, Any]:
 
 
 def make_ready(plan: Plan, peer: Peer, say: Say) -> Ready:
-    """Makes the peer's environment and data, unless they stand. Raises NotInstalled or PeerFailed."""
+    """Create the peer's environment and data, unless they exist. Raises NotInstalled or PeerFailed."""
     workload = replace(plan.workload, variant=peer.variant)
     python = plan.pythons.get(peer.library)
     if python is None:
@@ -147,7 +147,7 @@ def make_ready(plan: Plan, peer: Peer, say: Say) -> Ready:
         order = {"task": "prepare", "source": str(plan.source), "prepared": str(out), "small": small}
         run_peer(python, peer.library, workload, order, plan.work)
 
-    # What is kept depends on the peer's own settings, on the source and on the versions that wrote it.
+    # Prepared data depends on the peer's settings, the source and the versions that wrote it.
     stamp = "\n".join([fingerprint(peer.library), str(plan.source), *load(peer.library).REQUIREMENTS])
     prepared = kept(full, stamp, lambda out: pack(out, small=False))
     if not plan.cold:

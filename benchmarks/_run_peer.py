@@ -1,9 +1,9 @@
-"""The process in which a peer runs, in its own environment: packs its data, or measures one round.
+"""The process of a peer in its own environment: pack its data, or measure one round.
 
     python -m benchmarks._run_peer ORDER.json RESULT.json
 
-The runner writes the order and reads the result. A measurement is a warm-up epoch, in which every batch is checked, and
-then as many timed epochs as fill `seconds`, at least one, in which nothing is done with the batches.
+The runner writes the order and reads the result. A measurement is a warm-up epoch, which checks every batch, and then
+as many timed epochs as fill `seconds`, at least one, which only count samples.
 """
 
 import importlib.metadata
@@ -25,12 +25,12 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class WrongDelivery(Exception):
-    """A peer delivered something else than was asked for."""
+    """A peer delivered other samples than requested."""
 
 
 @dataclass
 class Tally:
-    """What a warm-up epoch delivered, checked batch by batch."""
+    """The content of a warm-up epoch, checked batch by batch."""
 
     workload: Workload
     samples: int = 0
@@ -40,7 +40,7 @@ class Tally:
     seen: set[int] = field(default_factory=set)
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch; WrongDelivery names what is wrong with it."""
+        """Count a batch; WrongDelivery names what is wrong with it."""
         data, labels = batch
         pixels = np.asarray(data)
         if not self.samples:
@@ -67,7 +67,7 @@ class Tally:
             raise WrongDelivery(f"the first sample is {pixels[0].min()} all over")
 
     def end(self) -> dict[str, Any]:
-        """What was delivered, for the report; WrongDelivery unless it was an epoch less incomplete batches."""
+        """A summary for the report; WrongDelivery unless the epoch was complete, apart from incomplete batches."""
         least = self.workload.count - self.workload.threads * self.workload.batch_size
         if not max(0, least) < self.samples <= self.workload.count + self.workload.batch_size:
             raise WrongDelivery(f"an epoch of {self.workload.count} samples delivered {self.samples}")
@@ -82,7 +82,7 @@ class Tally:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all processes below it, those that ended and were waited for included."""
+    """User and system time of a process and its descendants, those that have ended and been waited for included."""
     children: dict[int, list[int]] = {}
     times: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -90,7 +90,7 @@ def cpu_seconds(pid: int) -> float:
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while the others were read
+                continue  # it ended in the meantime
             children.setdefault(int(fields[1]), []).append(int(entry.name))
             times[int(entry.name)] = sum(map(int, fields[11:15]))
     total, waiting = 0, [pid]
@@ -102,7 +102,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(module: Module, workload: Workload, prepared: Path, warm: Path, seconds: float) -> dict[str, Any]:
-    """Warm-up with checks on `warm`, then timed epochs of `prepared`; the two are the same unless the cache is cold."""
+    """Warm up with checks on `warm`, then time epochs of `prepared`; the two are equal unless the cache is cold."""
     cold = warm != prepared
     tally = Tally(warm_workload(workload) if cold else workload)
     for batch in module.epoch(tally.workload, warm):
@@ -128,7 +128,7 @@ def measure(module: Module, workload: Workload, prepared: Path, warm: Path, seco
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What the timed part of a run delivered, and what it took: seconds by the clock and by the processors."""
+    """The samples of the timed epochs, and their wall-clock and processor seconds."""
 
     samples: int
     seconds: float
@@ -137,7 +137,7 @@ class Timed:
 
 
 def time_epochs(module: Module, workload: Workload, prepared: Path, seconds: float) -> Timed:
-    """Whole epochs, at least one, until `seconds` have passed."""
+    """Time whole epochs, at least one, until `seconds` have passed."""
     samples = epochs = 0
     cpu, begun = cpu_seconds(os.getpid()), time.perf_counter()
     while not epochs or time.perf_counter() - begun < seconds:
@@ -147,9 +147,9 @@ def time_epochs(module: Module, workload: Workload, prepared: Path, seconds: flo
 
 
 def time_cold(module: Module, workload: Workload, prepared: Path, small: Workload, again: Path) -> Timed:
-    """One epoch of a new loader, less what it takes another new one to deliver its first batch from cached data.
+    """Time one epoch of a new loader, less the time of another new one to its first batch from cached data.
 
-    That is compiling and starting workers, which some do at length; so the first batch does not count.
+    That time is spent compiling and starting workers, so the first batch does not count.
     """
     cost, spent, first = _to_first_batch(module.epoch(small, again))
     count(first)
@@ -160,14 +160,14 @@ def time_cold(module: Module, workload: Workload, prepared: Path, small: Workloa
 
 
 def _to_first_batch(batches: Iterator[Batch]) -> tuple[float, float, Iterator[Batch]]:
-    """Seconds by the clock and by the processors until the first batch, and the others."""
+    """Wall-clock and processor seconds until the first batch, and the remaining batches."""
     cpu, begun = cpu_seconds(os.getpid()), time.perf_counter()
     next(batches)
     return time.perf_counter() - begun, cpu_seconds(os.getpid()) - cpu, batches
 
 
 def again(warm: Path) -> Path:
-    """The warm-up data under a second name: a peer makes a new loader for it."""
+    """The warm-up data under a second name, for which a peer creates a new loader."""
     link = warm.with_name(f"{warm.name}-again")
     if not link.is_symlink():
         link.symlink_to(warm.name)
@@ -175,7 +175,7 @@ def again(warm: Path) -> Path:
 
 
 def warm_workload(workload: Workload) -> Workload:
-    """A few batches of a workload, to warm up with where the full data must stay out of the page cache."""
+    """A few batches of a workload, to warm up without reading the full data into the page cache."""
     batches = 2 * workload.threads
     return Workload(
         workload.name,
@@ -200,12 +200,12 @@ def versions(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def count(batches: Iterator[Batch]) -> int:
-    """The samples of an epoch, which is all that is done with them."""
+    """Count the samples of an epoch, and do nothing else with them."""
     return sum(len(data) for data, _ in batches)
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     order = json.loads(Path(sys.argv[1]).read_text())
     workload = Workload(**order["workload"] | {"shape": tuple(order["workload"]["shape"])})
     module = load(order["library"])

@@ -1,4 +1,4 @@
-"""Prepared data that is kept between runs, and what kind of storage it lies on."""
+"""Prepared data that is kept between runs, and the kind of storage that holds it."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def kept(folder: Path, stamp: str, make: Callable[[Path], None]) -> Path:
-    """`folder`, made by `make(folder)` unless it was made before with the same stamp. What fails leaves nothing."""
+    """Return `folder`, after `make(folder)` unless it exists with the same stamp. A failure leaves nothing behind."""
     mark = folder.with_name(f"{folder.name}.stamp")
     if folder.is_dir() and mark.is_file() and mark.read_text() == stamp:
         return folder
@@ -24,7 +24,7 @@ def kept(folder: Path, stamp: str, make: Callable[[Path], None]) -> Path:
 
 
 def storage(path: Path) -> dict[str, str]:
-    """The file system that `path` lies on, and whether its device turns, as far as the kernel tells."""
+    """The file system of `path`, and whether its device rotates, as far as the kernel knows."""
     device = os.stat(path).st_dev
     numbers = f"{os.major(device)}:{os.minor(device)}"
     found = {"file_system": "unknown", "device": "unknown"}
@@ -34,10 +34,10 @@ def storage(path: Path) -> dict[str, str]:
             found = {"file_system": after.split()[0], "device": after.split()[1]}
             break
     block = Path("/sys/dev/block", numbers)
-    for place in (block, block.resolve().parent):  # a partition's queue is that of its disk
+    for place in (block, block.resolve().parent):  # a partition shares the queue of its disk
         turns = place / "queue" / "rotational"
         if turns.is_file():
-            found["rotational"] = "yes" if turns.read_text().strip() == "1" else "no"  # virtual disks may say either
+            found["rotational"] = "yes" if turns.read_text().strip() == "1" else "no"  # virtual disks may report either
             break
     return found
 

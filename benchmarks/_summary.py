@@ -1,4 +1,4 @@
-"""From the rounds' results to one row per peer: medians, and medians of the ratios within each round."""
+"""Summarise the results of all rounds into one row per peer: medians, and medians of ratios within each round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from benchmarks._rounds import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer's figures; None where there is no round to take them from.
+    """The figures of one peer; None without a successful round.
 
     Attributes:
-        name: the peer's.
+        name: name of the peer.
         label: what was run.
         samples_per_s: median of the rounds.
         cpu_s_per_1000: processor seconds per 1,000 samples, user and system, all processes of the peer; median.
@@ -23,7 +23,7 @@ class Row:
         rates: samples per second of every round.
         cpus: processor seconds per 1,000 samples of every round.
         delivered: samples, shape and dtype of the checked epoch.
-        versions: of the distributions that matter.
+        versions: versions of the relevant distributions.
         failure: why the peer ended early, or "".
     """
 
@@ -41,7 +41,7 @@ class Row:
 
 
 def summarise(outcomes: Mapping[str, Outcome], reference: str) -> list[Row]:
-    """All rows, the fastest first, those without a figure last."""
+    """All rows, the fastest first, failed ones last."""
     rates = {name: tuple(_column(outcome, "samples_per_s")) for name, outcome in outcomes.items()}
     rows = []
     for name, outcome in outcomes.items():

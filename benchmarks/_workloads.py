@@ -1,10 +1,10 @@
-"""What is compared: three workloads, and the common source data that every peer packs into its own format.
+"""The three workloads, and the common source data that every peer packs into its own format.
 
     photos    JPEG tiles of about 500x375: random resized crop to 224 and flip, uint8      batch 256
     tensors   uint16 arrays [16, 256, 256], 2 MiB each, as they are                        batch 16
     records   3,072 bytes each, as they are                                                batch 512
 
-All in random order. The first four bytes of an array are its number, so that a run can be checked for what it
+All in random order. The first four bytes of an array are its number, so that a run can check which samples it
 delivered. This module and the peers' own (`bench_*.py`) run in each peer's environment: at the top they import NumPy
 and nothing else.
 """
@@ -27,7 +27,7 @@ them more than it would with a large data set; so they go on where the last epoc
 
 IMAGE_SIZE = 224
 SEED = 0
-CHUNK = 64 << 20  # bytes of random numbers drawn at a time
+CHUNK = 64 << 20  # bytes of random numbers generated at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Workload:
         shape: of one delivered sample; photos may also come as (channels, height, width).
         dtype: of what is delivered.
         threads: threads or worker processes.
-        variant: which of the peer's own ways; "" where it has one only.
+        variant: one of the peer's variants; "" if it has only one.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Workload:
 
     @property
     def sample_bytes(self) -> int:
-        """The size of one delivered sample."""
+        """The size of one delivered sample in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
@@ -68,7 +68,7 @@ WORKLOADS = {
 def photos(source: Path, count: int) -> list[tuple[Path, int]]:
     """`count` JPEG files below `source`, spread over all of its folders, with the folder's number as the label.
 
-    In a fixed random order: formats that are read front to back are to be written shuffled, as their manuals say.
+    The order is random but fixed, because formats for sequential reading should be written shuffled.
     """
     found = sorted(source.rglob("*.jpg"))
     if len(found) < count:
@@ -115,6 +115,6 @@ def make_arrays(workload: Workload, path: Path) -> None:
 
 
 def numbers(batch: NDArray[Any]) -> NDArray[np.uint32]:
-    """The numbers that stand in the first four bytes of each array of a batch."""
+    """The numbers in the first four bytes of each array of a batch."""
     flat = np.ascontiguousarray(batch.reshape(len(batch), -1)[:, : 4 // batch.itemsize])
     return flat.view("<u4")[:, 0]

@@ -1,4 +1,4 @@
-"""Files adopted in place beside the same samples converted: rates of the Loader, in turns.
+"""Compare the loading rate of adopted files with that of the same samples converted.
 
     python benchmarks/photos.py /tmp/photos
     python -m benchmarks.adopted --work /tmp/shardio-adopted --json adopted.json
@@ -37,10 +37,12 @@ SECONDS = 1.5
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = options(__doc__, rounds=7)
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
-    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-adopted"), help="datasets; removed")
+    parser.add_argument(
+        "--work", type=Path, default=Path("/tmp/shardio-adopted"), help="folder for the datasets, removed at the end"
+    )
     args = parser.parse_args()
     work: Path = args.work.absolute()
     shutil.rmtree(work, ignore_errors=True)
@@ -59,7 +61,7 @@ def main() -> int:
 
 
 def _drop(folder: Path) -> None:
-    """Takes all files out of the page cache."""
+    """Drop all files from the page cache."""
     os.sync()
     for path in folder.rglob("*"):
         if path.is_file():
@@ -83,7 +85,7 @@ def _tars(work: Path, source: Path) -> dict[str, dict[str, Callable[[], float]]]
 
 def _files(work: Path) -> dict[str, dict[str, Callable[[], float]]]:
     random = np.random.default_rng(0)
-    # Some order in it, so that there is something to compress.
+    # Some structure, so that the data compresses.
     data = np.cumsum(random.integers(-3, 4, ARRAYS), axis=-1).astype(np.float32)
     found = {}
     for name, layout in {

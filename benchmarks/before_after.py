@@ -1,8 +1,8 @@
-"""The same work with two versions of shardio, in turns: what a change costs or gains.
+"""Compare two versions of shardio on the same work, to see the cost or gain of a change.
 
     python benchmarks/before_after.py --before HEAD~1 --photos /tmp/photos --json before-after.json
 
-`--before` is any git revision; the other side is the checkout as it stands. Both read the same datasets, from the page
+`--before` is any git revision; the other side is the current checkout. Both read the same datasets, from the page
 cache, with two threads; conversions are whole commands in processes of their own. Figures are medians over rounds of
 the rate after divided by the rate before, both of the same round.
 
@@ -27,11 +27,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = ("photos", "tensors", "records")
-LEAST_SECONDS = 2.0  # of one turn; short epochs are repeated
+LEAST_SECONDS = 2.0  # of one run; short epochs are repeated
 
 
 def serve(work: Path) -> None:
-    """Loads a workload for each line of standard input, and answers with its rate; runs with either version."""
+    """Load a workload for each line of standard input, and print its rate; runs with either version."""
     import shardio
 
     loaders: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def installed(revision: str, work: Path) -> Path:
 
 
 def prepare(work: Path, photos: Path) -> None:
-    """The three datasets, unless they are there."""
+    """Create the three datasets, unless they exist."""
     import shardio
     from benchmarks._workloads import WORKLOADS, arrays, encoded, make_arrays
 
@@ -92,7 +92,7 @@ def environment(root: Path) -> dict[str, str]:
 
 @contextmanager
 def server(root: Path, work: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that loads with the version below `root`."""
+    """Start a process that loads with the version below `root`."""
     command = [sys.executable, str(Path(__file__)), "--serve", str(work)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=work, env=environment(root), **pipes) as process:  # type: ignore[call-overload]
@@ -103,7 +103,7 @@ def server(root: Path, work: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def ask(process: "subprocess.Popen[str]", name: str) -> float:
-    """The rate of one turn."""
+    """The rate of one run."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the process has no pipes")
     process.stdin.write(f"{name}\n")
@@ -112,7 +112,7 @@ def ask(process: "subprocess.Popen[str]", name: str) -> float:
 
 
 def convert(root: Path, photos: Path, out: Path) -> float:
-    """Conversions per second: one command, from its start to its end."""
+    """Conversions per second, timed over one whole command."""
     command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), str(out)]
     begun = time.perf_counter()
     subprocess.run(
@@ -126,7 +126,7 @@ def convert(root: Path, photos: Path, out: Path) -> float:
 
 
 def main() -> None:
-    """Measures, prints, and writes the result."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default="HEAD~1", metavar="REVISION")
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")

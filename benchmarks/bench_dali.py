@@ -16,7 +16,7 @@ BUFFERS = {"photos": 1024, "tensors": 64, "records": 10_000}
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     end = "a batch's memory is overwritten later"
     if workload.name == "photos":
         return f"CPU pipeline, only the crop is decoded, fast IDCT; files shuffled each epoch; {end}"
@@ -26,7 +26,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """A file per photo or tensor, as its readers take them; for records one tar file."""
+    """Write a file per photo or tensor, as DALI's readers take them, and one tar file for records."""
     out.mkdir(parents=True)
     if workload.name == "photos":
         for number, (data, of_class) in enumerate(encoded(source, workload.count)):
@@ -43,7 +43,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """As many runs of the pipeline as there are whole batches."""
+    """Run the pipeline once per complete batch."""
     pipeline = _pipeline(workload, prepared)
     for _ in range(workload.count // workload.batch_size):
         outputs = pipeline.run()

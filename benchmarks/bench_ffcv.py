@@ -17,7 +17,7 @@ DEBIAN = ("libopencv-dev", "libturbojpeg0-dev", "pkg-config", "g++")
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = "OrderOption.RANDOM with the system's cache; a batch's memory is overwritten later"
     if workload.name == "photos":
         return f"JPEG mode (the original files' bytes), the whole image is decoded, fast DCT; {order}"
@@ -25,7 +25,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """A .beton file. FFCV would encode photos anew; here it stores the files as they are: all decode the same bytes."""
+    """Write a .beton file of the original JPEG files, which FFCV would re-encode, so that all peers decode the same."""
     from ffcv.fields import IntField, NDArrayField
     from ffcv.writer import DatasetWriter
 
@@ -41,7 +41,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next batches of one loop over many passes."""
+    """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch[0], None)
 
@@ -73,18 +73,18 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
         seed=0,
     )
     loader.traversal_order = _Passes(loader.traversal_order)
-    loader.first_traversal_order = loader.next_traversal_order()  # its length is the loader's
+    loader.first_traversal_order = loader.next_traversal_order()  # its length is that of the loader
     return chain.from_iterable(repeat(loader))
 
 
 class _Passes:
-    """The order of many epochs, one after the other: FFCV allocates all batch memory anew at the start of each loop."""
+    """The order of many epochs in a row, because FFCV allocates all batch memory anew at the start of each loop."""
 
     def __init__(self, order: Any) -> None:
         self._order = order
 
     def sample_order(self, epoch: int) -> Any:
-        """Sample numbers, each of them once per pass."""
+        """Sample numbers, each once per epoch."""
         return np.concatenate([self._order.sample_order(epoch * PASSES + i) for i in range(PASSES)])
 
 
@@ -93,7 +93,7 @@ def _signed(dtype: str) -> str:
 
 
 class _Photos:
-    """(JPEG bytes as an array with its size, label) by number."""
+    """A dataset of (JPEG bytes as an array with the image's size, label)."""
 
     def __init__(self, files: list[tuple[Path, int]]) -> None:
         self._files = files
@@ -107,7 +107,7 @@ class _Photos:
 
 
 class _Arrays:
-    """Arrays by number, as tuples of one."""
+    """A dataset of arrays in tuples of one."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -126,10 +126,10 @@ def _stored_field() -> Any:
     from PIL import Image
 
     class Stored(RGBImageField):  # type: ignore[misc]
-        """An RGBImageField that is given JPEG files and stores them as they are."""
+        """An RGBImageField that stores given JPEG files unchanged."""
 
         def encode(self, destination: Any, image: bytes, malloc: Any) -> None:
-            """Writes one file."""
+            """Write one file."""
             destination["mode"] = 0  # JPEG, in ffcv.fields.rgb_image.IMAGE_MODES
             destination["width"], destination["height"] = Image.open(io.BytesIO(image)).size
             destination["data_ptr"], storage = malloc(len(image))
@@ -140,5 +140,5 @@ def _stored_field() -> Any:
     for table in (types.TYPE_ID_HANDLER, writer.TYPE_ID_HANDLER):
         for number, handler in list(table.items()):
             if handler is RGBImageField:
-                table[number] = Stored  # the writer looks the field's number up by its exact class
+                table[number] = Stored  # the writer looks up the field's type by its exact class
     return Stored(write_mode="jpg")

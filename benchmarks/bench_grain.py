@@ -16,17 +16,17 @@ WORKLOADS = {"photos": ("",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = ("grain==0.2.18", "array-record==0.8.6", "numpy==2.4.6", "opencv-python-headless==5.0.0.93")
 VERSIONS = ("grain", "array-record", "opencv-python-headless")
 SHARDS = 4
-HOW = {"photos": "processes", "tensors": "threads", "records": "processes"}  # the faster of the two
+HOW = {"photos": "processes", "tensors": "threads", "records": "processes"}  # the faster choice
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     how = f"ArrayRecord with group size 1, global shuffle, {HOW[workload.name]}"
     return f"{how}; {DECODER_NOTES['opencv']}" if workload.name == "photos" else how
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """ArrayRecord files that are fast at random access: uncompressed, one record per group."""
+    """Write ArrayRecord files for fast random access: uncompressed, one record per group."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     out.mkdir(parents=True)
@@ -47,7 +47,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next `count` samples, less the last incomplete batch, of one iterator that goes on for ever."""
+    """The next `count` samples of one endless iterator, less the last incomplete batch."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield batch if workload.name == "photos" else (batch, None)
 
@@ -74,7 +74,7 @@ def _source(prepared: Path) -> Any:
 
 
 class _Decode:
-    """A record as an image and its label, or as an array."""
+    """Decode a record to an image and its label, or to an array."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload

@@ -24,13 +24,13 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = "map style, DataLoader with worker processes, batched __getitems__"
     return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.name == "photos" else order
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """Arrow files: photos as its Image feature with the files' bytes inside, else binary."""
+    """Write Arrow files: photos as the Image feature with the files' bytes, else binary."""
     import datasets
 
     if workload.name == "photos":
@@ -53,7 +53,7 @@ def _samples(workload: Workload, source: Path) -> Iterator[dict[str, Any]]:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next batches of one loop over many passes."""
+    """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
 
@@ -69,7 +69,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     loader: DataLoader[Any] = DataLoader(
         data,
         batch_size=workload.batch_size,
-        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each pass
+        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each epoch
         num_workers=workload.threads,
         drop_last=True,
         persistent_workers=True,
@@ -80,7 +80,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
 
 
 class _Collate:
-    """Rows as a batch that is stacked straight into shared memory."""
+    """Stack rows to a batch directly in shared memory."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload

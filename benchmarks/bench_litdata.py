@@ -19,13 +19,13 @@ REQUIREMENTS = (
     "opencv-python-headless==5.0.0.93",
 )
 VERSIONS = ("litdata", "torch", "pillow", "opencv-python-headless")
-BATCH_DECODE: dict[str, int | str] = {"photos": "auto", "tensors": "auto", "records": 256}  # 256: as for small samples
+BATCH_DECODE: dict[str, int | str] = {"photos": "auto", "tensors": "auto", "records": 256}  # 256, as for small samples
 CHUNK_BYTES = {"photos": "64MB", "tensors": "64MB", "records": "16MB"}
 ENVIRONMENT = {"DISABLE_VERSION_CHECK": "1", "LITDATA_DISABLE_VERSION_CHECK": "1"}
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = "worker processes, chunks shuffled, then within blocks of 256"
     if workload.name == "photos":
         return f"StreamingDataLoader, {order}; bytes stored, {DECODER_NOTES[workload.variant]}"
@@ -33,7 +33,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """Chunks made by `optimize`: of 64 MB, of 16 MB for records, which `batch_decode` needs to be fast."""
+    """Write chunks with `optimize`: 64 MB each, or 16 MB for records, which `batch_decode` needs to be fast."""
     import litdata
 
     if workload.name == "photos":
@@ -62,7 +62,7 @@ def _rows(workload: Workload, source: str) -> Any:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """One loop over the StreamingDataLoader."""
+    """Loop once over the StreamingDataLoader."""
     for batch in _loader(workload, prepared):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
 

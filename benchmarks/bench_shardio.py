@@ -22,14 +22,14 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     if workload.variant == "float":
         return "tar; also normalised to float32 NCHW, which no other row is"
     return f"{workload.variant}; exact global shuffle"
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """A dataset in the container that the variant names."""
+    """Write a dataset in the variant's container."""
     import shardio
 
     container = "tar" if workload.variant == "float" else workload.variant
@@ -44,7 +44,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """One loop over the loader."""
+    """Loop once over the loader."""
     if workload.name == "photos":
         return ((batch["image"], batch["label"]) for batch in _loader(workload, prepared))
     return ((batch["array"], None) for batch in _loader(workload, prepared))

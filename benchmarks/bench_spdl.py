@@ -9,26 +9,26 @@ from typing import Any
 from benchmarks._crops import random_box
 from benchmarks._workloads import IMAGE_SIZE, Batch, Workload, encoded
 
-WORKLOADS = {"photos": ("",)}  # it loads media; for arrays it has no format of its own
+WORKLOADS = {"photos": ("",)}  # SPDL loads media and has no format for arrays
 REQUIREMENTS = ("spdl==0.8.0", "numpy==2.4.6")
 VERSIONS = ("spdl", "spdl-io")
 DEBIAN = ("libavdevice59", "libavfilter8")
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     return "threads, FFmpeg decodes the whole image and filters it, one file per image"
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """A file per photo."""
+    """Write a file per photo."""
     out.mkdir(parents=True)
     for number, (data, of_class) in enumerate(encoded(source, workload.count)):
         (out / f"{number:08d}-{of_class}.jpg").write_bytes(data)
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """One pipeline from shuffled file names to batches."""
+    """Run one pipeline from shuffled file names to batches."""
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 

@@ -1,4 +1,4 @@
-"""Peer: MosaicML Streaming on MDS shards that are local."""
+"""Peer: MosaicML Streaming on local MDS shards."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -25,13 +25,13 @@ REQUIREMENTS = (
     "pillow==13.0.0",
     "opencv-python-headless==5.0.0.93",
 )
-WITHOUT_DEPENDENCIES = ("mosaicml-streaming==0.13.0",)  # it asks for clients of every cloud, and for torchvision
+WITHOUT_DEPENDENCIES = ("mosaicml-streaming==0.13.0",)  # it requires clients of every cloud, and torchvision
 STAND_INS = ("torchvision",)
 VERSIONS = ("mosaicml-streaming", "torch", "pillow", "opencv-python-headless")
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = "worker processes, shuffle py1e"
     if workload.name == "photos":
         return f"MDS, {order}; {DECODER_NOTES[workload.variant]}"
@@ -39,7 +39,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """MDS shards; photos as its own `jpeg`, or as `bytes` for OpenCV."""
+    """Write MDS shards, with photos as Streaming's `jpeg`, or as `bytes` for OpenCV."""
     from PIL import Image
     from streaming import MDSWriter
 
@@ -57,7 +57,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """One loop over the StreamingDataLoader."""
+    """Loop once over the StreamingDataLoader."""
     for batch in _loader(workload, prepared):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
 
@@ -69,7 +69,7 @@ def _loader(workload: Workload, prepared: Path) -> Any:
     from streaming.base.util import clean_stale_shared_memory
 
     class Samples(StreamingDataset):  # type: ignore[misc]
-        """Samples as tensors."""
+        """A dataset of samples as tensors."""
 
         def __getitem__(self, at: int) -> Any:
             sample = super().__getitem__(at)

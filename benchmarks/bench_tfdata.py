@@ -14,11 +14,11 @@ VERSIONS = ("tensorflow-cpu",)
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 SHARDS = 16
 BUFFERS = {"photos": 1000, "tensors": 64, "records": 10_000}
-BLOCKS = {"photos": 1, "tensors": 1, "records": 64}  # records taken in a row from each of the files that are open
+BLOCKS = {"photos": 1, "tensors": 1, "records": 64}  # consecutive records from each open file
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = f"files shuffled, then a shuffle buffer of {BUFFERS[workload.name]}"
     if workload.name == "photos":
         return f"decode_and_crop_jpeg with fast DCT, only the crop is decoded; {order}"
@@ -26,7 +26,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """TFRecord files of image and label, or plain files of arrays end to end."""
+    """Write TFRecord files of image and label, or files of concatenated arrays."""
     out.mkdir(parents=True)
     if workload.name != "photos":
         data = arrays(workload, source)
@@ -48,7 +48,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next `count` samples, less the last incomplete batch, of one iterator that goes on for ever."""
+    """The next `count` samples of one endless iterator, less the last incomplete batch."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
 

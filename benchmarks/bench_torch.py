@@ -15,14 +15,14 @@ VERSIONS = ("torch", "pillow", "opencv-python-headless", "h5py")
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     if workload.name == "photos":
         return f"DataLoader, worker processes, one file per image; {DECODER_NOTES[workload.variant]}"
     return "DataLoader, worker processes, h5py one sample at a time"
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """A folder of files per class for photos, else one contiguous HDF5 dataset."""
+    """Write a folder of files per class for photos, else one contiguous HDF5 dataset."""
     out.mkdir(parents=True)
     if workload.name == "photos":
         for number, (data, of_class) in enumerate(encoded(source, workload.count)):
@@ -37,7 +37,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next batches of one loop over many passes."""
+    """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
 
@@ -53,7 +53,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     loader: DataLoader[Any] = DataLoader(
         data,
         batch_size=workload.batch_size,
-        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each pass
+        sampler=RandomSampler(data, num_samples=PASSES * workload.count),  # a new permutation for each epoch
         num_workers=workload.threads,
         drop_last=True,
         persistent_workers=True,
@@ -63,7 +63,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
 
 
 class _Folder:
-    """A map-style dataset of image files, as torchvision's ImageFolder."""
+    """A map-style dataset of image files, like torchvision's ImageFolder."""
 
     def __init__(self, root: Path, decode: Callable[[bytes], Any]) -> None:
         self._files = [(path, int(path.parent.name)) for path in sorted(root.rglob("*.jpg"))]
@@ -80,7 +80,7 @@ class _Folder:
 
 
 class _Rows:
-    """A map-style dataset over the rows of an HDF5 dataset; each worker opens the file for itself."""
+    """A map-style dataset over the rows of an HDF5 dataset; each worker opens the file itself."""
 
     def __init__(self, path: Path, count: int) -> None:
         self._path = path

@@ -21,11 +21,11 @@ REQUIREMENTS = (
 )
 VERSIONS = ("webdataset", "torch", "pillow", "opencv-python-headless")
 SHARDS = 16
-BUFFERS = {"photos": 1000, "tensors": 64, "records": 5000}  # samples held to shuffle, per worker
+BUFFERS = {"photos": 1000, "tensors": 64, "records": 5000}  # size of the shuffle buffer of each worker
 
 
 def label(workload: Workload) -> str:
-    """What is run."""
+    """Describe what runs."""
     order = f"shards shuffled, then a shuffle buffer of {BUFFERS[workload.name]}"
     if workload.name == "photos":
         return f"WebLoader, worker processes, {order}; {DECODER_NOTES[workload.variant]}"
@@ -33,7 +33,7 @@ def label(workload: Workload) -> str:
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
-    """Tar shards: jpg and cls for photos, bin else."""
+    """Write tar shards with jpg and cls for photos, else bin."""
     import webdataset as wds
 
     out.mkdir(parents=True)
@@ -48,7 +48,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
-    """The next batches of one loop over many passes."""
+    """The next batches of one loop over many epochs."""
     for data, labels in islice(_batches(workload, prepared), workload.count // workload.batch_size):
         yield data, labels if workload.name == "photos" else None
 
@@ -66,7 +66,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
 
 
 class _Sample:
-    """A stored sample as (tensor, label): a batch of them is stacked straight into shared memory."""
+    """A stored sample as (tensor, label), of which batches are stacked directly in shared memory."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload

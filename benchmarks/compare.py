@@ -1,4 +1,4 @@
-"""How fast other loaders deliver the same samples on this machine: an honest side-by-side comparison.
+"""Compare how fast other loaders deliver the same samples on this machine.
 
     python benchmarks/photos.py /tmp/photos
     python benchmarks/compare.py --workload photos --photos /tmp/photos --json photos.json --plot photos.png
@@ -6,9 +6,9 @@
     python benchmarks/compare.py --workload records --peers shardio-hdf5,torch --count 20000 --rounds 1
     python benchmarks/compare.py --workload photos --list
 
-Each peer runs in an environment of its own, which is made below --work and kept, as is its copy of the data. The first
-run takes about 15 GB and ten minutes of installing for all peers. In every round each peer has one turn in a fresh
-process: an epoch to warm up, in which what it delivers is checked, then timed epochs. See benchmarks/README.md.
+Each peer runs in an environment of its own, created below --work and kept, as is its copy of the data. The first
+run takes about 15 GB and ten minutes of installation for all peers. In every round each peer runs once in a fresh
+process: a warm-up epoch, whose batches are checked, then timed epochs. See benchmarks/README.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from benchmarks._workloads import WORKLOADS, Workload, make_arrays
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; 0, or 1 if a peer failed."""
+    """Run from the command line; return 0, or 1 if a peer failed."""
     parser = _parser()
     args = parser.parse_args(arguments)
     try:
@@ -61,38 +61,43 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def listing(workload: Workload, chosen: list[Peer]) -> str:
-    """What each of the chosen peers runs, and which libraries do not support the workload."""
+    """What each chosen peer runs, and which libraries do not support the workload."""
     lines = [f"{peer.name:22} {load(peer.library).label(replace(workload, variant=peer.variant))}" for peer in chosen]
     return "\n".join([*lines, *(f"{name:22} {why}" for name, why in unsupported(workload.name).items())])
 
 
 def unsupported(workload: str) -> dict[str, str]:
-    """The libraries that do not run a workload."""
+    """The libraries that do not support a workload."""
     return {name: f"does not run {workload}" for name in libraries() if workload not in load(name).WORKLOADS}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", required=True, choices=sorted(WORKLOADS))
-    parser.add_argument("--peers", default="all", help="all, or names separated by commas: a library or one variant")
+    parser.add_argument("--peers", default="all", help="all, or comma-separated names of libraries or single variants")
     parser.add_argument("--rounds", type=_positive, default=5)
     parser.add_argument("--threads", type=_positive, default=2, help="threads, or worker processes, of each peer")
-    parser.add_argument("--count", type=_positive, help="samples; the default is the workload's own")
-    parser.add_argument("--batch-size", type=_positive, help="the default is the workload's own")
-    parser.add_argument("--seconds", type=float, default=1.5, help="timed epochs go on for at least this long")
-    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="environments and data; kept")
+    parser.add_argument("--count", type=_positive, help="number of samples (default: the workload's)")
+    parser.add_argument("--batch-size", type=_positive, help="samples per batch (default: the workload's)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="minimum duration of the timed epochs")
+    parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="folder made by benchmarks/photos.py")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("/tmp/shardio-compare"),
+        help="folder for environments and data, kept between runs",
+    )
     parser.add_argument("--cold", action="store_true", help="drop the peer's files from the page cache before its turn")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
-    parser.add_argument("--list", action="store_true", help="say what would run, and end")
+    parser.add_argument("--list", action="store_true", help="print what would run, and exit")
     parser.add_argument(
         "--python-of",
         type=_assignment,
         action="append",
         default=[],
         metavar="LIBRARY=PATH",
-        help="an interpreter to use for a library, instead of an environment made for it",
+        help="interpreter for a library, instead of a new environment",
     )
     return parser
 
@@ -105,7 +110,7 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _source(parser: argparse.ArgumentParser, args: argparse.Namespace, workload: Workload) -> Path:
-    """The folder of photos, or the file of arrays, made if need be."""
+    """The folder of photos, or the file of arrays, created if missing."""
     if workload.count < workload.batch_size:
         parser.error(f"--count must be at least one batch of {workload.batch_size}, got {workload.count}")
     if workload.name != "photos":
@@ -130,7 +135,7 @@ def _check_plot(parser: argparse.ArgumentParser) -> None:
 
 
 def _sayer() -> Callable[[str], None]:
-    """Status lines on stderr, with the time since the start."""
+    """Print status lines to stderr, with the time since the start."""
     console, begun = Console(stderr=True, highlight=False), time.monotonic()
 
     def say(text: str) -> None:

@@ -1,11 +1,11 @@
-"""Compressed HDF5: random rows through shardio and through h5py, on one thread and on more.
+"""Read random rows of compressed HDF5 with shardio and with h5py, on one thread and on several.
 
     python benchmarks/compressed_hdf5.py --json result.json
 
 256 MB of uint16 volumes of 2 MiB (smooth, and noise that halves what can be saved) are written by plain h5py in each
-compression, one volume a chunk, and lie in the page cache. Each round reads the volumes in random order for about a
+compression, one volume per chunk, and are in the page cache. Each round reads the volumes in random order for about a
 third of a second: through shardio's reader with 1, 2, ... threads, through one h5py file with as many, and through
-shardio in as many processes of one thread, which share no lock: what the machine allows at that moment. All in turns.
+shardio in as many single-threaded processes, which share no lock: what the machine allows at that moment.
 The result is the median rate of each, and the median of the rounds' ratios: to one thread, to h5py's best and to the
 processes. Needs hdf5plugin and a system that forks.
 """
@@ -64,8 +64,8 @@ def volumes(count: int, seed: int = 0) -> NDArray[np.uint16]:
 
 
 def rate(read: Read, threads: int, order: NDArray[np.int64]) -> float:
-    """MB/s of reading the rows in this order, each thread the next one that is left, into memory of its own."""
-    rows = iter(order.tolist())  # next() of a list's iterator is one step for the GIL
+    """MB/s of reading the rows in this order, each thread taking the next remaining row, into memory of its own."""
+    rows = iter(order.tolist())  # next() of a list iterator is atomic under the GIL
 
     def work(buffer: NDArray[Any]) -> None:
         for row in rows:
@@ -80,7 +80,7 @@ def rate(read: Read, threads: int, order: NDArray[np.int64]) -> float:
 
 
 def process_rate(read: Read, processes: int, order: NDArray[np.int64]) -> float:
-    """The same of forked processes, each with its share of the rows."""
+    """MB/s of forked processes, each with its share of the rows."""
     buffer = np.empty((1, *SHAPE), np.uint16)
 
     def work(rows: NDArray[np.int64]) -> None:
@@ -101,7 +101,7 @@ def process_rate(read: Read, processes: int, order: NDArray[np.int64]) -> float:
 def measure(
     values: NDArray[Any], options: dict[str, Any], threads: list[int], rounds: int, path: Path
 ) -> dict[str, Any]:
-    """One compression: all rounds."""
+    """Run all rounds for one compression."""
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=values, chunks=(1, *SHAPE), **options)
     reader = containers.get("hdf5").reader(path, {"x": Field("array", dtype="uint16", shape=SHAPE)})
@@ -137,7 +137,7 @@ def measure(
 
 
 def table(results: dict[str, Any], threads: list[int]) -> str:
-    """A line for each compression."""
+    """A text table with a line per compression."""
     heads = ["ratio", *(f"shardio {n}" for n in threads), *(f"h5py {n}" for n in threads)]
     heads += [*(f"{n}/1" for n in threads[1:]), *(f"{n}/h5py" for n in threads), *(f"{n}/forks" for n in threads[1:])]
     lines = [f"{'MB/s':16}" + "".join(f"{head:>11}" for head in heads)]
@@ -151,7 +151,7 @@ def table(results: dict[str, Any], threads: list[int]) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", choices=sorted(COMPRESSIONS), action="append", help="one compression; may be repeated"

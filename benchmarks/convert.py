@@ -1,4 +1,4 @@
-"""How long it takes to pack data, beside other writers with as many worker processes.
+"""Compare the time to pack data with that of other writers with as many worker processes.
 
     python benchmarks/photos.py /tmp/photos
     python -m benchmarks.convert --task photos --work /tmp/shardio-compare --json convert-photos.json
@@ -36,13 +36,18 @@ PEERS = {
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("--task", choices=sorted(PEERS), required=True)
-    parser.add_argument("--peers", help="names separated by commas; all without it")
+    parser.add_argument("--peers", help="comma-separated names (default: all)")
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
-    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-compare"), help="environments and data; kept")
-    parser.add_argument("--out", type=Path, help="where shards are written, and removed again; in WORK without it")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("/tmp/shardio-compare"),
+        help="folder for environments and data, kept between runs",
+    )
+    parser.add_argument("--out", type=Path, help="folder for shards, removed at the end (default: WORK)")
     args = parser.parse_args()
     target: Path = (args.out or args.work).absolute() / "packed"
     workload = WORKLOADS["tensors" if args.task == "tensors" else "photos"]
@@ -82,7 +87,7 @@ def _pack(python: Path, name: str, order: dict[str, Any], work: Path, out: Path)
 
 
 def _disk(folder: Path, size: int) -> float:
-    """Seconds to write so many bytes and have them on the disk."""
+    """Seconds to write so many bytes to the disk."""
     target = folder / "disk.bin"
     begun = time.perf_counter()
     command = ["dd", "if=/dev/zero", f"of={target}", "bs=1M", f"count={max(1, size >> 20)}", "conv=fsync"]

@@ -1,4 +1,4 @@
-"""Whether a conversion's memory grows with its source: the same command on 1 GiB and on 10 GiB.
+"""Measure whether a conversion's memory grows with its source: the same command on 1 GiB and on 10 GiB.
 
     python benchmarks/convert_memory.py --work /tmp/shardio-memory --json memory.json
 
@@ -27,10 +27,15 @@ COMMAND = "import shardio.cli, shardio.convert.runners as r; r.THREADS_SECONDS =
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"))
-    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-memory"), help="sources and output; removed")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("/tmp/shardio-memory"),
+        help="folder for sources and output, removed at the end",
+    )
     args = parser.parse_args()
     work: Path = args.work.absolute()
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -50,7 +55,7 @@ def main() -> int:
 
 
 def _arrays(folder: Path, size: int, photos: Path) -> Path:
-    """A file of arrays of 2 MiB; a sparse one, for what is in it does not matter here."""
+    """A file of 2 MiB arrays, sparse because their values do not matter here."""
     folder.mkdir(parents=True)
     shape = (size >> 21, 16, 256, 256)
     array = np.lib.format.open_memmap(folder / "arrays.npy", "w+", np.uint16, shape)
@@ -59,7 +64,7 @@ def _arrays(folder: Path, size: int, photos: Path) -> Path:
 
 
 def _folder(folder: Path, size: int, photos: Path) -> Path:
-    """Links to all photos, in as many class folders as it takes."""
+    """A tree of links to all photos, in as many class folders as needed."""
     files = sorted(photos.rglob("*.jpg"))
     once = sum(file.stat().st_size for file in files)
     for copy in range(-(-size // once)):
@@ -70,7 +75,7 @@ def _folder(folder: Path, size: int, photos: Path) -> Path:
 
 
 def _peak(kind: str, source: Path, out: Path, container: str) -> int:
-    """The most memory that one conversion had, in bytes."""
+    """The peak memory of one conversion in bytes."""
     command = [sys.executable, "-c", COMMAND, "convert", kind, str(source), str(out), "--to", container]
     with subprocess.Popen(
         [*command, "--workers", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -86,12 +91,12 @@ def _peak(kind: str, source: Path, out: Path, container: str) -> int:
 
 
 def _private(process: int) -> int:
-    """RssAnon of a process and all that it has started, bytes."""
+    """RssAnon of a process and its descendants in bytes."""
     folder = Path(f"/proc/{process}")
     try:
         total = sum(int(kib) << 10 for kib in re.findall(r"RssAnon:\s*(\d+)", (folder / "status").read_text()))
         children = [child for path in folder.glob("task/*/children") for child in path.read_text().split()]
-    except OSError:  # it has just ended
+    except OSError:  # it has ended in the meantime
         return 0
     return total + sum(_private(int(child)) for child in children)
 

@@ -1,4 +1,4 @@
-"""What one GPU is fed: decoding, copies, training and arrays, each engine beside DALI alone and beside the limit.
+"""Measure the input of one GPU: decoding, copies, training and arrays, with each engine, DALI alone and the limit.
 
     python benchmarks/gpu.py --photos /tmp/photos --json gpu.json --plot gpu.png
 
@@ -7,7 +7,7 @@
 - overlap: the share of the copies' time that is hidden behind the consumer's work;
 - train: ResNet-50 in bfloat16, channels_last: synthetic input, shardio's engines, DALI alone with its file reader;
 - tensors: HDF5 arrays to the device beside copies of page-locked memory, and by GPUDirect Storage where that is.
-Every measurement is a process of its own. What cannot be measured here is said, with the reason. Without a GPU the
+Every measurement is a process of its own. Measurements that cannot run are listed with the reason. Without a GPU the
 operators for the CPU are measured, and training is left out. It takes under nine minutes and needs no network.
 """
 
@@ -72,22 +72,24 @@ class Session:
 
 
 def child() -> None:
-    """In a process of its own: one part, its figures as JSON on the last line."""
+    """Run one part in a process of its own, and print its figures as JSON on the last line."""
     from benchmarks._gpu_parts import run
 
     print(json.dumps(run(sys.argv[1], json.loads(sys.argv[2]))))
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="a folder of JPEG photos; without one pictures are drawn")
-    parser.add_argument("--work", type=Path, help="where data is kept; without it a folder that is removed")
+    parser.add_argument("--photos", type=Path, help="folder of JPEG photos (default: synthetic images)")
+    parser.add_argument("--work", type=Path, help="folder for data, kept between runs (default: a temporary one)")
     parser.add_argument("--device", default="auto", help="cuda, cpu, or auto: a GPU if there is one")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=1, help="of the engines' rates, in turns; the median counts")
-    parser.add_argument("--budget", type=float, default=510.0, help="seconds for all of it")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="rounds of the engines' rates, of which the median counts"
+    )
+    parser.add_argument("--budget", type=float, default=510.0, help="seconds for all measurements together")
     parser.add_argument("--photos-count", type=int, default=PHOTOS)
     parser.add_argument("--arrays-count", type=int, default=ARRAYS)
     parser.add_argument("--threads", type=int, nargs="*", help="numbers of threads to try")
@@ -164,7 +166,7 @@ def measure(args: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def _starved(train: dict[str, dict[str, float] | None]) -> dict[str, float]:
-    """By feed, what is missing to the rate of training on synthetic input, as a share of it."""
+    """By feed, the rate missing relative to training on synthetic input, as a share."""
     limit = train.get("synthetic")
     if limit is None:
         return {}
@@ -173,12 +175,12 @@ def _starved(train: dict[str, dict[str, float] | None]) -> dict[str, float]:
 
 
 def _device(session: Session) -> str:
-    """A GPU if torch sees one."""
+    """The GPU, if torch finds one."""
     return "cuda" if session.measure("a GPU", "versions", device="cuda") is not None else "cpu"
 
 
 def plot(result: dict[str, Any], file: Path) -> None:
-    """Rates by engine and threads, and what training waits for."""
+    """Plot rates by engine and threads, and training rates by input."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""A Python function that holds the GIL, for each sample: on threads, in processes, and in torch's DataLoader.
+"""Run a Python function that holds the GIL for each sample: on threads, in processes, and in torch's DataLoader.
 
     python benchmarks/isolate.py --json isolate.json
 
@@ -23,7 +23,7 @@ RECORDS, BATCH, WORKERS = 4096, 64, 2
 
 
 def heavy(sample: dict[str, Any]) -> dict[str, Any]:
-    """About a millisecond in the interpreter."""
+    """Run about a millisecond in the interpreter."""
     total = 0
     for number in range(15_000):
         total += number ^ 5
@@ -31,7 +31,7 @@ def heavy(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class Records(torch.utils.data.Dataset[dict[str, Any]]):
-    """The same for torch."""
+    """The same samples as a torch dataset."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -55,7 +55,7 @@ def rate(batches: Any) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     args = options(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "records")

@@ -1,4 +1,4 @@
-"""How far the engines' pixels are apart: the same 256 photos, seed and transforms, and Pillow as the outside judge.
+"""Compare the engines' pixels on the same 256 photos, seed and transforms, with Pillow as an independent reference.
 
     python benchmarks/parity.py /tmp/photos --json parity.json
 
@@ -47,7 +47,7 @@ JUDGED = (
 
 
 def epoch(dataset: str, transforms: list[Transform], engine: Any, device: str) -> tuple[list[int], NDArray[np.uint8]]:
-    """Indices and pixels of an epoch."""
+    """The indices and pixels of an epoch."""
     loader = shardio.Loader(
         dataset,
         BATCH,
@@ -63,7 +63,7 @@ def epoch(dataset: str, transforms: list[Transform], engine: Any, device: str) -
 
 
 def by_pillow(data: bytes, index: int, transforms: list[Transform]) -> NDArray[np.uint8]:
-    """One image through the same steps, by Pillow."""
+    """Apply the same steps to one image with Pillow."""
     with Image.open(io.BytesIO(data)) as file:
         image = file.convert("RGB")
     size = np.array([[image.height, image.width]], np.int32)
@@ -82,7 +82,7 @@ def by_pillow(data: bytes, index: int, transforms: list[Transform]) -> NDArray[n
 
 
 def apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> dict[str, float]:
-    """Mean absolute difference, of the image that is furthest apart too, and the largest of all."""
+    """The mean absolute difference, that of the image furthest apart, and the largest of all."""
     difference = np.abs(one.astype(np.int16) - other)
     by_image = difference.mean(axis=(1, 2, 3))
     furthest = round(float(by_image.max()), 3)
@@ -90,12 +90,12 @@ def apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, help="a folder of JPEG photos, one folder per class")
+    parser.add_argument("photos", type=Path, help="folder of JPEG photos with one folder per class")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--engines", nargs="*", default=["dali", "nvimgcodec"])
-    parser.add_argument("--device", default="cpu", help="of the engines for whole batches")
+    parser.add_argument("--device", default="cpu", help="device of the batch engines")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     figures: dict[str, Any] = {}

@@ -1,11 +1,11 @@
-"""Makes a folder of real JPEG photos of about 500x375, cut as tiles from Debian's wallpaper packages.
+"""Create a folder of real JPEG photos of about 500x375, cut as tiles from Debian's wallpaper packages.
 
     apt-get install gnome-backgrounds lomiri-wallpapers mate-backgrounds ukui-wallpapers plasma-workspace-wallpapers
     python benchmarks/photos.py /tmp/photos --count 4000
 
-The tiles stand in one folder per source photo (`OUT/<photo>/<number>.jpg`), so the result is a class-per-folder
-tree. Wallpapers hold a lot of plain sky and drawn gradients, which no photo data set does: a tile of under
-0.15 bytes a pixel is cut anew elsewhere, and a picture that has none better gives no tiles. The same packages and
+The tiles are in one folder per source photo (`OUT/<photo>/<number>.jpg`), so the result is a class-per-folder
+tree. Wallpapers have much plain sky and drawn gradients, unlike photo datasets, so a tile of under
+0.15 bytes per pixel is replaced by another one, and a picture without enough detail gives none. The same packages and
 seed give the same files.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 
 SOURCES = (Path("/usr/share/backgrounds"), Path("/usr/share/wallpapers"))
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
-DETAIL = 0.15  # bytes a pixel, at quality 90 to 96; ImageNet has about 0.5
+DETAIL = 0.15  # bytes per pixel, at quality 90 to 96; ImageNet has about 0.5
 ATTEMPTS = 40
 SMALLEST = 1200  # pixels on the longer side: smaller files are thumbnails and screenshots
 SHAPES = ((375, 500), (375, 500), (375, 500), (333, 500), (500, 375), (400, 500), (500, 500), (281, 500))  # (h, w)
@@ -39,7 +39,7 @@ def sources(roots: tuple[Path, ...] = SOURCES) -> list[Path]:
 
 
 def tiles(path: Path, seed: int) -> Iterator[bytes]:
-    """Encoded tiles of one photo without end, reduced 1 to 2.2 times; stops where no detail is left."""
+    """Yield encoded tiles of one photo, reduced 1 to 2.2 times, without end; stop where no detail is left."""
     photo = cv2.imread(str(path), cv2.IMREAD_COLOR)
     rng = np.random.default_rng([seed, *path.as_posix().encode()])
     failures = 0
@@ -56,12 +56,12 @@ def tiles(path: Path, seed: int) -> Iterator[bytes]:
 
 
 def has_detail(path: Path, seed: int) -> bool:
-    """Whether 50 tiles can be cut of `path`."""
+    """Whether `path` has enough detail for 50 tiles."""
     return sum(1 for _ in islice(tiles(path, seed), 50)) == 50
 
 
 def cut(path: Path, out: Path, count: int, seed: int) -> int:
-    """Writes up to `count` tiles of `path` below `out`; returns how many."""
+    """Write up to `count` tiles of `path` below `out`, and return their number."""
     label = hashlib.sha256(path.as_posix().encode()).hexdigest()[:6]
     folder = out / f"{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)}-{label}"
     made = 0
@@ -72,7 +72,7 @@ def cut(path: Path, out: Path, count: int, seed: int) -> int:
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=4000)

@@ -1,4 +1,4 @@
-"""What must not grow with the dataset: plan, manifest, resume and memory.
+"""Measure what must not grow with the dataset: plan, manifest, resume and memory.
 
     python benchmarks/scale.py --json scale.json
 
@@ -32,13 +32,13 @@ SHARDS, SAMPLES, PHOTOS = 10**6, 10**7, 8192
 
 
 def memory(kind: str = "VmRSS") -> float:
-    """This process's memory in MB: resident, or of a part of it (`RssAnon`, `RssFile`)."""
+    """The memory of this process in MB: resident, or a part of it (`RssAnon`, `RssFile`)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / MB for line in lines if line.startswith(kind + ":"))
 
 
 def plan(samples: int) -> dict[str, float]:
-    """A rank's plan and its first indices."""
+    """Create a rank's plan and its first indices."""
     before, begun = memory(), time.perf_counter()
     made = shardio.Plan(samples, seed=1, epoch=3)
     schedule = Schedule(samples, shardio.World(5, 16384), 256)
@@ -53,7 +53,7 @@ def plan(samples: int) -> dict[str, float]:
 
 
 def write_manifest(folder: str) -> None:
-    """A manifest of 10^6 shards that are not there: nothing but the manifest is opened."""
+    """Write a manifest of 10^6 shards that do not exist, because only the manifest is opened."""
     names = TextColumn([f"shard-{number:06d}.tar" for number in range(SHARDS)])
     sums = TextColumn([f"{number:032x}" for number in range(SHARDS)])
     columns = np.full(SHARDS, 1000, np.int64), np.full(SHARDS, 64 << 20, np.int64)
@@ -62,7 +62,7 @@ def write_manifest(folder: str) -> None:
 
 
 def open_manifest(folder: str) -> dict[str, float]:
-    """Time and memory to open it; what is file memory is shared by all processes of the node."""
+    """Time and memory to open the manifest; file memory is shared by all processes of the node."""
     parts = {"memory_mb": "VmRSS", "own_mb": "RssAnon", "shared_mb": "RssFile"}
     before, begun = {name: memory(kind) for name, kind in parts.items()}, time.perf_counter()
     dataset = shardio.open(folder)
@@ -76,7 +76,7 @@ def open_manifest(folder: str) -> dict[str, float]:
 
 
 def resume(folder: str) -> dict[str, float]:
-    """Seconds to the first batch, fresh and in the middle of an epoch, in turns."""
+    """Seconds to the first batch, fresh and in the middle of an epoch, alternating."""
     path = Path(folder, "many")
     with shardio.create(path, container="hdf5", fields={"x": "int32"}, shard_size="4MB") as writer:
         for number in range(SAMPLES):
@@ -115,13 +115,13 @@ def epochs(folder: str) -> dict[str, Any]:
 
 
 def alone(task: Callable[..., Any], *arguments: Any) -> Any:
-    """What `task` gives in a fresh process."""
+    """Run `task` in a fresh process, and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(task, arguments)
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     args = options(__doc__).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:

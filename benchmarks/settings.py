@@ -1,4 +1,4 @@
-"""Does `auto` find it? The loader with threads and prefetch left to itself beside settings by hand, in turns.
+"""Compare `threads="auto"` and `prefetch="auto"` with fixed settings.
 
     python benchmarks/settings.py /tmp/photos --json settings.json
 
@@ -44,7 +44,7 @@ def arrays(path: Path, count: int, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def compare(make: Callable[..., shardio.Loader], rounds: int) -> dict[str, Any]:
-    """All settings of one workload in turns."""
+    """Run all settings of one workload alternately."""
     most = cpus.usable()
     hands = [(threads, prefetch) for threads in sorted({1, max(1, most // 2), most}) for prefetch in (1, 2, 8)]
     loaders = {"auto": make()}
@@ -64,7 +64,7 @@ def compare(make: Callable[..., shardio.Loader], rounds: int) -> dict[str, Any]:
 
 
 def workloads(folder: Path, photos: Path) -> dict[str, Callable[..., shardio.Loader]]:
-    """What makes a loader of photos, of tensors, of records; packed in `folder` first."""
+    """Functions that create loaders of photos, tensors and records, packed in `folder` first."""
     convert(source.find("imagefolder")(photos), folder / "photos", container="hdf5", workers=2)
     arrays(folder / "tensors", 512, (16, 256, 256), "uint16")
     arrays(folder / "records", 200_000, (3072,), "uint8")
@@ -77,7 +77,7 @@ def workloads(folder: Path, photos: Path) -> dict[str, Callable[..., shardio.Loa
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("photos", type=Path)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What shuffling by blocks gives up, and what it gains: order quality, and rates from a cold page cache.
+"""Compare block shuffling with a global shuffle: quality of the order, and rates from a cold page cache.
 
     python benchmarks/shuffle.py --json shuffle.json
 
@@ -35,7 +35,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def quality(shuffle: Shuffle, **blocks: int) -> dict[str, float]:
-    """Of one epoch's order."""
+    """The quality of one epoch's order."""
     order = shardio.Plan(SAMPLES, 1, 0, shuffle, **blocks).indices(0, SAMPLES)
     classes = order // (SAMPLES // CLASSES)
     batches = classes[: SAMPLES // BATCH * BATCH].reshape(-1, BATCH)
@@ -48,14 +48,14 @@ def quality(shuffle: Shuffle, **blocks: int) -> dict[str, float]:
     }
 
 
-def cold_rate(path: Path, how: dict[str, Any]) -> float:
-    """Samples per second of one epoch that finds nothing in the page cache."""
+def cold_rate(path: Path, order: dict[str, Any]) -> float:
+    """Samples per second of one epoch with a cold page cache."""
     for file in path.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-    loader = shardio.Loader(path, BATCH, world=shardio.World(), **how)
+    loader = shardio.Loader(path, BATCH, world=shardio.World(), **order)
     begun, samples = time.perf_counter(), 0
     for batch in loader:
         samples += len(batch["index"])
@@ -63,15 +63,15 @@ def cold_rate(path: Path, how: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     args = options(__doc__).parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         path, chance = Path(folder, "records"), np.random.default_rng(0)
         with shardio.create(path, fields={"x": ("uint8", (3072,))}) as writer:
             for _ in range(RECORDS):
                 writer.append({"x": chance.integers(0, 256, 3072, dtype=np.uint8)})
-        rates = in_turns({name: partial(cold_rate, path, how) for name, how in ORDERS.items()}, args.rounds)
-    found = {name: quality(**how) | {"cold_samples_per_s": rates[name]} for name, how in ORDERS.items()}
+        rates = in_turns({name: partial(cold_rate, path, order) for name, order in ORDERS.items()}, args.rounds)
+    found = {name: quality(**order) | {"cold_samples_per_s": rates[name]} for name, order in ORDERS.items()}
     finish({"orders": found}, args.json)
 
 

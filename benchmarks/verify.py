@@ -1,4 +1,4 @@
-"""What checking costs: the loader with and without `verify=True`, in turns.
+"""Measure the cost of checksums: the loader with and without `verify=True`.
 
     python benchmarks/verify.py /tmp/photos --json verify.json
 
@@ -16,7 +16,7 @@ from benchmarks.settings import SETTLE, TURN, rate, workloads
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = options(__doc__)
     parser.add_argument("photos", type=Path)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Accelerate: model and optimizer are prepared, the Loader is used as it is, and registered for checkpoints.
+"""Accelerate prepares model and optimizer; the Loader is used unchanged, and registered for checkpoints.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 accelerate launch --cpu --num_processes 2 examples/train_accelerate.py data/fashion/train
@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 import torch
-import torch.distributed.nn.functional  # imported later, it keeps the group's threads past its end
+import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
 from accelerate import Accelerator
 from torch import nn
 
@@ -16,7 +16,7 @@ import shardio
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--epochs", type=int, default=2)
@@ -29,7 +29,7 @@ def main() -> None:
         batch_size=50,
         transforms=[shardio.Normalize(0.5, 0.25)],
         seed=0,
-        device=accelerator.device,  # batches arrive there
+        device=accelerator.device,  # batches are delivered there
     )
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
@@ -48,7 +48,7 @@ def main() -> None:
             total += loss.item()
         accelerator.print(f"epoch {epoch}: loss {total / len(loader):.3f}", flush=True)
         accelerator.save_state(args.output)
-    accelerator.free_memory(model, optimizer)  # before the process group, which must be the last to go
+    accelerator.free_memory(model, optimizer)  # before the process group, which must be destroyed last
     del model, optimizer
     accelerator.end_training()
 

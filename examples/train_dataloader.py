@@ -1,4 +1,4 @@
-"""torch's own DataLoader over a shardio dataset: for a sampler of your own, as here, where classes come equally often.
+"""torch's own DataLoader over a shardio dataset, for a custom sampler such as this one, which balances the classes.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 python examples/train_dataloader.py data/fashion/train
@@ -14,7 +14,7 @@ import shardio
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--epochs", type=int, default=2)
@@ -30,7 +30,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
     for epoch in range(args.epochs):
-        dataset.set_epoch(epoch)  # other random crops, where there are any
+        dataset.set_epoch(epoch)  # other random crops in each epoch
         total = 0.0
         for batch in loader:
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])

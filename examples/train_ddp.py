@@ -1,4 +1,4 @@
-"""A plain PyTorch loop, with DistributedDataParallel where torchrun starts several ranks; it can be resumed.
+"""A plain PyTorch loop that can be resumed, with DistributedDataParallel if torchrun starts several ranks.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 torchrun --standalone --nproc-per-node 2 examples/train_ddp.py data/fashion/train --epochs 2
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # imported later, it keeps the group's threads past its end
+import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
 from torch import nn
 
 import shardio
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--epochs", type=int, default=2)
@@ -27,12 +27,12 @@ def main() -> None:
         train(args)
         return
     dist.init_process_group("gloo")
-    train(args)  # and all that holds the process group ends with it
+    train(args)  # everything that holds the process group ends in `train`
     dist.destroy_process_group()
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains until `args.epochs` are done, from the checkpoint if there is one."""
+    """Train until `args.epochs` are done, from the checkpoint if there is one."""
     loader = shardio.Loader(args.dataset, batch_size=50, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))

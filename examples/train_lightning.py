@@ -1,5 +1,5 @@
-"""Lightning: the Loader is passed to the Trainer as it is. Its state goes into Lightning's checkpoints by itself, so
-that `--checkpoint lightning-output/step=150.ckpt` goes on in the middle of an epoch.
+"""Lightning takes the Loader unchanged, and saves its state in its own checkpoints, so
+that `--checkpoint lightning-output/step=150.ckpt` resumes in the middle of an epoch.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 python examples/train_lightning.py data/fashion/train --devices 2
@@ -31,7 +31,7 @@ class Classifier(lightning.LightningModule):
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Says how it went."""
+        """Print the loss of the epoch."""
         self.print(f"epoch {self.current_epoch}: loss {self.total / self.trainer.num_training_batches:.3f}", flush=True)
         self.total = 0.0
 
@@ -41,24 +41,24 @@ class Classifier(lightning.LightningModule):
 
 
 class Data(lightning.LightningDataModule):
-    """Makes the loader on each rank, once Lightning has started them all: the rank is found by itself."""
+    """Create the loader on each rank after Lightning has started it, so that the Loader detects its rank."""
 
     def __init__(self, dataset: str) -> None:
         super().__init__()
         self.dataset = dataset
 
     def train_dataloader(self) -> shardio.Loader:
-        """A Loader is an iterable with a length and a state: all that Lightning asks for."""
+        """Return a Loader, which has the length and the state that Lightning expects."""
         return shardio.Loader(self.dataset, batch_size=50, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--checkpoint", help="to go on from")
+    parser.add_argument("--checkpoint", help="checkpoint to resume from")
     parser.add_argument("--output", default="lightning-output")
     args = parser.parse_args()
     lightning.seed_everything(0)

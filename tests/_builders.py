@@ -1,4 +1,4 @@
-"""Builders of the files that tests read: encoded images, IDX files and folders of classes."""
+"""Builders of test files: encoded images, IDX files and class folders."""
 
 import gzip
 import struct
@@ -18,7 +18,7 @@ DHT, DQT = b"\xff\xc4", b"\xff\xdb"
 def pixels(
     height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, dtype: type = np.uint8
 ) -> NDArray[Any]:
-    """A ramp with a little noise, its colour by `seed`: `[height, width]` or `[height, width, channels]`."""
+    """A ramp with a little noise, its colour chosen by `seed`: `[height, width]` or `[height, width, channels]`."""
     random = np.random.default_rng(seed)
     ramp = np.add.outer(np.linspace(0, 100, height), np.linspace(0, 100, width))[..., None]
     image = ramp + random.integers(0, 40, channels) + random.integers(0, 8, (height, width, channels))
@@ -27,7 +27,7 @@ def pixels(
 
 
 def encode(suffix: str, image: NDArray[Any], *options: int) -> bytes:
-    """`image` (grey, RGB or RGBA) as a file of the format that `suffix` names, by OpenCV."""
+    """Encode `image` (grey, RGB or RGBA) with OpenCV in the format that `suffix` names."""
     if image.ndim == 3:
         image = image[..., [2, 1, 0, 3][: image.shape[2]]]
     done, data = cv2.imencode(f".{suffix}", image, options)
@@ -44,13 +44,13 @@ def jpeg(
 
 
 def spoiled(image: bytes) -> bytes:
-    """A JPEG with a Huffman table that can't be: it is told whole by its markers, and no decoder takes it."""
+    """A JPEG with an invalid Huffman table: its markers say that it is whole, but no decoder accepts it."""
     table = image.index(b"\xff\xc4") + 5
     return image[:table] + b"\xff" * 16 + image[table + 16 :]
 
 
 def without(image: bytes, marker: bytes) -> bytes:
-    """A JPEG without its segments of one kind."""
+    """Return a JPEG without its segments of one kind."""
     while (at := image.find(marker)) >= 0:
         image = image[:at] + image[at + 2 + int.from_bytes(image[at + 2 : at + 4]) :]
     return image
@@ -72,8 +72,8 @@ def bmp(height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0) 
 
 
 def with_thumbnail(image: bytes, thumbnail: bytes) -> bytes:
-    """The JPEG `image` with another JPEG in an EXIF segment, where cameras put their thumbnails."""
-    # One empty list of tags, and a second one that says where the thumbnail begins and how long it is.
+    """Return the JPEG `image` with another JPEG in an EXIF segment, where cameras put their thumbnails."""
+    # One empty directory of tags, and a second one with the thumbnail's offset and size.
     tags = struct.pack("<HHHII", 2, 0x0201, 4, 1, 44) + struct.pack("<HHII", 0x0202, 4, 1, len(thumbnail))
     tiff = b"II*\0" + struct.pack("<IHI", 8, 0, 14) + tags + struct.pack("<I", 0)
     body = b"Exif\0\0" + tiff + thumbnail
@@ -81,7 +81,7 @@ def with_thumbnail(image: bytes, thumbnail: bytes) -> bytes:
 
 
 def tiff(orientation: int, *, order: str = "<", kind: int = 3) -> bytes:
-    """EXIF's form: one directory with one tag besides the orientation, of the type `kind` (3 short, 4 long)."""
+    """An EXIF block: one TIFF directory with an orientation tag of type `kind` (3 short, 4 long) and one other tag."""
     number, mark = (">", b"MM") if order == ">" else ("<", b"II")
     other = struct.pack(number + "HHII", 0x0100, 4, 1, 7)
     value = struct.pack(number + ("HH" if kind == 3 else "I"), *((orientation, 0) if kind == 3 else (orientation,)))
@@ -90,7 +90,7 @@ def tiff(orientation: int, *, order: str = "<", kind: int = 3) -> bytes:
 
 
 def with_exif(image: bytes, exif: bytes) -> bytes:
-    """The JPEG, PNG or lossy WebP file `image` with the EXIF block `exif`, which begins as a TIFF file does."""
+    """Return the JPEG, PNG or lossy WebP file `image` with the EXIF block `exif`, which begins with a TIFF header."""
     if image[:2] == b"\xff\xd8":
         return image[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif + image[2:]
     if image[:4] == b"\x89PNG":
@@ -106,7 +106,7 @@ _IDX_TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 
 
 
 def idx_bytes(array: NDArray[Any], *, shape: Sequence[int] | None = None) -> bytes:
-    """`array` as an IDX file, whose header may tell of another shape."""
+    """Return `array` as an IDX file; `shape` overrides the shape in its header."""
     shape = array.shape if shape is None else shape
     header = struct.pack(f">4B{len(shape)}I", 0, 0, _IDX_TYPES[array.dtype.str[1:]], len(shape), *shape)
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
@@ -115,7 +115,7 @@ def idx_bytes(array: NDArray[Any], *, shape: Sequence[int] | None = None) -> byt
 def write_idx(
     path: Path, array: NDArray[Any], *, zipped: bool = False, shape: Sequence[int] | None = None, extra: bytes = b""
 ) -> Path:
-    """Writes `array` as an IDX file, with `extra` bytes after its numbers."""
+    """Write `array` as an IDX file, with `extra` bytes after its numbers."""
     data = idx_bytes(array, shape=shape) + extra
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data, mtime=0) if zipped else data)
@@ -125,7 +125,7 @@ def write_idx(
 def idx_pair(
     root: Path, count: int = 6, *, height: int = 5, width: int = 4, prefix: str = "", zipped: bool = False
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Writes a file of grey images and a file of labels (0, 1, 2, 0, ...) to `root`; gives what is in them."""
+    """Write an IDX file of grey images and one of labels (0, 1, 2, 0, ...) to `root`; return both arrays."""
     images = np.stack([pixels(height, width, 1, seed=seed) for seed in range(count)])
     labels = (np.arange(count) % 3).astype(np.uint8)
     end = ".gz" if zipped else ""
@@ -135,7 +135,7 @@ def idx_pair(
 
 
 def class_folders(root: Path, tree: Mapping[str, Sequence[str]] | None = None) -> dict[str, bytes]:
-    """Writes a different image for every name of every class folder; gives the bytes by path below `root`."""
+    """Write a different image for every name in every class folder; return the bytes by path relative to `root`."""
     tree = {"cat": ["a.jpg", "b.png"], "dog": ["c.webp", "d.bmp", "old/e.JPEG"]} if tree is None else tree
     written: dict[str, bytes] = {}
     for folder, names in tree.items():

@@ -1,4 +1,4 @@
-"""The command line as a user has it: in a process of its own."""
+"""Run the command line in a process of its own, as a user does."""
 
 import glob
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def run(*args: object, code: int = 0, cwd: Path | None = None, **environ: str) -> str:
-    """What a command prints; it must end with the status `code`."""
+    """Run a command and return its output; its exit status must be `code`."""
     command = [sys.executable, "-m", "shardio", *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=os.environ | environ)
     assert done.returncode == code, done.stderr
@@ -16,5 +16,5 @@ def run(*args: object, code: int = 0, cwd: Path | None = None, **environ: str) -
 
 
 def unfinished(out: Path, pattern: str) -> list[str]:
-    """The files of a conversion's run that are called so, while it is at work: folders may go as they are looked at."""
+    """The files of an unfinished conversion that match `pattern`; folders may disappear during the search."""
     return glob.glob(f"{glob.escape(str(out))}/.converting/run-*/{pattern}", include_hidden=True)

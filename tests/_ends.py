@@ -1,6 +1,6 @@
-"""Runs a Python script, and fails unless its process group ends well: after the models that use it, with its threads.
+"""Run a Python script; fail unless its process group is destroyed after its models and leaves no threads.
 
-Threads that outlive the group may abort the process at its exit; a model that does may keep it from ending for ever.
+Threads that outlive the group may abort the process at exit; a model that outlives it may keep the process from ending.
 """
 
 import gc
@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def watched(destroy: Callable[..., None]) -> Callable[..., None]:
-    """`destroy_process_group`, which first looks whether a model is left."""
+    """Wrap `destroy_process_group` to check first that no model is left."""
 
     def checked(*args: Any, **options: Any) -> None:
-        if any(type(one) is DistributedDataParallel for one in gc.get_objects()):
+        if any(type(value) is DistributedDataParallel for value in gc.get_objects()):
             raise AssertionError("a process group is destroyed before the model that uses it")
         destroy(*args, **options)
 
@@ -26,12 +26,12 @@ def watched(destroy: Callable[..., None]) -> Callable[..., None]:
 
 
 def watch() -> None:
-    """Has every end of a process group looked at."""
+    """Check each call of `destroy_process_group`."""
     torch.distributed.destroy_process_group = watched(torch.distributed.destroy_process_group)
 
 
 def fail_if_threads_stay() -> None:
-    """Ends this process with a message if Gloo's threads still run."""
+    """Exit with a message if Gloo threads still run."""
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     if left := [name for name in names if "gloo" in name]:
         sys.exit(f"threads of the process group stay: {left}")

@@ -1,4 +1,4 @@
-"""Builders of records as others write them: tars by tarfile, protobuf messages by protobuf's own runtime, TFRecords."""
+"""Write records as other programs do: tars by tarfile, messages by the protobuf runtime, TFRecords."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ _TYPES = {"int32": 5, "int64": 3, "float": 2, "bool": 8, "string": 9, "bytes": 1
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]], kind: str = "ustar") -> Path:
-    """Writes a tar of files by Python's tarfile."""
+    """Write a tar of files with Python's tarfile."""
     with tarfile.open(path, "w", format=FORMATS[kind]) as tar:
         for name, data in members:
             member = tarfile.TarInfo(name)
@@ -95,7 +95,7 @@ Datum = _messages(
 
 
 def example(features: Mapping[str, Any], message: Any = Example) -> bytes:
-    """A serialized Example: lists of bytes, float or int by name; None is a feature without a kind."""
+    """A serialized Example with lists of bytes, float or int by name; None makes a feature without a kind."""
     made = message()
     for name, values in features.items():
         feature = made.features.feature[name]
@@ -108,18 +108,18 @@ def example(features: Mapping[str, Any], message: Any = Example) -> bytes:
 
 
 def masked(data: bytes) -> bytes:
-    """The checksum that TFRecord files have."""
+    """The masked checksum that TFRecord files store."""
     crc = google_crc32c.value(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def framed(data: bytes) -> bytes:
-    """A record of a TFRecord file."""
+    """One framed record of a TFRecord file."""
     length = struct.pack("<Q", len(data))
     return length + masked(length) + data + masked(data)
 
 
 def write_tfrecord(path: Path, records: Iterable[bytes]) -> Path:
-    """Writes an uncompressed TFRecord file."""
+    """Write an uncompressed TFRecord file."""
     path.write_bytes(b"".join(map(framed, records)))
     return path

@@ -1,4 +1,4 @@
-"""What is left in /dev/shm."""
+"""Files that a test leaves in /dev/shm."""
 
 import os
 import time
@@ -7,12 +7,12 @@ FOLDER = "/dev/shm"
 
 
 def names() -> set[str]:
-    """What is there."""
+    """The names in /dev/shm."""
     return set(os.listdir(FOLDER))
 
 
 def left_behind(before: set[str], seconds: float = 60.0) -> set[str]:
-    """What was not there `before`, and stays: others, such as tests beside this one, have theirs for a while."""
+    """The names that are not in `before` and stay; those of tests that run in parallel disappear after a while."""
     left, deadline = names() - before, time.monotonic() + seconds
     while left and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,6 +1,6 @@
-"""Settings of all tests."""
+"""Settings for all tests."""
 
 from hypothesis import settings
 
-settings.register_profile("shardio", deadline=None)  # how long an example takes is the machine's affair
+settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")

@@ -1,15 +1,15 @@
-"""A soak: ranks train on a dataset while they are killed, restarted in other numbers, and while shards are damaged.
+"""A soak test: ranks train while they are killed and restarted in other numbers, and while shards are damaged.
 
     python tests/soak.py --minutes 10 --seed 1
 
-The same samples stand in a tar, an HDF5 and an LMDB dataset, so that a run may go on from a checkpoint with another
-container, another number of ranks (2 to 6), another batch size, with threads or processes. In each attempt the ranks
-add up what they get over gloo, write down which samples those were, and rank 0 saves the loader's state. Meanwhile a
-byte of a shard is changed, a shard is cut short, the disk under the checkpoint is full; in the end a rank is killed.
+The same samples are in a tar, an HDF5 and an LMDB dataset, so that a run may resume from a checkpoint with another
+container, number of ranks (2 to 6) and batch size, with threads or processes. In each attempt the ranks sum up their
+samples over gloo and log them, and rank 0 saves the loader's state. Meanwhile the soak changes a byte of a shard,
+truncates a shard, or fills the disk under the checkpoint; in the end it kills a rank.
 
-At the end what was delivered before the checkpoints is put together, and must be, epoch by epoch, the plan's order: no
-sample lost, none repeated, and the sums in the checkpoints must be theirs. Damaged samples are masked, and count as
-delivered if the quarantine has them. A rank that has not ended 30 s after another one died is a hang, and a failure.
+At the end, the samples that were delivered before the checkpoints must be the plan's order in every epoch, with none
+lost or repeated, and the sums in the checkpoints must match. Damaged samples are masked, and count as delivered if the
+quarantine lists them. A rank that still runs 30 s after another one died is a hang, and a failure.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Attempt:
 
 
 def prepare(folder: Path) -> None:
-    """The same samples in each container, and a copy to heal from."""
+    """Write the same samples in each container, and a copy to restore from."""
     fields = {"image": "image", "label": "int64", "key": "text", "array": ("uint8", (64,))}
     for container in CONTAINERS:
         with shardio.create(
@@ -80,7 +80,7 @@ def prepare(folder: Path) -> None:
 
 
 def rank_main(folder: Path, attempt: Attempt, rank: int) -> None:
-    """One rank, until it is ended."""
+    """Run one rank until it is killed."""
     out = folder / "logs" / f"{attempt.number:04d}"
     try:
         store = f"file://{folder}/store-{attempt.number}"
@@ -93,7 +93,7 @@ def rank_main(folder: Path, attempt: Attempt, rank: int) -> None:
 
 
 def train(folder: Path, attempt: Attempt, rank: int, out: Path) -> None:
-    """Adds up labels with all ranks, logs what came, and saves."""
+    """Sum up labels over all ranks, log the samples, and save checkpoints."""
     loader = shardio.Loader(
         folder / "data" / attempt.container,
         attempt.batch_size,
@@ -125,7 +125,7 @@ def train(folder: Path, attempt: Attempt, rank: int, out: Path) -> None:
                 came = [[index, int(valid)] for index, valid in rows if valid or index in bad]
                 print(json.dumps({"step": step, "epoch": epoch, "rows": came}), file=log)
                 mine = torch.tensor(int(batch["label"][batch["valid"]].sum()))
-                dist.all_reduce(mine)  # after this every rank has logged the step
+                dist.all_reduce(mine)  # now every rank has logged the step
                 total += int(mine)
                 step += 1
                 if rank == 0 and step % SAVE_EVERY == 0:
@@ -133,7 +133,7 @@ def train(folder: Path, attempt: Attempt, rank: int, out: Path) -> None:
 
 
 def save(path: Path, state: dict[str, Any], out: Path, step: int) -> None:
-    """Writes a checkpoint, or passes it over if the disk is full, as a trainer would."""
+    """Write a checkpoint, or skip it if the disk is full, as a trainer would."""
     try:
         with room(path.parent):
             durable.write(path, json.dumps(state | {"attempt": int(out.name), "step": step}).encode())
@@ -144,7 +144,7 @@ def save(path: Path, state: dict[str, Any], out: Path, step: int) -> None:
 
 @contextmanager
 def room(folder: Path) -> Iterator[None]:
-    """Where the folder is no file system of its own that can be filled up, the kernel is asked to refuse long files."""
+    """Limit the size of files if the disk counts as full and the folder is not a mount of its own."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if (folder / "full").exists() and not folder.is_mount():
         resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
@@ -155,7 +155,7 @@ def room(folder: Path) -> Iterator[None]:
 
 
 class Soak:
-    """Starts ranks, does them harm, and counts."""
+    """Start ranks, inject faults, and record the results."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -168,13 +168,13 @@ class Soak:
         self.filesystem = mount(folder / "checkpoints")
 
     def run(self, seconds: float) -> None:
-        """Attempt after attempt."""
+        """Run attempts until the time is over."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.attempt(min(end, time.monotonic() + self.chance.uniform(1.5, 8.0)))
 
     def attempt(self, end: float) -> None:
-        """One start of all ranks: faults that they must survive, and in the end one that they can't."""
+        """Start all ranks, inject faults that they must survive, and finally kill one."""
         chance = self.chance
         attempt = Attempt(
             self.attempts, chance.randint(2, 6), chance.randint(3, 40), chance.choice(CONTAINERS), chance.random() < 0.2
@@ -210,7 +210,7 @@ class Soak:
         self.attempts += 1
 
     def fault(self, attempt: Attempt) -> None:
-        """Something that a job must survive."""
+        """Inject a fault that a job must survive."""
         kind = self.chance.choice(["flip", "flip", "disk", "cut"])
         path = self.chance.choice(sorted((self.folder / "data" / attempt.container).glob("shard-*")))
         if kind == "disk":
@@ -236,7 +236,7 @@ class Soak:
             self.faults["byte of a shard changed"] += 1
 
     def wait(self, attempt: Attempt) -> None:
-        """All ranks must end by themselves once one has; then none of their processes may be left."""
+        """Wait until all ranks have ended; record those that hang, and kill them."""
         deadline = time.monotonic() + HANG
         for process in attempt.ranks:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -247,27 +247,27 @@ class Soak:
                 process.join()
 
     def heal(self) -> None:
-        """Puts whole shards back."""
+        """Restore damaged shards."""
         for path in set(self.damaged):
             whole = self.folder / "whole" / path.relative_to(self.folder / "data")
             durable.write(path, whole.read_bytes())
         self.damaged.clear()
 
     def close(self) -> None:
-        """Lets go of the file system."""
+        """Unmount the file system."""
         if self.filesystem:
             subprocess.run(["umount", self.folder / "checkpoints"], check=True)
 
 
 def mount(path: Path) -> bool:
-    """A small file system of its own for checkpoints, where this user may have one."""
+    """Mount a small file system for checkpoints, if this user may."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path]
     return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
 
 
 def fill_up(path: Path, filesystem: bool) -> None:
-    """Takes all the room that is left."""
+    """Use up the remaining space."""
     with open(path, "wb", buffering=0) as file:
         try:
             while filesystem:
@@ -277,7 +277,7 @@ def fill_up(path: Path, filesystem: bool) -> None:
 
 
 def check(soak: Soak) -> dict[str, Any]:
-    """Puts together what was delivered up to each checkpoint that a later attempt went on from, and compares."""
+    """Compare all samples delivered up to the checkpoints that later attempts resumed from with the plan."""
     delivered: dict[int, list[int]] = {}
     masked = 0
     total = 0
@@ -317,22 +317,22 @@ def check(soak: Soak) -> dict[str, Any]:
 
 
 def left_over(before: set[str]) -> list[str]:
-    """Names in /dev/shm that were not there, and children that are."""
+    """New names in /dev/shm, and child processes that still run."""
     children = [str(process) for process in multiprocessing.active_children()]
     return [*sorted(left_behind(before)), *children]
 
 
 def main() -> None:
-    """Command line."""
+    """Run the soak from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="to work in, and to leave; a temporary one without it")
+    parser.add_argument("--folder", type=Path, help="working folder, which is kept (default: a temporary one)")
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     folder.mkdir(exist_ok=True)
     before = names()
-    torch.set_num_threads(1)  # before the forks: threads do not survive them
+    torch.set_num_threads(1)  # before forking, because threads do not survive it
     prepare(folder)
     soak = Soak(folder, args.seed)
     try:

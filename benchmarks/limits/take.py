@@ -1,4 +1,4 @@
-"""The practical limit of loading small records that are in the page cache: NumPy's take from a memory map, in threads.
+"""The practical limit of loading small records from the page cache: NumPy's take from a memory map, on threads.
 
     python limits/take.py FILE.npy BATCH_SIZE THREADS SECONDS
 
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def work(rows: "np.ndarray", order: "np.ndarray", batch_size: int, deadline: float, done: list[int]) -> None:
-    """Gathers batches of `order` until the deadline; appends how many records that were."""
+    """Gather batches of `order` until the deadline, and append their number of records to `done`."""
     buffers = [np.ones((batch_size, *rows.shape[1:]), rows.dtype) for _ in range(2)]
     batches = len(order) // batch_size
     number = 0
@@ -28,7 +28,7 @@ def work(rows: "np.ndarray", order: "np.ndarray", batch_size: int, deadline: flo
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     rows = np.load(sys.argv[1], mmap_mode="r").view(np.ndarray)  # a memmap's own methods are slower
     batch_size, threads, seconds = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     rows.reshape(-1).view(np.uint8)[::4096].sum()

@@ -1,4 +1,4 @@
-"""The bench: real ranks, correct sums, and a failing rank that ends the run with its error."""
+"""The bench: it measures real ranks, its totals are correct, and a failing rank ends the run with its error."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def photos(path: Path, count: int = 24) -> Path:
 
 @pytest.mark.slow
 def test_ranks_share_an_epoch(tmp_path: Path) -> None:
-    """Three ranks of four samples a step take two steps an epoch each, and every figure is about what they did."""
+    """Three ranks with batches of four take two steps per epoch each, and every figure matches these steps."""
     config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, epochs=2, ranks=3, image_size=16, floats=True)
     steps: list[tuple[int, int]] = []
     result = measure(config, lambda done, total: steps.append((done, total)))
@@ -35,7 +35,7 @@ def test_ranks_share_an_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_consumer_that_computes_is_not_starved(tmp_path: Path) -> None:
-    """With a step time far above what input takes, the verdict is the consumer."""
+    """With a step time far above the input's, the bench names the consumer as the bottleneck."""
     result = measure(BenchConfig(str(photos(tmp_path / "d", 64)), batch_size=4, epochs=1, step_time=0.2))
     assert result.starved < 0.5
     assert result.samples_per_second < 21
@@ -43,7 +43,7 @@ def test_a_consumer_that_computes_is_not_starved(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_engine_that_is_the_limit_is_named(tmp_path: Path) -> None:
-    """Its work is none of the workers' stages."""
+    """The bench names a batch engine as the bottleneck, although its work is in no worker stage."""
     path = photos(tmp_path / "d", 64)
     result = measure(BenchConfig(str(path), batch_size=16, epochs=2, image_size=200, engine="nvimgcodec"))
     assert result.limit.startswith("engine nvimgcodec: ")
@@ -53,7 +53,7 @@ def test_an_engine_that_is_the_limit_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
-    """What a rank raises is raised here, with its place, though the other rank is fine."""
+    """An error on one rank is raised here and names that rank, although the other rank works."""
     path = photos(tmp_path / "d")
     shard = path / "shard-000000.tar"
     stored = shardio.open(path)[23]["image"]
@@ -81,7 +81,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, int], me
 
 
 def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each share is measured for an epoch, and the fastest is given back; without a GPU there is nothing to share."""
+    """The bench measures each share for an epoch and returns the fastest; without a GPU it refuses."""
     tried = []
 
     def fake(config: BenchConfig) -> BenchResult:
@@ -102,7 +102,7 @@ def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_engines_are_measured(tmp_path: Path) -> None:
-    """With the engine that is asked for; one that cannot do it is refused before a rank starts."""
+    """The bench measures the requested engine, and refuses an engine that lacks support before a rank starts."""
     path = photos(tmp_path / "d")
     result = measure(BenchConfig(str(path), batch_size=8, epochs=1, image_size=16, engine="dali"))
     assert result.config.engine == "dali"

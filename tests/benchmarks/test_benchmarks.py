@@ -1,4 +1,4 @@
-"""The smaller benchmarks run, on little data: what they report is computed right, whatever the figures."""
+"""The smaller benchmarks run on little data, and compute their results correctly."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from shardio import World
 
 
 def test_turns_give_medians() -> None:
-    """Each run has one turn a round, and its median counts."""
+    """Each configuration runs once per round, and its median is reported."""
     calls: list[str] = []
     figures = {"a": iter([3.0, 1.0, 2.0]), "b": iter([30.0, 10.0, 20.0])}
 
@@ -29,7 +29,7 @@ def test_turns_give_medians() -> None:
 
 
 def test_a_result_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Figures, the date, cores, processor and versions, in the file and on the screen."""
+    """A result holds figures, date, cores, processor and versions, in the file and on the screen."""
     finish({"rate": 7}, tmp_path / "r.json")
     told = json.loads((tmp_path / "r.json").read_text())
     assert told == json.loads(capsys.readouterr().out)
@@ -38,14 +38,14 @@ def test_a_result_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_plans_of_any_size_cost_the_same(tmp_path: Path) -> None:
-    """The measured plan is a real one."""
+    """The shuffle benchmark measures a real plan."""
     assert scale.plan(10**12)["memory_mb"] < 100
     scale.write_manifest(str(tmp_path))
     assert scale.open_manifest(str(tmp_path))["samples"] == 10**9
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stored classes are one long run each, a global shuffle has chance's figures, blocks lie between."""
+    """Data stored by class has one run per class, a global shuffle runs as by chance, and blocks lie between."""
     monkeypatch.setattr(shuffle, "SAMPLES", 100_000)
     monkeypatch.setattr(shuffle, "CLASSES", 100)
     stored, blocks, everything = (shuffle.quality(order) for order in (None, "block", "global"))
@@ -57,7 +57,7 @@ def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rates_count_samples(tmp_path: Path) -> None:
-    """Whole epochs, at least as long as asked for; the heavy function keeps what it is given."""
+    """Rates count whole epochs that last at least the requested time; the heavy function keeps its input."""
     settings.arrays(tmp_path / "d", 40, (3,), "uint8")
     loader = shardio.Loader(tmp_path / "d", 8, world=World(), map=isolate.heavy, map_by="sample")
     assert settings.rate(loader, 0.01) > 0
@@ -66,15 +66,15 @@ def test_rates_count_samples(tmp_path: Path) -> None:
 
 
 def small(**changes: object) -> argparse.Namespace:
-    """Options of the GPU benchmark, for little data."""
+    """Options of the GPU benchmark for a small dataset."""
     given = {"photos": None, "device": "cpu", "batch_size": 8, "seconds": 0.1, "budget": 120.0, "photos_count": 40}
     return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1], "rounds": 1} | changes))
 
 
 @pytest.mark.slow
 def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU the engines are measured on the CPU, and the rest is named with the reason; the plot is drawn."""
-    monkeypatch.setattr(_gpu_data, "DRAWN", 3)
+    """Without a GPU the CPU is measured, each missing figure has a reason, and the plot is drawn."""
+    monkeypatch.setattr(_gpu_data, "SYNTHETIC_PHOTOS", 3)
     monkeypatch.setattr(_gpu_data, "ARRAY", (2, 16, 16))
     monkeypatch.setattr(gpu, "ENGINES", ("cpu", "dali"))
     result = gpu.measure(small(), tmp_path)
@@ -89,10 +89,10 @@ def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypat
 
 
 def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
-    """What died, what took too long and what came too late are named, and the others go on."""
+    """Measurements that die, time out or start too late are reported, and the others continue."""
     session = gpu.Session(time.monotonic() + 60, limit=60)
     assert session.measure("no GPU", "versions", device="cuda") is None
-    # A torch without CUDA says that it has none, one with CUDA that there is no driver.
+    # The message depends on whether torch was built with CUDA.
     assert re.search("not compiled with CUDA|no NVIDIA driver", session.skipped["no GPU"])
     session.deadline = 0
     assert session.measure("late", "versions", device="cpu") is None
@@ -100,7 +100,7 @@ def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
 
 
 def test_training_is_measured_beside_synthetic_input() -> None:
-    """The share that is missing to the synthetic rate; nothing where that is not known."""
+    """Training reports its rate relative to synthetic input, or nothing where that rate is unknown."""
     train = {"synthetic": {"images_per_second": 100.0}, "dali": {"images_per_second": 99.0}, "cpu": None}
     assert gpu._starved(train) == {"dali": pytest.approx(0.01)}
     assert gpu._starved({"synthetic": None}) == {}
@@ -109,9 +109,9 @@ def test_training_is_measured_beside_synthetic_input() -> None:
 
 
 def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge of parity makes what the engines make, crop for crop."""
+    """The Pillow reference of the parity benchmark makes the engines' crops."""
     monkeypatch.setattr(parity, "BATCH", 4)
-    files = [_gpu_data.drawn(number) for number in range(4)]
+    files = [_gpu_data.synthetic_photo(number) for number in range(4)]
     with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
         for data in files:
             writer.append({"image": data})

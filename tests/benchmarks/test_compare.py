@@ -1,4 +1,4 @@
-"""The comparison with other loaders: its peers are complete, its figures are fair, and no peer's failure ends it."""
+"""The comparison with other loaders: peers are complete, ratios are fair, and a failing peer does not end the run."""
 
 import json
 import subprocess
@@ -24,14 +24,14 @@ RECORDS = replace(WORKLOADS["records"], count=64, batch_size=8)
 
 
 def outcome(*rates: float | None, failure: str = "") -> Outcome:
-    """Rounds of these rates, at one processor second per 1,000 samples."""
+    """Rounds with these rates, at one second of processor time per 1,000 samples."""
     rounds = [None if rate is None else {"samples_per_s": rate, "cpu_s_per_1000": 1.0} for rate in rates]
     return Outcome([None if r is None else dict(r) for r in rounds], failure, "what is run")
 
 
 @pytest.mark.parametrize("library", libraries())
 def test_every_peer_is_complete(library: str) -> None:
-    """Each module has the three functions and its constants, and says for every workload and variant what it runs."""
+    """Each module defines three functions and its constants, and describes every workload and variant it runs."""
     module = load(library)
     assert callable(module.prepare)
     assert callable(module.epoch)
@@ -45,7 +45,7 @@ def test_every_peer_is_complete(library: str) -> None:
 
 
 def test_torch_is_never_left_to_a_dependency() -> None:
-    """Every module that needs torch names the one build that is installed first and alone."""
+    """Every module that needs torch names the one build, which is installed first and by itself."""
     for library in libraries():
         steps = _environments._steps(load(library))
         if any(item.startswith("torch") for item in load(library).REQUIREMENTS):
@@ -53,7 +53,7 @@ def test_torch_is_never_left_to_a_dependency() -> None:
 
 
 def test_peers_are_found_by_library_and_by_variant() -> None:
-    """A library's name stands for all of its variants; an unknown name is refused with those that are known."""
+    """The name of a library selects all its variants; an unknown name is refused with the list of known ones."""
     assert peers("records", "shardio-lmdb,ffcv") == [Peer("shardio", "lmdb"), Peer("ffcv")]
     assert [peer.name for peer in peers("tensors", "shardio")] == ["shardio-hdf5", "shardio-tar", "shardio-lmdb"]
     assert peers("photos")[0].name == reference("photos") == "shardio-tar"
@@ -64,14 +64,14 @@ def test_peers_are_found_by_library_and_by_variant() -> None:
 
 
 def test_ratios_are_taken_within_each_round() -> None:
-    """The machine is four times as slow in the second round; a peer at half the limit stays at half the limit."""
+    """A machine that slows down fourfold in one round does not change a peer's ratio to the limit."""
     assert median_ratio((50.0, 12.5, 60.0), (100.0, 25.0, 100.0)) == pytest.approx(0.5)
-    assert median_ratio((50.0, None, 60.0), (100.0, 25.0, None)) == pytest.approx(0.5)  # the one round that has both
+    assert median_ratio((50.0, None, 60.0), (100.0, 25.0, None)) == pytest.approx(0.5)  # the only round with both
     assert median_ratio((None,), (100.0,)) is None
 
 
 def test_rows_hold_medians_and_stand_in_order() -> None:
-    """The fastest first, what failed last with its reason; ratios to the limit and to shardio."""
+    """Rows are sorted by speed, failed peers last with reasons; ratios are to the limit and to shardio."""
     outcomes = {
         "limit": outcome(100.0, 50.0, 100.0),
         "shardio-tar": outcome(50.0, 30.0, 60.0),
@@ -81,15 +81,15 @@ def test_rows_hold_medians_and_stand_in_order() -> None:
     rows = summarise(outcomes, "shardio-tar")
     assert [row.name for row in rows] == ["limit", "shardio-tar", "other", "broken"]
     assert (rows[2].samples_per_s, rows[2].cpu_s_per_1000) == (24.0, 1.0)
-    assert rows[2].of_limit == pytest.approx(0.25)  # of 0.25, 0.3 and 0.24
-    assert rows[2].of_reference == pytest.approx(0.5)  # of 0.5, 0.5 and 0.4
+    assert rows[2].of_limit == pytest.approx(0.25)  # median of 0.25, 0.3 and 0.24
+    assert rows[2].of_reference == pytest.approx(0.5)  # median of 0.5, 0.5 and 0.4
     text = table(rows, 1000)
     assert text.splitlines()[-1].endswith("FAILED: ERROR: for this Python")
     assert text.splitlines()[0].startswith("peer")
 
 
 def test_each_round_another_peer_begins() -> None:
-    """The order is rotated, and nobody is left out."""
+    """Each round rotates the order of the peers and runs all of them."""
     assert [turns(["a", "b", "c"], number) for number in range(4)] == [
         ["a", "b", "c"],
         ["b", "c", "a"],
@@ -100,7 +100,7 @@ def test_each_round_another_peer_begins() -> None:
 
 
 def test_a_failing_peer_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One peer cannot be installed, one fails in the second round: both are reported, the third has all its rounds."""
+    """A peer that cannot be installed and one that fails in round two are reported; the third completes all rounds."""
     calls: list[str] = []
 
     def ready(plan: Plan, peer: Peer, say: Callable[[str], None]) -> _rounds.Ready:
@@ -129,7 +129,7 @@ def test_a_failing_peer_stops_no_other(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_delivered_is_checked(tmp_path: Path) -> None:
-    """The numbers in the arrays are counted; a short epoch, another shape or dtype and empty samples are refused."""
+    """The check counts array elements, and refuses short epochs, other shapes or dtypes, and empty samples."""
     make_arrays(RECORDS, tmp_path / "records.npy")
     data = arrays(RECORDS, tmp_path / "records.npy")
     assert numbers(data[5:8]).tolist() == [5, 6, 7]
@@ -158,7 +158,7 @@ def test_what_is_delivered_is_checked(tmp_path: Path) -> None:
 
 
 def test_photos_are_spread_over_the_folders_in_one_order(tmp_path: Path) -> None:
-    """Half of the photos come from both folders, labelled by folder, and always the same ones; too few are refused."""
+    """The photos are taken evenly from both folders in a fixed order, labelled by folder; too few are refused."""
     for folder in "ab":
         (tmp_path / folder).mkdir()
         for number in range(4):
@@ -171,14 +171,14 @@ def test_photos_are_spread_over_the_folders_in_one_order(tmp_path: Path) -> None
 
 
 def test_processor_time_counts_children() -> None:
-    """A child that only computes shows up while it runs, and after it was waited for."""
+    """Processor time includes a child process while it runs and after it was joined."""
     before = _run_peer.cpu_seconds(_run_peer.os.getpid())
     subprocess.run([sys.executable, "-c", "sum(i * i for i in range(3_000_000))"], check=True)
     assert _run_peer.cpu_seconds(_run_peer.os.getpid()) > before
 
 
 def test_prepared_data_is_kept_until_its_stamp_changes(tmp_path: Path) -> None:
-    """Made once per stamp; what fails halfway leaves nothing behind."""
+    """Data is prepared once per stamp; a preparation that fails leaves nothing behind."""
     made: list[Path] = []
 
     def make(folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_prepared_data_is_kept_until_its_stamp_changes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two rounds of shardio against the limit with this very interpreter; the result says what ran on what."""
+    """Two rounds of shardio and the limit run with this interpreter, and the result names machine and versions."""
     size = ["--count", "256", "--batch-size", "32", "--rounds", "2", "--seconds", "0.01"]
     place = ["--work", str(tmp_path / "work"), "--json", str(tmp_path / "result.json")]
     own = ["--python-of", f"shardio={sys.executable}"]
@@ -225,7 +225,7 @@ def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Too few photos, an unknown peer, less than a batch: an error that names the rule, and nothing is installed."""
+    """Too few photos, an unknown peer or less than one batch is an error before any installation."""
     work = ["--work", str(tmp_path)]
     for arguments, message in (
         (["--workload", "photos", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),
@@ -241,7 +241,7 @@ def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest
 
 
 def test_a_result_is_plain_json(tmp_path: Path) -> None:
-    """Failures, missing rounds and the machine go through JSON."""
+    """A result with failures, missing rounds and machine details survives JSON."""
     rows = summarise({"limit": outcome(2.0), "torch": outcome(None, failure="install: no")}, "shardio-tar")
     workload: Workload = replace(RECORDS, variant="x")
     result = json.loads(json.dumps(as_json(Plan(workload, tmp_path, tmp_path), rows, "shardio-tar", {})))

@@ -1,4 +1,4 @@
-"""Repair: lost indexes and manifests are rebuilt, incomplete samples are dropped, and each repair is reported."""
+"""Repair: it rebuilds lost indexes and manifests, drops incomplete samples, and reports each change."""
 
 import os
 import shutil
@@ -36,19 +36,19 @@ def dataset(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """All files by name."""
+    """The content of all files by name."""
     return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
 def values(root: Path) -> list[dict[str, Any]]:
-    """All samples."""
+    """All samples of a dataset."""
     ds = shardio.open(root)
     assert verify(ds, deep=True).problems == ()
     return [ds[number] for number in range(len(ds))]
 
 
 def test_nothing_to_repair(dataset: Path) -> None:
-    """A whole dataset is left as it is."""
+    """Repair leaves an intact dataset unchanged."""
     before = content(dataset)
     result = repair(dataset)
     assert (result.done, result.same) == ((), True)
@@ -58,7 +58,7 @@ def test_nothing_to_repair(dataset: Path) -> None:
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_lost_manifest(dataset: Path, container: str, damage: str) -> None:
-    """The shards say what they are: the same digest and samples, less the metadata."""
+    """A lost manifest is rebuilt from the shards, with the same digest and samples but without metadata."""
     before, samples = shardio.open(dataset).manifest, values(dataset)
     manifest = dataset / "shardio.json"
     if damage == "missing":
@@ -76,7 +76,7 @@ def test_a_lost_manifest(dataset: Path, container: str, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])
 def test_a_lost_index(dataset: Path, damage: str) -> None:
-    """It is written anew from the tar, byte for byte."""
+    """A lost index is rebuilt from its tar, byte for byte."""
     before = content(dataset)
     index = dataset / "shard-000001.idx.npy"
     if damage == "missing":
@@ -93,7 +93,7 @@ def test_a_lost_index(dataset: Path, damage: str) -> None:
 
 
 def test_index_and_manifest_lost(dataset: Path) -> None:
-    """Of the tars alone the fields are told by their files' names, unless another dataset has the same."""
+    """Without index and manifest, fields come from the member names or from a similar dataset."""
     samples, fields = values(dataset), shardio.open(dataset).fields
     for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
         path.unlink()
@@ -108,7 +108,7 @@ def test_index_and_manifest_lost(dataset: Path) -> None:
 
 @pytest.mark.parametrize("left", [0.1, 0.5, 0.93, 0.999])
 def test_a_tar_that_was_cut_short(dataset: Path, left: float) -> None:
-    """The last, incomplete sample goes; the tar is whole again for others, too; the rest is as it was."""
+    """Repair drops the incomplete last sample and completes the tar; everything else is unchanged."""
     samples = values(dataset)
     name = shardio.open(dataset).manifest.shards.names[1]
     count = shardio.open(dataset).manifest.shards.samples
@@ -128,7 +128,7 @@ def test_a_tar_that_was_cut_short(dataset: Path, left: float) -> None:
 
 @pytest.mark.parametrize("container", ["hdf5", "lmdb"])
 def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
-    """It is set aside, and the others are a dataset."""
+    """Repair sets aside a shard that cannot be opened, and the others form a dataset."""
     samples, shards = values(dataset), shardio.open(dataset).manifest.shards
     path = dataset / shards.names[0]
     os.truncate(path, path.stat().st_size // 2)
@@ -140,7 +140,7 @@ def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
 
 
 def test_damage_within_is_left_to_verify(dataset: Path) -> None:
-    """A repaired index keeps the old checksums: what is damaged within a tar that was cut is still found."""
+    """A repaired index keeps the old checksums, so that verification still finds damaged values."""
     shard = dataset / "shard-000001.tar"
     ds = shardio.open(dataset)
     image = ds[int(ds.manifest.shards.starts[1])]["image"]
@@ -153,7 +153,7 @@ def test_damage_within_is_left_to_verify(dataset: Path) -> None:
 
 
 def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
-    """No shards, several kinds of them, and fields that nobody knows are told."""
+    """Repair refuses a folder without shards, with mixed containers, or with unknown fields."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotADataset, match="expected shards of one container, found none"):
         repair(tmp_path / "empty")
@@ -172,7 +172,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
 
 
 def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
-    """Links, and files that are only called like shards, are neither cut off nor renamed."""
+    """Repair neither truncates nor renames links and files of others that are named like shards."""
     raw = tmp_path / "raw"
     raw.mkdir()
     for number in range(2):
@@ -192,7 +192,7 @@ def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_off_is_kept(dataset: Path) -> None:
-    """A damaged header in the middle ends a tar there; the rest stands beside it."""
+    """A damaged header ends a tar there, and repair keeps the rest in a file beside it."""
     path = dataset / "shard-000000.tar"
     data = bytearray(path.read_bytes())
     data[len(data) // 2 // 512 * 512 + 150] ^= 1

@@ -1,4 +1,4 @@
-"""The statistics of a dataset: every figure equals one that is known beforehand, in every container."""
+"""Dataset statistics: every figure equals a value known in advance, in every container."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def plain(height: int, width: int, color: tuple[int, int, int]) -> bytes:
 
 
 def sample(number: int) -> dict[str, Any]:
-    """A sample with a field of every kind; all figures follow from its number."""
+    """A sample with a field of every kind; its number determines all figures."""
     return {
         "image": plain(10 + number % 3, 20 - number % 2, COLORS[number % 3]),
         "label": (0, 0, 0, 1, 3)[number % 5],
@@ -65,7 +65,7 @@ def write(path: Path, container: str, samples: list[dict[str, Any]], fields: Any
 
 
 def check(spread: Spread | None, values: Any) -> None:
-    """Whether a spread says of some values what NumPy says."""
+    """Check that a spread agrees with NumPy's figures for these values."""
     values = np.asarray(values)
     assert spread is not None
     assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
@@ -80,7 +80,7 @@ def check(spread: Spread | None, values: Any) -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes, scalars, images, texts and arrays of 60 samples, read in blocks that end within shards."""
+    """Figures of scalars, images, texts and arrays are exact, also when blocks of reads cross shard boundaries."""
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
     monkeypatch.setattr("shardio.care.stats._COUNTED_SAMPLES", 11)
@@ -110,7 +110,7 @@ def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, m
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_images_are_described(tmp_path: Path, container: str) -> None:
-    """Sizes of all images; encodings, mean and deviation of their pixels."""
+    """Statistics of images include their sizes, encodings, and the mean and deviation of their pixels."""
     samples = [sample(number) for number in range(60)]
     samples[7]["image"] = jpeg(10, 10)
     samples[8]["image"] = jpeg(30, 10, progressive=True)
@@ -135,7 +135,7 @@ def test_images_are_described(tmp_path: Path, container: str) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_pixels_are_described(tmp_path: Path, container: str) -> None:
-    """Mean and deviation by channel, in RGB, on the scale 0 to 1; each image counts alike whatever its size."""
+    """Pixel mean and deviation are by channel, in RGB, from 0 to 1, and weigh each image alike."""
     samples = [{"image": plain(10, 10, COLORS[0])}, {"image": plain(50, 70, COLORS[1])}]
     images = stats(write(tmp_path / "d", container, samples, {"image": "image"})).fields["image"].images
     assert images is not None
@@ -147,7 +147,7 @@ def test_pixels_are_described(tmp_path: Path, container: str) -> None:
 
 
 def test_grey_images_have_one_channel() -> None:
-    """As the loader delivers them; the two halves of an image are 0 and 1."""
+    """Grey images have one channel, as in the loader."""
     image = np.zeros((4, 6), np.uint8)
     image[:2] = 255
     ds = shardio.from_samples([{"x": encode("png", image)}], {"x": Field("image", channels=1)})
@@ -158,21 +158,21 @@ def test_grey_images_have_one_channel() -> None:
 
 
 def test_mean_and_deviation_can_be_pasted() -> None:
-    """What is printed is Python that makes the transform."""
+    """The printed mean and deviation are Python code for the transform."""
     channels = [Channel(mean, std, ()) for mean, std in ((0.48512, 0.22903), (0.456, 0.224), (0.406, 0.225))]
     made = eval(report.normalize(channels), {"shardio": shardio})  # noqa: S307  # our own
     assert made == shardio.Normalize((0.4851, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def classes_of(values: Any, name: str = "label", dtype: str = "int64", names: Any = None) -> Any:
-    """The classes of one column."""
+    """The class statistics of one column."""
     metadata = {} if names is None else {"classes": names}
     ds = shardio.from_samples([{name: value} for value in values], {name: dtype}, metadata=metadata)
     return stats(ds).fields[name].classes
 
 
 def test_class_balance_is_told_with_names() -> None:
-    """Counts of each class, the largest, the smallest, their ratio; classes without samples."""
+    """Class statistics hold counts, extremes, their ratio, and classes without samples, by name."""
     found = classes_of([0, 0, 0, 3, 1, 0, 3], names=CLASSES)
     assert found.values == (0, 1, 2, 3, 4)
     assert found.counts == (4, 1, 0, 2, 0)
@@ -183,9 +183,9 @@ def test_class_balance_is_told_with_names() -> None:
 @pytest.mark.parametrize(
     ("values", "options", "expected", "names"),
     [
-        ([2, 2, 0], {}, {0: 1, 1: 0, 2: 2}, None),  # a label counts from 0: 1 is missing
-        ([2, 2, 0], {"name": "age"}, {0: 1, 2: 2}, None),  # any other number is itself
-        ([2, 2, 0], {"name": "age", "names": ["a"]}, {0: 1, 2: 2}, None),  # names are the label's
+        ([2, 2, 0], {}, {0: 1, 1: 0, 2: 2}, None),  # labels count from 0, so that 1 is missing
+        ([2, 2, 0], {"name": "age"}, {0: 1, 2: 2}, None),  # other numbers are their own names
+        ([2, 2, 0], {"name": "age", "names": ["a"]}, {0: 1, 2: 2}, None),  # the names belong to the label
         ([1, -1], {"names": ["a", "b"]}, {-1: 1, 0: 0, 1: 1}, ("-1", "a", "b")),  # not every value has a name
         ([5], {"names": ["a"]}, {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 1}, ("a", "1", "2", "3", "4", "5")),
         ([2**40, 7], {}, {7: 1, 2**40: 1}, None),  # not counted from 0
@@ -195,7 +195,7 @@ def test_class_balance_is_told_with_names() -> None:
     ],
 )
 def test_classes_are_what_the_field_says(values: list[int], options: Any, expected: dict[int, int], names: Any) -> None:
-    """Which values are listed, and what they are called."""
+    """The field decides which values are classes and how they are named."""
     found = classes_of(values, **options)
     assert dict(zip(found.values, found.counts, strict=True)) == expected
     assert found.names == names
@@ -206,19 +206,19 @@ def test_classes_are_what_the_field_says(values: list[int], options: Any, expect
     [(range(10_001), "int64"), ([0.0, 1.0], "float32"), ([2**64 - 1, 1], "uint64")],
 )
 def test_other_numbers_are_no_classes(values: Any, dtype: str) -> None:
-    """Too many different values, numbers that are not whole, and what a float64 can't hold; the spread is told."""
+    """Too many different values, fractions, and integers beyond float64 are no classes, and have a spread instead."""
     assert classes_of(values, dtype=dtype) is None
 
 
 def test_more_classes_than_usual_may_be_named() -> None:
-    """A list of names says that these are classes, however many."""
+    """With class names, any number of values counts as classes."""
     found = classes_of(range(10_001), names=[f"c{n}" for n in range(12_000)])
     assert (len(found.values), found.empty) == (12_000, 1999)
 
 
 @pytest.mark.parametrize("kind", ["scalar", "array", "varying"])
 def test_numbers_that_are_not_finite_are_counted_apart(kind: str) -> None:
-    """NaN and infinities are in no mean."""
+    """NaN and infinities are counted separately and excluded from the mean."""
     values = [1.0, math.nan, 3.0, math.inf, -math.inf, math.nan]
     if kind == "scalar":
         samples, field = [{"x": value} for value in values], Field("scalar", dtype="float32")
@@ -235,7 +235,7 @@ def test_numbers_that_are_not_finite_are_counted_apart(kind: str) -> None:
 
 
 def test_complex_numbers_are_told_by_their_size() -> None:
-    """Their absolute values are."""
+    """Complex numbers are described by their absolute values."""
     ds = shardio.from_samples([{"x": 3 + 4j, "y": np.array([3j])}], {"x": "complex64", "y": ("complex128", (1,))})
     found = stats(ds).fields
     assert found["x"].spread is not None
@@ -245,7 +245,7 @@ def test_complex_numbers_are_told_by_their_size() -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_sample_is_chosen_by_its_seed(tmp_path: Path, container: str) -> None:
-    """The same samples with one seed, in any container, by any number of threads; others with another seed."""
+    """The seed alone selects the decoded subset, whatever the container and the number of threads."""
     samples = [sample(number) for number in range(200)]
     ds = write(tmp_path / "d", container, samples)
     told = [stats(ds, sample=30, seed=seed, workers=workers) for seed, workers in ((3, 1), (3, 5), (4, 2))]
@@ -262,7 +262,7 @@ def test_a_sample_is_chosen_by_its_seed(tmp_path: Path, container: str) -> None:
 
 
 def test_no_sample_need_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sample=0 no image is opened; what the index knows is told."""
+    """With sample=0 no image is opened, and figures come from the index."""
     monkeypatch.setattr("shardio.engines.image_decoding.decode", None)
     found = stats(shardio.from_samples([sample(number) for number in range(5)], FIELDS), sample=0)
     images = found.fields["image"].images
@@ -272,7 +272,7 @@ def test_no_sample_need_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_image_bytes_are_not_read_for_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the images that were not chosen only the index is read."""
+    """Images outside the subset are described from the index alone."""
     if native.library() is None:
         pytest.skip("not compiled here")
     for container in ("tar", "hdf5", "lmdb"):
@@ -287,7 +287,7 @@ def test_image_bytes_are_not_read_for_their_sizes(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_bad_samples_are_named_and_left_out(tmp_path: Path, container: str) -> None:
-    """An image that does not decode and a text that is none are told by shard, row, number and key; others count."""
+    """Invalid images and texts are reported by shard, row, number and key; the other samples count."""
     fields = {"image": "image", "key": "text"}
     samples = [{"image": png(seed=n), "key": f"key-{n:03d}"} for n in range(30)]
     samples[4]["image"] = spoiled(jpeg())
@@ -312,7 +312,7 @@ def test_bad_samples_are_named_and_left_out(tmp_path: Path, container: str) -> N
 
 
 def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A file that ends early: the samples beyond its end are bad, if the index can still tell their sizes."""
+    """Samples beyond the end of a truncated file are bad, if the index still gives their sizes."""
     ds = write(tmp_path / "d", "hdf5", [{"grid": np.full((50, 100), n, np.float64)} for n in range(3)],
                {"grid": ("float64", (50, 100))})  # fmt: skip
     path = tmp_path / "d" / ds.manifest.shards.names[0]
@@ -327,7 +327,7 @@ def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_shard_without_its_index_is_an_error(tmp_path: Path) -> None:
-    """What is said of all samples can't be said without some of them."""
+    """A shard without its index is an error, because the figures are those of all samples."""
     ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
     (tmp_path / "d" / "shard-000001.idx.npy").unlink()
     with pytest.raises(ShardCorrupt, match=r"shard-000001.tar: its index .* is missing"):
@@ -339,7 +339,7 @@ def test_a_shard_without_its_index_is_an_error(tmp_path: Path) -> None:
 def test_places_that_cannot_be_are_an_error(
     tmp_path: Path, column: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged index gives no sizes, but the name of its row."""
+    """Impossible offsets in an index are an error that names the row."""
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
     ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
@@ -352,7 +352,7 @@ def test_places_that_cannot_be_are_an_error(
 
 
 def test_a_path_will_do(tmp_path: Path) -> None:
-    """As for the loader: a path gives the same figures as the dataset that it names."""
+    """A path gives the figures of the dataset at that path."""
     ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
     assert stats(tmp_path / "d") == stats(str(tmp_path / "d")) == stats(ds)
     with pytest.raises(NotADataset, match="nowhere"):
@@ -361,7 +361,7 @@ def test_a_path_will_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [[2**63 - 1, 2**63 - 6], [-(2**63), 5 - 2**63], [2**63 - 1, -(2**63)]])
 def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
-    """The bins of the largest and the smallest integers hold them all."""
+    """Histogram bins include the largest and smallest 64-bit integers."""
     spread = stats(shardio.from_samples([{"x": value} for value in values], {"x": "int64"})).fields["x"].spread
     assert spread is not None
     assert (spread.min, spread.max) == (min(values), max(values))
@@ -370,7 +370,7 @@ def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
 
 
 def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
-    """Nothing is told of no samples, in any form."""
+    """An empty dataset has no figures in text, JSON and plots."""
     with shardio.create(tmp_path / "d", fields=FIELDS):
         pass
     found = stats(shardio.open(tmp_path / "d"))
@@ -397,7 +397,7 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def test_progress_counts_to_the_end() -> None:
-    """Each pass ends with all of its samples."""
+    """The progress of each pass reaches its total."""
     told: list[tuple[str, int, int]] = []
     stats(
         shardio.from_samples([sample(n) for n in range(70)], FIELDS, shard_samples=30),
@@ -410,7 +410,7 @@ def test_progress_counts_to_the_end() -> None:
 
 
 def test_every_figure_is_in_the_json(tmp_path: Path) -> None:
-    """What `to_dict` gives is JSON, and has what is computed from the figures, too."""
+    """`to_dict` returns JSON with every figure, derived ones included."""
     found = stats(write(tmp_path / "d", "lmdb", [sample(number) for number in range(40)]))
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert told["samples"] == 40
@@ -425,7 +425,7 @@ def test_every_figure_is_in_the_json(tmp_path: Path) -> None:
 
 
 def test_the_report_is_aligned_ascii(tmp_path: Path) -> None:
-    """One section for each field, bars of #, no line ends in spaces."""
+    """The report is ASCII with one section per field, bars of #, and no trailing spaces."""
     found = stats(write(tmp_path / "d", "tar", [sample(number) for number in range(60)]))
     told = report.text(found)
     assert told.isascii()
@@ -452,7 +452,7 @@ def test_the_report_is_aligned_ascii(tmp_path: Path) -> None:
 
 
 def test_many_classes_are_listed_in_part() -> None:
-    """The largest and the smallest ten; names that would break the terminal are escaped."""
+    """The report lists the ten largest and ten smallest classes, and escapes names with control characters."""
     labels = [number for number in range(50) for _ in range(number + 1)]
     names = [f"c{number}" if number else "\x1b[31mred\n" for number in range(50)]
     metadata = {"classes": names}
@@ -465,13 +465,13 @@ def test_many_classes_are_listed_in_part() -> None:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> DatasetStats:
-    """Statistics with everything that can be drawn."""
+    """Statistics with everything that a plot can show."""
     path = tmp_path_factory.mktemp("d") / "d"
     return stats(write(path, "hdf5", [sample(number) for number in range(60)]))
 
 
 def test_the_picture_is_drawn(everything: DatasetStats, tmp_path: Path) -> None:
-    """A PNG with a panel for each thing to show, three in a row, none of them empty."""
+    """The plot is a PNG with one non-empty panel per figure, three in a row."""
     picture.draw(everything, tmp_path / "all.png")
     drawn = cv2.imread(str(tmp_path / "all.png"))
     # image: sizes, sizes of images, levels; label; score; caption: 2; points, blob, note
@@ -483,7 +483,7 @@ def test_the_picture_is_drawn(everything: DatasetStats, tmp_path: Path) -> None:
 
 
 def test_the_picture_takes_any_name(tmp_path: Path) -> None:
-    """Names that are formulas to matplotlib, of other alphabets or too long are drawn, and warn nobody."""
+    """Names that matplotlib would parse as formulas, of any script or too long, are drawn without a warning."""
     names = ["$x$", "$\\frac{$", "猫", "x" * 300, "_a^b", "\x07"]
     for count, path in ((6, "few"), (40, "many")):
         samples = [{"label": number % count} for number in range(100)]
@@ -493,7 +493,7 @@ def test_the_picture_takes_any_name(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path) -> None:
-    """At most so many panels; the others are left out."""
+    """The plot has a maximum number of panels and leaves out the rest."""
     fields = {f"f{number}": "float32" for number in range(60)}
     ds = shardio.from_samples([dict.fromkeys(fields, n) for n in range(3)], fields)
     picture.draw(stats(ds), tmp_path / "many.png")
@@ -502,7 +502,7 @@ def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "message"), [("x.jpg", r"must end in .png"), ("no/x.png", "no such folder")])
 def test_a_picture_needs_a_place(everything: DatasetStats, tmp_path: Path, name: str, message: str) -> None:
-    """What is wrong with the path is told before anything is drawn."""
+    """An invalid output path is refused before anything is drawn."""
     with pytest.raises(ConfigError, match=message):
         picture.check(tmp_path / name)
     with pytest.raises(ConfigError, match=message):
@@ -510,7 +510,7 @@ def test_a_picture_needs_a_place(everything: DatasetStats, tmp_path: Path, name:
 
 
 def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the message says how to get it."""
+    """Without matplotlib, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependency, match=r"a picture of the statistics needs .* 'shardio-data\[report\]'"):
         picture.check(tmp_path / "x.png")

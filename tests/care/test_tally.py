@@ -1,4 +1,4 @@
-"""Counting numbers in bounded memory: exact up to a number of different values, close beyond it, without overflow."""
+"""Tallies of numbers in bounded memory: exact for few different values, approximate beyond, and without overflow."""
 
 import math
 import struct
@@ -24,7 +24,7 @@ from shardio.care.stats.figures import Spread, Values
     growing=st.booleans(),
 )
 def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool) -> None:
-    """Its figures equal NumPy's, whatever the numbers are and in however many parts they come."""
+    """A tally of integers equals NumPy's figures, in however many parts the numbers come."""
     tally = Tally(np.int64)
     for part in parts:
         tally.add(np.array(part, np.int64))
@@ -40,14 +40,14 @@ def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=50), st.booleans())
 def test_a_tally_of_floats_is_exact(values: list[float], growing: bool) -> None:
-    """Of the smallest and the largest numbers, too: nothing overflows."""
+    """A tally of floats is exact, without overflow for the largest and smallest floats."""
     tally = Tally(np.float64)
     tally.add(np.array(values))
     check_loosely(tally.spread(growing=growing), np.array(values))
 
 
 def check_loosely(spread: Spread | None, values: Any) -> None:
-    """As `check`, where sums may be rounded and NumPy's own overflow."""
+    """Like `check`, but with a tolerance for rounded sums, and where NumPy itself overflows."""
     assert spread is not None
     assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
     scale = float(np.abs(values).max()) or 1.0
@@ -74,7 +74,7 @@ DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond so many different values they are rounded: no more memory, and figures off by little."""
+    """Beyond the limit values are rounded: memory stays bounded and the figures close."""
     monkeypatch.setattr(counting, "MOST_DIFFERENT", 1000)
     values = DRAWS[name](np.random.default_rng(0))
     tally = Tally(values.dtype.type)
@@ -93,7 +93,7 @@ def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch
 
 
 def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heights and widths are rounded, each for itself."""
+    """Heights and widths of very many images are rounded separately."""
     monkeypatch.setattr(counting, "MOST_DIFFERENT", 500)
     monkeypatch.setattr("shardio.care.stats._COUNTED_SAMPLES", 1000)
     sides = np.random.default_rng(0).integers(100, 1000, (5000, 2))
@@ -108,7 +108,7 @@ def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.Monk
 
 
 def test_bins_grow_where_numbers_lie_far_apart() -> None:
-    """Equal steps for numbers near each other; equal ratios for those that are not, where that is asked for."""
+    """Bins are linear for numbers of one magnitude, and geometric for others if the caller allows it."""
     ones = np.ones(3, np.int64)
     near, far = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 1000.0])
     for values, growing, ratio in ((near, True, False), (far, False, False), (far, True, True)):
@@ -123,7 +123,7 @@ def test_bins_grow_where_numbers_lie_far_apart() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(-math.inf), max_size=20), max_size=5))
 def test_values_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
-    """Added up, they give what NumPy gives of all numbers together."""
+    """Merged tallies equal NumPy's figures for all numbers together."""
     arrays = [np.array(part, np.float64) for part in parts]
     found = reduce(combine, map(values_of, arrays), Values())
     values = np.concatenate([np.empty(0), *arrays])
@@ -138,7 +138,7 @@ def test_values_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
 
 
 def test_values_that_overflow_have_no_mean_or_deviation() -> None:
-    """A sum or a square that no float64 holds is left out; the other figures stay."""
+    """A sum or square beyond float64 is left out; the other figures stay."""
     far = combine(values_of(np.array([1e200, 1e200])), values_of(np.array([-1e200])))
     assert (far.count, far.min, far.max, far.std) == (3, -1e200, 1e200, None)
     assert far.mean == pytest.approx(1e200 / 3)

@@ -1,4 +1,4 @@
-"""Deep verification: damage of every kind is found in every container, named, and counted, by any number of threads."""
+"""Deep verification finds, names and counts every kind of damage, in every container, with any number of threads."""
 
 import errno
 import json
@@ -36,12 +36,12 @@ FIELDS = {
 
 
 class Raw(bytes):
-    """Stored as it is, whatever the field's kind says of it."""
+    """A value that is stored unchanged, whatever the kind of its field."""
 
 
 @pytest.fixture
 def raw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `Raw` values pass the writer's checks, to store what a program without checks would store."""
+    """Let `Raw` values bypass the writer's checks, to store what a program without checks would store."""
     encode = Field.encode
     monkeypatch.setattr(
         Field, "encode", lambda self, value: bytes(value) if isinstance(value, Raw) else encode(self, value)
@@ -49,14 +49,14 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Steps(list[tuple[int, int]]):
-    """What a function was told of progress."""
+    """Record the calls of a progress function."""
 
     def __call__(self, done: int, total: int) -> None:
         self.append((done, total))
 
 
 def sample(number: int) -> dict[str, Any]:
-    """A sample with a field of every kind; bytes that can be found in a file are different in each."""
+    """A sample with a field of every kind; its bytes fields are unique within a file."""
     return {
         "image": jpeg(20 + number % 3, 30, seed=number),
         "label": number % 7,
@@ -69,7 +69,7 @@ def sample(number: int) -> dict[str, Any]:
 
 
 def write(path: Path, container: str, count: int = 40, changes: dict[int, Any] | None = None) -> shardio.Dataset:
-    """A dataset in several shards; some samples are changed."""
+    """Write a dataset in several shards, with some samples replaced by `changes`."""
     with shardio.create(path, container=container, fields=FIELDS, shard_size="13KB") as writer:
         for number in range(count):
             writer.append(sample(number) | (changes or {}).get(number, {}))
@@ -77,12 +77,12 @@ def write(path: Path, container: str, count: int = 40, changes: dict[int, Any] |
 
 
 def deep(path: Path, **options: Any) -> Verification:
-    """A dataset verified with new readers, by its path."""
+    """Verify the dataset at a path deeply, with new readers."""
     return verify(path, deep=True, **options)
 
 
 def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) -> None:
-    """Changes one value in the shard of a sample."""
+    """Replace one value in the shard of a sample."""
     path = dataset.path / dataset.shard_of(number)
     data = path.read_bytes()
     assert data.count(old) == 1
@@ -91,7 +91,7 @@ def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) ->
 
 
 def forge(dataset: shardio.Dataset) -> None:
-    """Writes the files' sizes and checksums to the manifest, as they are now: only deep verification can tell."""
+    """Update sizes and checksums of files in the manifest, so that only deep verification finds the change."""
     place = dataset.path / manifest.FILE_NAME
     told = json.loads(place.read_text())
     for number, name in enumerate(told["shards"]["names"]):
@@ -102,7 +102,7 @@ def forge(dataset: shardio.Dataset) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_whole_dataset_has_no_problems(tmp_path: Path, container: str) -> None:
-    """All samples are counted; there is nothing to tell, with and without the compiled part."""
+    """An intact dataset has no problems, with and without the compiled part, and all samples are counted."""
     write(tmp_path / "d", container)
     assert deep(tmp_path / "d") == Verification(len(shardio.open(tmp_path / "d").manifest.shards), 40, ())
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +123,7 @@ BYTES = {
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("field", BYTES)
 def test_changed_bytes_are_found_in_their_sample(tmp_path: Path, container: str, field: str) -> None:
-    """A changed value is told of its file and, with --deep, of its sample, by shard, row, number and key."""
+    """A changed value is reported for its file and, with --deep, for its sample by shard, row, number and key."""
     ds = write(tmp_path / "d", container)
     replace_in(ds, 17, *BYTES[field]())
     shard, row = ds.locate(17).shard, ds.locate(17).row
@@ -140,7 +140,7 @@ def test_changed_bytes_are_found_in_their_sample(tmp_path: Path, container: str,
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("name", ["label", "_shape.image"])
 def test_changed_numbers_are_found(tmp_path: Path, container: str, name: str) -> None:
-    """A wrong label differs from its checksum; a wrong size of an image, which has none, from what is decoded."""
+    """A changed label fails its checksum; a changed image size, which has none, differs from the decoded size."""
     ds = write(tmp_path / "d", container)
     location = ds.locate(17)
     path = tmp_path / "d" / location.shard
@@ -182,7 +182,7 @@ STORED_BAD = {
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("field", STORED_BAD)
 def test_values_that_were_stored_bad_are_found(tmp_path: Path, container: str, field: str) -> None:
-    """Checksums and digest are right, and still what does not decode is named."""
+    """Values that do not decode are reported, even where checksums and digest are right."""
     value, told = STORED_BAD[field]
     write(tmp_path / "d", container, changes={17: {field: Raw(value)}})
     assert verify(shardio.open(tmp_path / "d")).problems == ()
@@ -194,7 +194,7 @@ def test_values_that_were_stored_bad_are_found(tmp_path: Path, container: str, f
 
 @pytest.mark.usefixtures("raw")
 def test_json_without_end_is_no_crash(tmp_path: Path) -> None:
-    """JSON that is nested too deep for Python to parse is a problem of its sample."""
+    """JSON nested too deeply for Python is a problem of its sample."""
     write(tmp_path / "d", "tar", changes={3: {"note": Raw(b"[" * 100_000)}})
     (problem,) = deep(tmp_path / "d").problems
     assert "(sample 3, key key-0003): field 'note': not json: " in problem
@@ -202,7 +202,7 @@ def test_json_without_end_is_no_crash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_all_bad_samples_of_a_shard_are_named(tmp_path: Path, container: str) -> None:
-    """One bad sample does not hide the next; several reasons of one sample stand in one line."""
+    """Every bad sample is reported; several reasons of one sample share a line."""
     ds = write(tmp_path / "d", container)
     start, stop = ds.manifest.shards.starts[1:3].tolist()
     assert stop - start > 5
@@ -220,7 +220,7 @@ def test_all_bad_samples_of_a_shard_are_named(tmp_path: Path, container: str) ->
 def test_only_some_bad_samples_of_a_shard_are_listed(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each shard the first ones are listed, in however many blocks it is read; the others are counted."""
+    """Of each shard the first bad samples are listed and the others counted, whatever the block size."""
     monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", size)
     ds = write(tmp_path / "d", "hdf5")
     wrong = range(int(ds.manifest.shards.starts[2]))
@@ -241,7 +241,7 @@ def test_only_some_bad_samples_of_a_shard_are_listed(
 
 
 def lose_a_row(ds: shardio.Dataset, number: int) -> None:
-    """Makes one value of a shard unreadable."""
+    """Make one value of a shard unreadable."""
     location = ds.locate(number)
     path = ds.path / location.shard
     ds.close()
@@ -265,7 +265,7 @@ def lose_a_row(ds: shardio.Dataset, number: int) -> None:
 def test_a_sample_that_cannot_be_read_is_named_alone(
     tmp_path: Path, container: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other samples of its shard are checked all the same."""
+    """An unreadable sample does not keep the others of its shard from being checked."""
     ds = write(tmp_path / "d", container)
     lose_a_row(ds, 17)
     replace_in(ds, 19, b"blob-0019", b"BLOB-0019")
@@ -273,7 +273,7 @@ def test_a_sample_that_cannot_be_read_is_named_alone(
     if not compiled:
         monkeypatch.setattr(native, "library", lambda: None)
     result = deep(tmp_path / "d")
-    # In HDF5 a row ends where the next one begins: two are lost.
+    # In HDF5 a row ends at the offset of the next one, so that two rows are lost.
     lost = {16, 17} if container == "hdf5" else {17}
     assert {problem.location.index for problem in result.found if problem.location} == {*lost, 19}
     assert result.samples == 40 - len(lost)
@@ -285,8 +285,7 @@ def test_a_sample_that_cannot_be_read_is_named_alone(
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_shards_that_cannot_be_opened_are_told_of_once(tmp_path: Path, container: str) -> None:
-    """A missing file, one cut short and one that is another dataset's: each in a line or two, in order, none in the way
-    of the rest."""
+    """A missing, a truncated and a foreign shard are each reported once, in order, and the rest is checked."""
     ds = write(tmp_path / "d", container, 80)
     names = [tmp_path / "d" / name for name in ds.manifest.shards.names]
     names[0].unlink()
@@ -310,7 +309,7 @@ def test_shards_that_cannot_be_opened_are_told_of_once(tmp_path: Path, container
 
 
 def test_a_missing_index_is_named(tmp_path: Path) -> None:
-    """The file that is missing is named with its shard, and once."""
+    """A missing index file is reported once, with its shard."""
     ds = write(tmp_path / "d", "tar", 4)
     (tmp_path / "d" / "shard-000000.idx.npy").unlink()
     assert verify(ds).problems == deep(tmp_path / "d").problems == ("shard-000000.idx.npy is missing",)
@@ -318,7 +317,7 @@ def test_a_missing_index_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_threads_change_nothing(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread and eight find the same, in the same order, and report progress alike."""
+    """One thread and eight report the same problems in the same order, and the same progress."""
     monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", 4000)
     ds = write(tmp_path / "d", container)
     for number in range(0, 40, 3):
@@ -335,7 +334,7 @@ def test_threads_change_nothing(tmp_path: Path, container: str, monkeypatch: pyt
 
 
 def test_the_digest_is_of_all_samples_in_order(tmp_path: Path) -> None:
-    """Samples that are whole each but not those of the manifest: another digest."""
+    """Intact samples other than those of the manifest have another digest."""
     write(tmp_path / "d", "hdf5")
     place = tmp_path / "d" / manifest.FILE_NAME
     told = json.loads(place.read_text())
@@ -362,7 +361,7 @@ def test_a_result_is_json(tmp_path: Path) -> None:
 
 
 def test_a_size_that_all_images_share_is_compared(tmp_path: Path) -> None:
-    """The manifest's word on the size of all images is checked, too."""
+    """The common image size in the manifest is checked, too."""
     with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
         writer.append({"image": jpeg(8, 9)})
     place = tmp_path / "d" / manifest.FILE_NAME
@@ -374,7 +373,7 @@ def test_a_size_that_all_images_share_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_shortage_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many open files end the verification: they say nothing about the dataset."""
+    """Too many open files end the verification with an error and are no problem of the dataset."""
     ds = write(tmp_path / "d", "tar")
 
     def fail(shard: int) -> Any:
@@ -393,7 +392,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any]) ->
 
 
 def test_a_dataset_in_memory_is_verified() -> None:
-    """It has no files; its samples are checked."""
+    """A dataset in memory has no files, and its samples are checked."""
     ds = shardio.from_samples([sample(number) for number in range(25)], FIELDS, shard_samples=10)
     assert verify(ds, deep=True) == Verification(3, 25, ())
 
@@ -411,7 +410,7 @@ LARGE = jpeg(200, 300, seed=3)
         (jpeg(1, 1), (1, 1)),
         (jpeg(1, 50), (1, 50)),
         (jpeg(50, 1), (50, 1)),
-        (CMYK_JPEG, (2, 3)),  # the compiled part does not take it
+        (CMYK_JPEG, (2, 3)),  # the compiled part does not support it
         (png(), (12, 16)),
         (png(dtype=np.uint16), (12, 16)),
         (webp(), (12, 16)),
@@ -419,7 +418,7 @@ LARGE = jpeg(200, 300, seed=3)
     ],
 )
 def test_a_whole_image_passes(image: bytes, size: tuple[int, int], channels: int) -> None:
-    """Images of every format and colour, however small; another size does not."""
+    """An intact image of any format, channels and size passes; another size in the index does not."""
     image_decoding.check(image, channels, size)
     with pytest.raises(BadSample, match=rf"the image is {size[0]} x {size[1]} pixels, \d+ x \d+ were stored"):
         image_decoding.check(image, channels, (size[0], size[1] + 1))
@@ -436,7 +435,7 @@ def test_a_whole_image_passes(image: bytes, size: tuple[int, int], channels: int
     ],
 )
 def test_a_damaged_image_does_not_pass(image: bytes, message: str) -> None:
-    """Each message says what is wrong."""
+    """A damaged image fails with a message that says what is wrong."""
     with pytest.raises(BadSample, match=message):
         image_decoding.check(image, 3, (200, 300))
 
@@ -445,7 +444,7 @@ def test_a_damaged_image_does_not_pass(image: bytes, message: str) -> None:
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, channels: int) -> None:
-    """Missing or wrong coefficients, which OpenCV fills with grey, are told: near the end and at any place."""
+    """A JPEG with missing or wrong coefficients, which OpenCV fills with grey, fails at any place."""
     image = jpeg(200, 300, progressive=progressive, seed=3)
     scan = image.rindex(b"\xff\xda") + 12 if progressive else image.index(b"\xff\xda") + 14
     for at in (scan + 20, scan + (len(image) - scan) // 2, len(image) - 12):
@@ -457,13 +456,13 @@ def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, cha
 
 @pytest.mark.parametrize("size", [(0, 0), (-1, 300), (2**31 - 1, 2**31 - 1), (70_000, 300)])
 def test_a_size_that_cannot_be_is_refused(size: tuple[int, int]) -> None:
-    """Whatever numbers stand in a damaged column: no memory is taken for them."""
+    """An absurd size in a damaged column is refused without allocating memory for it."""
     with pytest.raises(BadSample, match="the image is 200 x 300 pixels"):
         image_decoding.check(LARGE, 3, size)
 
 
 def test_a_probe_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes that were stored wrong at conversion are found, checksums or not."""
+    """Sizes that were stored wrong at conversion are found, with or without checksums."""
     probe = images.probe
     with monkeypatch.context() as patch:
         patch.setattr(images, "probe", lambda data: images.ImageInfo("jpeg", probe(data).height, 31, 3))
@@ -475,7 +474,7 @@ def test_a_probe_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_work_of_threads_comes_in_order(threads: int) -> None:
-    """Results stand in the order of the items; few are begun before they are taken."""
+    """Results come in the order of the items, and few items are begun ahead."""
     begun: list[int] = []
     gate = threading.Event()
 
@@ -494,7 +493,7 @@ def test_work_of_threads_comes_in_order(threads: int) -> None:
 
 
 def test_what_a_thread_raises_comes_at_its_turn() -> None:
-    """The results before it are had; nothing more is begun."""
+    """An error in a thread is raised after the results before it, and nothing more is begun."""
 
     def work(item: int) -> int:
         if item == 3:

@@ -1,4 +1,4 @@
-"""The commands, as a person types them: real processes, their output, their exit codes."""
+"""The commands as users run them: real processes, their output and their exit codes."""
 
 import json
 import os
@@ -58,20 +58,20 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Those photos, converted by the command line."""
+    """The photos, converted by the command line."""
     out = tmp_path_factory.mktemp("data") / "photos"
     done = shardio_command(
         "convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "10KB", "--workers", 2
     )
     assert done.returncode == 0, done.stderr
     assert f"{out}: 24 samples in " in done.stdout
-    assert "writing 24/24 samples" in done.stderr  # plain lines without a terminal
+    assert "writing 24/24 samples" in done.stderr  # plain lines, because there is no terminal
     assert "\x1b" not in done.stdout + done.stderr
     return out
 
 
 def test_info(dataset: Path) -> None:
-    """For people a table, for programs JSON."""
+    """`info` prints a table, or JSON with --json."""
     table = shardio_command("info", dataset).stdout
     assert "field image" in table
     assert "RGB, sizes differ" in table
@@ -97,7 +97,7 @@ def test_verify(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
-    """Every problem with its place, to a file beside the text, or alone on standard output; the exit code stays."""
+    """`verify` writes every problem as JSON to a file or to standard output, with the same exit code."""
     copy, told = tmp_path / "copy", tmp_path / "told.json"
     subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
     ds = shardio.open(copy)
@@ -127,7 +127,7 @@ def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_stats(dataset: Path, tmp_path: Path) -> None:
-    """A report for people, every figure as JSON, a picture."""
+    """`stats` writes a report, every figure as JSON, and a plot."""
     figures, picture = tmp_path / "stats.json", tmp_path / "stats.png"
     done = shardio_command("stats", dataset, "--json", figures, "-o", picture, "--sample", 10)
     assert done.returncode == 0, done.stderr
@@ -148,7 +148,7 @@ def test_stats(dataset: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--augment", "--samples", "5", "--columns", "2")])
 def test_show(dataset: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """A contact sheet is a PNG with as many tiles as asked for."""
+    """`show` writes a contact sheet with the requested number of tiles."""
     sheet = tmp_path / "sheet.png"
     done = shardio_command("show", dataset, "-o", sheet, *options)
     assert done.returncode == 0, done.stderr
@@ -160,7 +160,7 @@ def test_show(dataset: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_bench(dataset: Path, tmp_path: Path) -> None:
-    """Two ranks, and every figure in JSON."""
+    """`bench` runs two ranks and writes every figure as JSON."""
     figures = tmp_path / "bench.json"
     done = shardio_command(
         "bench", dataset, "--batch-size", 4, "--epochs", 2, "--ranks", 2, "--image-size", 16, "--json", figures
@@ -176,7 +176,7 @@ def test_bench(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_convert_idx(tmp_path: Path) -> None:
-    """A source's own options are options of its command."""
+    """The options of a converter are options of its command."""
     idx_pair(tmp_path / "src", 6, prefix="train-", zipped=True)
     idx_pair(tmp_path / "src", 4, prefix="t10k-")
     done = shardio_command("convert", "idx", tmp_path / "src", tmp_path / "out", "--to", "lmdb", "--subset", "t10k")
@@ -185,7 +185,7 @@ def test_convert_idx(tmp_path: Path) -> None:
 
 
 def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) -> None:
-    """--on-error skip says how many were left out and why; --report has them all."""
+    """--on-error skip prints the number of skipped samples, and --report lists them."""
     subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
     (tmp_path / "src" / "cat" / "zero.jpg").write_bytes(b"")
     report = tmp_path / "bad.jsonl"
@@ -202,7 +202,7 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
-        (("convert",), "Missing command", 2),  # nothing said
+        (("convert",), "Missing command", 2),  # no arguments
         (("nope",), "No such command 'nope'", 2),
         (("info",), "Missing argument", 2),
         (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
@@ -241,7 +241,7 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
     ],
 )  # fmt: skip
 def test_mistakes_end_in_one_line(args: tuple[str, ...], message: str, code: int, tmp_path: Path) -> None:
-    """One line on stderr that names the mistake, nothing on stdout, and a non-zero exit code; never a traceback."""
+    """A mistake ends in one line on stderr, nothing on stdout, a non-zero exit code, and no traceback."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(b"")
     done = shardio_command(*args, cwd=tmp_path)
@@ -253,7 +253,7 @@ def test_mistakes_end_in_one_line(args: tuple[str, ...], message: str, code: int
 
 
 def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
-    """On a terminal long work shows a bar with its rate."""
+    """On a terminal long work shows a progress bar with its rate."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "shardio", "convert", "imagefolder", str(photos), str(tmp_path / "out")]
     process = subprocess.Popen(command, stderr=follower, stdout=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm"})
@@ -262,7 +262,7 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
     while True:
         try:
             block = os.read(leader, 4096)
-        except OSError:  # how Linux says that the other side has gone
+        except OSError:  # Linux reports that the other side has closed
             break
         if not block:
             break
@@ -274,7 +274,7 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
 
 
 def test_every_command_says_what_it_does_with_examples() -> None:
-    """--help of each command has examples that begin with `shardio` or a launcher; the list of sources is there."""
+    """--help of each command has examples that begin with `shardio` or a launcher, and lists the sources."""
     overview = shardio_command("--help").stdout
     for name in COMMANDS:
         assert name in overview
@@ -302,7 +302,7 @@ def test_every_command_says_what_it_does_with_examples() -> None:
 
 
 def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
-    """An interrupt in the middle of a conversion is one line, exit code 130, and no dataset."""
+    """An interrupt during a conversion prints one line, exits with code 130, and leaves no dataset."""
     root = tmp_path / "photos" / "a"
     root.mkdir(parents=True)
     data = jpeg(40, 50)
@@ -316,7 +316,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
     while not unfinished(tmp_path / "out", "shards/shard-*"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the job
+    os.killpg(process.pid, signal.SIGINT)  # to all processes of the job, as a terminal does
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert told.splitlines()[-1] == "shardio: interrupted"

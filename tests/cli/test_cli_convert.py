@@ -34,13 +34,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sizes(path: Path) -> list[tuple[int, int]]:
-    """(height, width) of all images."""
+    """The (height, width) of all images."""
     ds = shardio.open(path)
     return [(i.height, i.width) for i in (images.probe(ds[n]["image"]) for n in range(len(ds)))]
 
 
 def test_images_are_made_smaller(photos: Path, tmp_path: Path) -> None:
-    """Those that are larger, and no others; formats stay; what is small enough stays byte for byte."""
+    """Larger images shrink and keep their format; images that are small enough are copied byte for byte."""
     run("convert", "imagefolder", photos, tmp_path / "out", "--resize-shorter", 100, "--quality", 80, "--to", "hdf5")
     ds = shardio.open(tmp_path / "out")
     before = {str(path.relative_to(photos)): path.read_bytes() for path in photos.rglob("*.*")}
@@ -54,7 +54,7 @@ def test_images_are_made_smaller(photos: Path, tmp_path: Path) -> None:
 
 
 def test_recompress_if_needed(photos: Path, tmp_path: Path) -> None:
-    """Progressive JPEGs become baseline with the same pixels; all else is copied."""
+    """Progressive JPEGs become baseline with the same pixels; everything else is copied."""
     run("convert", "imagefolder", photos, tmp_path / "out", "--recompress", "if-needed")
     ds = shardio.open(tmp_path / "out")
     for number in range(len(ds)):
@@ -66,7 +66,7 @@ def test_recompress_if_needed(photos: Path, tmp_path: Path) -> None:
 
 
 def test_shards_are_cut_by_what_becomes_of_the_images(photos: Path, tmp_path: Path) -> None:
-    """Shards have about the size that was asked for after the images have shrunk, not before."""
+    """Shards have about the requested size after the images have shrunk, not before."""
     run("convert", "imagefolder", photos, tmp_path / "out", "--resize-shorter", 20, "--shard-size", "8KB")
     ds = shardio.open(tmp_path / "out")
     payload = sum(len(ds[number]["image"]) for number in range(len(ds)))
@@ -74,7 +74,7 @@ def test_shards_are_cut_by_what_becomes_of_the_images(photos: Path, tmp_path: Pa
 
 
 def test_choice(photos: Path, tmp_path: Path) -> None:
-    """--where, --shuffle, --limit and --split, one after the other."""
+    """--where, --shuffle, --limit and --split apply in this order."""
     options = ["--where", "label in (0, 2)", "--shuffle", "3", "--split", "train=0.75,val=0.25"]
     run("convert", "imagefolder", photos, tmp_path / "out", *options, "--workers", 2, "--shard-size", "9KB")
     parts = {name: shardio.open(tmp_path / "out" / name) for name in ("train", "val")}
@@ -91,7 +91,7 @@ def test_choice(photos: Path, tmp_path: Path) -> None:
 
 
 def test_dtype_and_compression(tmp_path: Path) -> None:
-    """Arrays are cast and compressed; h5py reads them."""
+    """Arrays are cast and compressed, and h5py reads them."""
     import h5py
 
     np.savez(tmp_path / "in.npz", x=np.linspace(0, 1, 4000).reshape(40, 10, 10), label=np.arange(40))
@@ -111,7 +111,7 @@ def test_dtype_and_compression(tmp_path: Path) -> None:
 
 
 def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
-    """Arrays of bytes that may be pixels, and labels with a shape; not where it was said, nor of others."""
+    """A note points out byte arrays that may be pixels and labels with a shape, unless options name them."""
     arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}
     others = {"label": np.zeros((4, 1), np.uint8), "small": np.zeros((4, 15, 15), np.uint8), "f": np.zeros((4, 32, 32))}
     np.savez(tmp_path / "in.npz", **arrays, **others)
@@ -135,7 +135,7 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    """It tells what there would be: the samples that are chosen, shards, fields as they would be stored."""
+    """--dry-run prints the chosen samples, shards and stored fields, and writes nothing."""
     np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))
     options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--pixels", "x", "--where", "label < 50"]
     told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
@@ -157,7 +157,7 @@ def _labels(folder: Path) -> Path:
 
 
 def test_datasets_written_anew(photos: Path, tmp_path: Path) -> None:
-    """reshard, merge and repair, from one container to the next."""
+    """`reshard`, `merge` and `repair` work from one container to the next."""
     run("convert", "imagefolder", photos, tmp_path / "a")
     told = run("reshard", tmp_path / "a", tmp_path / "b", "--to", "lmdb", "--shard-size", "30KB")
     assert shardio.open(tmp_path / "a").digest in told
@@ -172,7 +172,7 @@ def test_datasets_written_anew(photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_budget_and_a_report(photos: Path, tmp_path: Path) -> None:
-    """Too many bad files end it with one of them named; within the budget all are in the report."""
+    """Too many bad files end the conversion and name one; within the budget the report lists all of them."""
     subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
     for number in range(3):
         (tmp_path / "src" / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
@@ -184,7 +184,7 @@ def test_a_budget_and_a_report(photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_plug_in_is_installed_and_found(tmp_path: Path) -> None:
-    """A third party's converter, installed by pip from a wheel, is listed, explained and run."""
+    """A third-party converter, installed by pip from a wheel, is listed, has its help, and runs."""
     wheel = _wheel(tmp_path)
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
@@ -238,7 +238,7 @@ class Squares:
 
 
 def _wheel(folder: Path) -> Path:
-    """A wheel, as a build backend would make it."""
+    """Build a wheel as a build backend does."""
     info = "somebodys_squares-1.0.dist-info"
     content = {
         "somebodys_squares.py": PLUG_IN,

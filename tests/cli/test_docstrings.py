@@ -30,7 +30,7 @@ def converter(src: str, *, field: str = "image", limit: int | None = None) -> An
 
 
 def test_the_parts_of_a_docstring_are_told_apart() -> None:
-    """Entries of several lines become one; examples are one command per line; what is raised is not shown."""
+    """Entries of several lines are joined, examples are one command per line, and Raises is not shown."""
     parts = read(converter)
     assert parts.summary == "Rows of a table."
     assert parts.text == "The first row holds the names.\n\nA second paragraph."
@@ -46,7 +46,7 @@ def test_the_parts_of_a_docstring_are_told_apart() -> None:
 
 
 def test_a_docstring_that_does_not_parse_gives_its_first_line() -> None:
-    """A converter of others may be documented badly or not at all: its command works all the same."""
+    """The command of a converter with a malformed or missing docstring works all the same."""
 
     def malformed(src: str) -> Any:
         """Rows of a table.

@@ -1,4 +1,4 @@
-"""Every container passes the contract."""
+"""Every container passes the contract of `shardio.testing`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class TestMemory(ContainerContract):
 
 
 def test_registry() -> None:
-    """Containers are known by name, the registry is read-only, and an unknown name gets the list."""
+    """Containers are found by name, the registry is read-only, and an unknown name raises with the list."""
     assert {name: c.name for name, c in containers.CONTAINERS.items()} == {n: n for n in containers.CONTAINERS}
     assert not hasattr(containers.CONTAINERS, "__setitem__")
     with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, memory, indexed, got 'zip'"):

@@ -1,4 +1,4 @@
-"""Containers on full disks, without descriptors, or dropped while open; and that importing them loads no library."""
+"""Containers on full disks, without file descriptors, and dropped while open; importing them loads no library."""
 
 import errno
 import gc
@@ -30,12 +30,12 @@ def descriptors() -> set[str]:
         try:
             found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
         except FileNotFoundError:
-            continue  # the listing's own
+            continue  # the descriptor of the listing itself
     return found
 
 
 def in_child(work: Callable[[], str], limit: int, value: int) -> str:
-    """Run `work` in a forked child with one of the system's limits lowered; return its result."""
+    """Run `work` in a forked child with a lowered resource limit, and return its result."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -94,7 +94,7 @@ def test_full_disk(container: Container, samples: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None:
-    """Nothing stays open when a writer or a reader is dropped without `close`, and nobody warns."""
+    """A writer or reader that is dropped without `close` leaves no file open and gives no warning."""
     before = descriptors()
     path = tmp_path / f"s{container.suffix}"
     writer = container.writer(path, FIELDS, 0)
@@ -113,7 +113,7 @@ def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
-    """A reader refuses what a writer that was never closed leaves behind."""
+    """A reader refuses the file of a writer that was never closed."""
     path = tmp_path / f"s{container.suffix}"
     writer = container.writer(path, FIELDS, 0)
     writer.append({"blob": b"abc", "row": bytes(1000)})
@@ -125,12 +125,12 @@ def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", ON_DISK, ids=lambda container: str(container.name))
 def test_too_many_open_files(container: Container, tmp_path: Path) -> None:
-    """OSError, not ShardCorrupt, says that a shard cannot be opened because the process has too many open files."""
+    """Too many open files raise OSError, not ShardCorrupt."""
     path = tmp_path / f"s{container.suffix}"
     writer = container.writer(path, FIELDS, 0)
     writer.append({"blob": b"abc", "row": bytes(1000)})
     writer.close()
-    container.reader(path, FIELDS).close()  # whatever is loaded on first use is loaded
+    container.reader(path, FIELDS).close()  # load what is loaded on first use
 
     def work() -> str:
         spare: list[int] = []
@@ -141,7 +141,7 @@ def test_too_many_open_files(container: Container, tmp_path: Path) -> None:
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
-            # One descriptor more each time, so that each of the reader's files is the one too many.
+            # Allow one descriptor more each time, so that each of the reader's files is once the one too many.
             spare.append(1)
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + len(spare), hard))
         return "never opened"

@@ -155,7 +155,7 @@ def test_spools_in_blocks(tmp_path: Path) -> None:
 
 
 def test_damaged_offsets(path: Path) -> None:
-    """Offsets that run backwards or past the data are ShardCorrupt, with field and row."""
+    """Offsets that decrease or exceed the data are ShardCorrupt, with field and row."""
     with h5py.File(path, "r+") as file:
         file["caption/offsets"][3] = 10**9
     reader = HDF5.reader(path, with_hidden(FIELDS))
@@ -176,7 +176,7 @@ def test_counts_that_differ(path: Path) -> None:
 
 
 def test_not_hdf5(tmp_path: Path) -> None:
-    """A file that is no HDF5 file is ShardCorrupt."""
+    """A file that is not HDF5 is ShardCorrupt."""
     (tmp_path / "s.h5").write_bytes(b"something else" * 1000)
     with pytest.raises(ShardCorrupt, match=r"s\.h5: cut short or damaged"):
         HDF5.reader(tmp_path / "s.h5", with_hidden(FIELDS))

@@ -1,4 +1,4 @@
-"""Compressed chunks of files that h5py wrote: undone without libhdf5, on many threads, and safely when damaged."""
+"""Compressed chunks of h5py files: decompressed without libhdf5, on many threads, and safely when damaged."""
 
 import bz2
 import contextlib
@@ -65,7 +65,7 @@ CHUNKS = {
 
 
 def values_of(dtype: str) -> NDArray[Any]:
-    """[13, 17, 9] that compresses, but not to nothing."""
+    """An array [13, 17, 9] that compresses well but is not constant."""
     steps = np.random.default_rng(3).integers(0, 3, (13, 17, 9))
     return np.cumsum(steps, axis=1).astype(dtype)
 
@@ -85,7 +85,7 @@ def waits_for_lock(reader: containers.Reader) -> bool:
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_read_without_the_lock(tmp_path: Path, how: str, chunks: str, dtype: str) -> None:
-    """Rows in any order and more than once come back while another thread holds h5py's lock."""
+    """Rows in any order and with repeats are read while another thread holds h5py's lock."""
     values = values_of(dtype)
     reader = adopt(tmp_path / "x.h5", values, chunks=CHUNKS[chunks], **COMPRESSIONS[how])
     np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
@@ -94,7 +94,7 @@ def test_read_without_the_lock(tmp_path: Path, how: str, chunks: str, dtype: str
 
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_h5py_is_not_asked_again(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the shard is open, no file is opened through h5py."""
+    """Once the shard is open, h5py opens no file."""
     values = values_of("u2")
     reader = adopt(tmp_path / "x.h5", values, chunks=(3, 17, 9), **COMPRESSIONS[how])
     monkeypatch.setattr(h5py, "File", None)
@@ -105,7 +105,7 @@ def test_h5py_is_not_asked_again(tmp_path: Path, how: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("chunks", [(1, 64, 40), (4, 64, 40)])
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None:
-    """Eight threads read at once, over a thousand chunks in all, each into memory of its own."""
+    """Eight threads read over a thousand chunks at once, each into its own memory."""
     rng = np.random.default_rng(0)
     values = np.cumsum(rng.integers(0, 3, (24, 64, 40)), axis=1).astype(np.uint16)
     reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **COMPRESSIONS[how])
@@ -121,7 +121,7 @@ def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("options", [{"compression": "lzf"}, {"compression": "gzip", "shuffle": True}])
 def test_rows_of_many_pages(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Large rows of a chunk with others, whole or in parts, go where they belong and nowhere else."""
+    """Large rows, several to a chunk, are written completely to their places and nowhere else."""
     values = np.cumsum(np.random.default_rng(1).integers(0, 2, (20, 1500)), axis=1).astype(np.float64)
     rows = np.array([5, 6, 7, 3, 19, 0, 1, 1])
     for chunks in ((7, 1500), (7, 700), (1, 1500), (1, 700)):
@@ -134,7 +134,7 @@ def test_rows_of_many_pages(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk over the limit is undone in memory of its own."""
+    """A chunk above the limit is decompressed into temporary memory."""
     monkeypatch.setattr(_hdf5_filter_pipeline, "_KEPT_BYTES", 0)
     monkeypatch.setattr(_hdf5_filter_pipeline, "_local", type("Local", (), {})())
     values = values_of("u2")
@@ -147,7 +147,7 @@ def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("mask", [0, 1, 2, 3, 4, 5, 6, 7])
 def test_filters_left_out(tmp_path: Path, mask: int) -> None:
-    """Each chunk says which of its filters were not applied to it."""
+    """Filters that a chunk's mask turns off are not applied."""
     plain = np.arange(40, dtype="<u2")
     stored = plain.tobytes()
     if not mask & 1:
@@ -168,7 +168,7 @@ def test_filters_left_out(tmp_path: Path, mask: int) -> None:
 
 
 def damage(path: Path, row: int, change: Callable[[bytes], bytes]) -> int:
-    """Changes the stored bytes of a row's chunk, of which each row has one; returns the chunk's first byte."""
+    """Change the stored bytes of a row's chunk, one chunk per row; return the chunk's offset."""
     with h5py.File(path) as file:
         info = file["x"].id.get_chunk_info_by_coord((row, 0, 0))
     with open(path, "r+b") as file:
@@ -179,9 +179,9 @@ def damage(path: Path, row: int, change: Callable[[bytes], bytes]) -> int:
     return int(info.byte_offset)
 
 
-@pytest.mark.parametrize("how", sorted(set(COMPRESSIONS) - {"bitshuffle alone"}))  # which can be undone to anything
+@pytest.mark.parametrize("how", sorted(set(COMPRESSIONS) - {"bitshuffle alone"}))  # which may decompress to anything
 def test_damaged_chunk(tmp_path: Path, how: str) -> None:
-    """A chunk that no filter made is ShardCorrupt with file, field, row, byte and filter; others still read."""
+    """An invalid chunk is ShardCorrupt with file, field, row, byte and filter, and other chunks are still read."""
     values, path = np.concatenate([values_of("u2")] * 4, axis=2), tmp_path / "x.h5"
     adopt(path, values, chunks=(1, 17, 36), **COMPRESSIONS[how]).close()
     place = damage(path, 3, lambda data: b"\xff" * len(data))
@@ -195,7 +195,7 @@ def test_damaged_chunk(tmp_path: Path, how: str) -> None:
 
 
 def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
-    """Reads damaged chunks: each read gives numbers or ShardCorrupt."""
+    """Read damaged chunks: each read returns numbers or raises ShardCorrupt."""
     original = path.read_bytes()
     with h5py.File(path) as file:
         infos = [file["x"].id.get_chunk_info(i) for i in range(len(values))]
@@ -207,7 +207,7 @@ def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
             start, size = infos[row].byte_offset, infos[row].size
             data = np.frombuffer(original, np.uint8, size, start).copy()
             if i % 3 == 0:
-                data[rng.integers(min(size, 40))] = rng.choice([0, 1, 127, 128, 255])  # a header's sizes
+                data[rng.integers(min(size, 40))] = rng.choice([0, 1, 127, 128, 255])  # the sizes in a header
             elif i % 3 == 1:
                 data[rng.integers(size, size=4)] = rng.integers(0, 256, 4)
             else:
@@ -221,7 +221,7 @@ def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
 
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_damage_never_crashes(tmp_path: Path, how: str) -> None:
-    """Hundreds of chunks with wrong sizes, bytes and endings end no process, and later reads are right."""
+    """Hundreds of chunks with wrong sizes, bytes and endings do not end the process, and later reads are right."""
     values = np.concatenate([values_of("u2")] * 4, axis=2)
     adopt(tmp_path / "x.h5", values, chunks=(1, *values.shape[1:]), **COMPRESSIONS[how]).close()
     child = os.fork()
@@ -243,7 +243,7 @@ def test_damage_never_crashes(tmp_path: Path, how: str) -> None:
     ],
 )
 def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bomb: bytes) -> None:
-    """A stream that goes on and on is cut off at the chunk's size."""
+    """A stream that decompresses to more than a chunk's size is cut off there."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         dataset = file.create_dataset("x", (2, 50), "u1", chunks=(1, 50), **options)
         dataset.id.write_direct_chunk((0, 0), bomb)
@@ -254,7 +254,7 @@ def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bo
 
 
 def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the compiled code is not found, Python undoes gzip, and h5py what only it has."""
+    """Without the compiled part Python decompresses gzip, and h5py decompresses the other formats."""
     monkeypatch.setattr(_hdf5_codecs, "_MAKERS", {1: missing, 32000: missing, 32015: missing})
     values = values_of("u2")
     for how, by_h5py in (("gzip, shuffle", False), ("lzf", True), ("zstd", True)):
@@ -265,12 +265,12 @@ def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def missing(values: tuple[int, ...]) -> Any:
-    """Looks for a function that no library has."""
+    """Look up a function that no library has."""
     return _hdf5_codecs.function(_hdf5_codecs._h5py(), "no_such_function", None)
 
 
 def test_python_inflates_within_bounds() -> None:
-    """Python's deflate has the same bounds."""
+    """Inflating in Python has the same bounds as the compiled part."""
     room = np.zeros(50, np.uint8)
     for wrong in (zlib.compress(bytes(51)), zlib.compress(bytes(50))[:-6], b"something else"):
         with pytest.raises(Damaged):
@@ -281,7 +281,7 @@ def test_python_inflates_within_bounds() -> None:
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16])
 @pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103])
 def test_shuffle(width: int, size: int) -> None:
-    """Elements of any size are put together; what is left over at the end stays there."""
+    """The shuffle filter is undone for elements of any size, with the remaining bytes kept at the end."""
     plain = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     count = size // max(width, 1)
     stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])
@@ -289,7 +289,7 @@ def test_shuffle(width: int, size: int) -> None:
 
 
 def test_plugin_that_is_not_installed(tmp_path: Path) -> None:
-    """Without hdf5plugin, a file that needs it says so when it is opened."""
+    """Without hdf5plugin, opening a file that needs it raises an error that says so."""
     adopt(tmp_path / "x.h5", values_of("u2"), chunks=(1, 17, 9), **hdf5plugin.Zstd()).close()
     program = """
 import sys
@@ -303,7 +303,7 @@ try:
 except MissingDependency as error:
     print(error)
 """
-    # Plugins that are installed for all programs would be found by libhdf5 itself.
+    # libhdf5 itself finds plugins that are installed system-wide.
     environment = {**os.environ, "HDF5_PLUGIN_PATH": str(tmp_path)}
     command = [sys.executable, "-c", program, str(tmp_path / "x.h5")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

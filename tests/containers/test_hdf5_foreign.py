@@ -24,18 +24,18 @@ VALUES = (np.random.default_rng(0).integers(-99, 99, (13, 7, 5)) * 3).astype(np.
 
 
 def adopt(path: Path, values: NDArray[Any] = VALUES, dtype: str | None = None, **options: Any) -> containers.Reader:
-    """A reader of an HDF5 file that has `values` as its dataset `x`, made with h5py's `options`."""
+    """Write `values` as the dataset `x` with h5py's `options`, and return a reader of the file."""
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=values, **options)
     return HDF5.reader(path, {"x": Field("array", dtype=dtype or values.dtype.name, shape=values.shape[1:])})
 
 
-# What is read without libhdf5's lock.
+# Read without libhdf5's lock.
 DIRECT: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "chunks of whole rows": {"chunks": (4, 7, 5)},  # the last one is padded
     "chunks of one row": {"chunks": (1, 7, 5)},
-    "chunks along all axes": {"chunks": (3, 4, 2)},  # padded along each
+    "chunks along all axes": {"chunks": (3, 4, 2)},  # padded along each axis
     "one chunk, larger than the data": {"chunks": (20, 7, 5), "maxshape": (None, 7, 5)},
     "growable, chunks wider than a row": {"chunks": (4, 9, 8), "maxshape": (None, None, None)},
     "gzip": {"chunks": (4, 7, 5), "compression": "gzip"},
@@ -50,7 +50,7 @@ DIRECT: dict[str, dict[str, Any]] = {
     "zstd": {"chunks": (4, 7, 5), **hdf5plugin.Zstd()},
 }
 
-# What h5py reads.
+# Read by h5py.
 FALLBACK: dict[str, dict[str, Any]] = {
     "scaleoffset": {"chunks": (4, 7, 5), "scaleoffset": 0},
     "scaleoffset and gzip": {"chunks": (4, 7, 5), "scaleoffset": 0, "compression": "gzip"},
@@ -59,7 +59,7 @@ FALLBACK: dict[str, dict[str, Any]] = {
 
 
 def read_under_lock(reader: containers.Reader, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """`rows` of `x`, read while another thread holds h5py's lock."""
+    """Read `rows` of `x` while another thread holds h5py's lock."""
     found: list[Any] = []
     with library_locked():
         thread = threading.Thread(target=lambda: found.append(reader.read(rows, "x")), daemon=True)
@@ -84,7 +84,7 @@ def test_read_without_the_lock(tmp_path: Path, how: str, order: str) -> None:
 
 @pytest.mark.parametrize("how", FALLBACK)
 def test_read_by_h5py(tmp_path: Path, how: str) -> None:
-    """Filters that only HDF5 knows are left to it, from many threads and after a fork."""
+    """Filters that only HDF5 supports are left to h5py, also with many threads and after a fork."""
     reader = adopt(tmp_path / "x.h5", **FALLBACK[how])
     np.testing.assert_array_equal(reader.read(ROWS, "x"), VALUES[ROWS])
     child = os.fork()
@@ -107,7 +107,7 @@ def test_dtypes(tmp_path: Path, dtype: str, order: str, chunks: tuple[int, ...] 
 
 
 def test_rows_of_many_pages(tmp_path: Path) -> None:
-    """Large rows, runs of neighbours among them, are read straight into the caller's buffer."""
+    """Large rows, also consecutive ones, are read directly into the caller's buffer."""
     values = np.random.default_rng(1).random((40, 1500))
     for options in ({}, {"chunks": (7, 1500)}, {"chunks": (7, 400), "compression": "gzip"}):
         reader = adopt(tmp_path / "x.h5", values, **options)
@@ -146,7 +146,7 @@ def test_contiguous_never_written(tmp_path: Path) -> None:
 
 
 def test_chunks_with_a_filter_left_out(tmp_path: Path) -> None:
-    """A chunk whose mask says that a filter was not applied is taken as it is."""
+    """A chunk whose mask turns a filter off is read without that filter."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         dataset = file.create_dataset("x", (2, 4), "u1", chunks=(1, 4), compression="gzip")
         dataset[0] = [1, 2, 3, 4]
@@ -158,7 +158,7 @@ def test_chunks_with_a_filter_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (4, 7, 5)}, {"chunks": (4, 7, 5), "compression": "gzip"}])
 def test_user_block(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Places count from the file's first byte, also when HDF5 begins further on."""
+    """Offsets count from the start of the file, also when HDF5 begins after a user block."""
     with h5py.File(tmp_path / "x.h5", "w", userblock_size=1024) as file:
         file.create_dataset("x", data=VALUES, **options)
         file["t/data"], file["t/offsets"] = np.frombuffer(b"abc", np.uint8), np.arange(14) // 5
@@ -169,7 +169,7 @@ def test_user_block(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_compact(tmp_path: Path) -> None:
-    """A dataset that lies in the file's own headers is read by h5py."""
+    """h5py reads a compact dataset, which is stored in the file's headers."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         compact.set_layout(h5py.h5d.COMPACT)
@@ -187,7 +187,7 @@ def test_compact(tmp_path: Path) -> None:
 
 
 def test_other_files_are_not_read(tmp_path: Path) -> None:
-    """A file may come from anywhere: it does not choose which other files are read."""
+    """A file cannot make shardio read other files, through external or virtual datasets and links."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["source"] = VALUES
         file["group/source"] = VALUES
@@ -225,7 +225,7 @@ def test_conversions(tmp_path: Path, found: str, declared: str) -> None:
 
 
 def test_numbers_of_odd_precision(tmp_path: Path) -> None:
-    """An HDF5 type that has NumPy's size but not its bits is converted, not copied."""
+    """An HDF5 type with the size but not the bits of a NumPy dtype is converted, not copied."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         narrow = h5py.h5t.STD_I32LE.copy()
         narrow.set_precision(24)
@@ -245,14 +245,14 @@ def test_numbers_of_odd_precision(tmp_path: Path) -> None:
     ],
 )
 def test_declared_as_something_else(tmp_path: Path, field: Any, match: str) -> None:
-    """A field that the dataset cannot be is ShardCorrupt when the shard is opened."""
+    """A field that does not match its dataset is ShardCorrupt when the shard is opened."""
     adopt(tmp_path / "x.h5").close()
     with pytest.raises(ShardCorrupt, match=match):
         HDF5.reader(tmp_path / "x.h5", as_fields({"x": field}))
 
 
 def test_variable_values(tmp_path: Path) -> None:
-    """Strings, variable-length bytes and compressed data and offsets are values that differ in size."""
+    """Strings, variable-length bytes, and compressed data and offsets are read as values of variable size."""
     texts = ["", "one", "zwölf", "x" * 100] * 5
     raw = [text.encode() for text in texts]
     with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -285,7 +285,7 @@ def test_variable_values(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_chunk(tmp_path: Path, options: dict[str, Any], match: str) -> None:
-    """A chunk that was changed is ShardCorrupt with its field and row, and others still read."""
+    """A damaged chunk is ShardCorrupt with its field and row, and other chunks are still read."""
     adopt(tmp_path / "x.h5", **options).close()
     with h5py.File(tmp_path / "x.h5") as file:
         info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
@@ -300,7 +300,7 @@ def test_damaged_chunk(tmp_path: Path, options: dict[str, Any], match: str) -> N
 
 
 def test_filter_that_nobody_has(tmp_path: Path) -> None:
-    """A filter that HDF5 cannot load is a missing dependency, named with the field."""
+    """A filter that HDF5 cannot load is reported as a missing dependency, with the field."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_chunk((4,))

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_plain_lmdb_reads_it(path: Path) -> None:
-    """The key of a value is its index and field name; columns and counts have the last keys."""
+    """The lmdb library reads each value under its index and field name; columns and counts have the last keys."""
     environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
     with environment.begin() as transaction:
         entries = dict(transaction.cursor())
@@ -48,7 +48,7 @@ def test_plain_lmdb_reads_it(path: Path) -> None:
 
 
 def test_no_lock_file(path: Path) -> None:
-    """Neither writing nor reading leaves a file beside the shard."""
+    """Neither writing nor reading leaves a lock file."""
     reader = LMDB.reader(path, with_hidden(FIELDS))
     reader.read(np.array([0]), "label")
     assert list(path.parent.iterdir()) == [path]
@@ -56,7 +56,7 @@ def test_no_lock_file(path: Path) -> None:
 
 
 def test_grows_over_many_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard larger than the first map and many commits is whole, the same each time, and holds little else."""
+    """A shard larger than the first map and with many commits is complete, reproducible and compact."""
     monkeypatch.setattr(container, "_COMMIT_BYTES", 300_000)
     values = [np.random.default_rng(i).bytes(1000 + i % 3000) for i in range(1500)]
     for name in ("a.lmdb", "b.lmdb"):
@@ -77,7 +77,7 @@ def environments_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def test_one_environment_for_all_readers(path: Path) -> None:
-    """Readers of one file share it, whatever path leads there, and the last to close closes it."""
+    """All readers of one file share an environment, by whatever path, and the last to close closes it."""
     other = path.with_name("other.lmdb")
     other.hardlink_to(path)
     readers = [LMDB.reader(place, with_hidden(FIELDS)) for place in (path, path, other)]
@@ -90,7 +90,7 @@ def test_one_environment_for_all_readers(path: Path) -> None:
 
 
 def test_dropped_reader_lets_go(path: Path) -> None:
-    """A reader that nobody closed closes its file when it is dropped."""
+    """A reader that is dropped without `close` closes its file."""
     reader = LMDB.reader(path, with_hidden(FIELDS))
     reader.read(np.array([0]), "label")
     del reader
@@ -98,7 +98,7 @@ def test_dropped_reader_lets_go(path: Path) -> None:
 
 
 def test_replaced_file(path: Path, tmp_path: Path) -> None:
-    """A shard replaced by rename is read anew, though the old one is still open."""
+    """A shard that was replaced by rename is read from the new file, though the old one is still open."""
     old = LMDB.reader(path, as_fields({"label": "int64"}))
     new = write(LMDB, tmp_path / "new.lmdb", count=2)
     os.replace(new, path)
@@ -110,7 +110,7 @@ def test_replaced_file(path: Path, tmp_path: Path) -> None:
 
 
 def test_open_and_close_in_threads(path: Path) -> None:
-    """Threads that open, read and close one file at once never meet LMDB's refusal to open a file twice."""
+    """Threads may open, read and close one file at once, although LMDB opens a file only once per process."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -131,7 +131,7 @@ def test_open_and_close_in_threads(path: Path) -> None:
 
 
 def test_fork_in_the_middle_of_reads(path: Path) -> None:
-    """A child forked while threads read opens its own environment, and its reads are right."""
+    """A child that is forked while threads read opens its own environment and reads correctly."""
     reader = LMDB.reader(path, as_fields({"label": "int64"}))
     stop = threading.Event()
 
@@ -159,7 +159,7 @@ def test_fork_in_the_middle_of_reads(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [4096, 5000, 8192, 8193, 12288, -4096])
 def test_cut_at_a_page(path: Path, size: int) -> None:
-    """A file cut at a page, even just by its last, is refused when it is opened, and never ends the process."""
+    """A file that lacks even its last page is refused when it is opened, and never ends the process."""
     os.truncate(path, size if size > 0 else path.stat().st_size + size)
     code = (
         "import sys; from pathlib import Path; from shardio.containers import get; from shardio.errors import *\n"
@@ -175,7 +175,7 @@ def test_cut_at_a_page(path: Path, size: int) -> None:
 
 
 def test_other_lmdb(tmp_path: Path) -> None:
-    """ShardCorrupt says that another program wrote the LMDB file."""
+    """An LMDB file of another program is ShardCorrupt."""
     environment = lmdb.open(str(tmp_path / "x.lmdb"), subdir=False, lock=False)
     with environment.begin(write=True) as transaction:
         transaction.put(b"a", b"b")
@@ -185,7 +185,7 @@ def test_other_lmdb(tmp_path: Path) -> None:
 
 
 def test_missing_and_changed_entries(path: Path) -> None:
-    """An entry that is gone or has another size is ShardCorrupt, with field and row."""
+    """A missing entry or one of another size is ShardCorrupt, with field and row."""
     copy = path.with_name("copy.lmdb")
     shutil.copy(path, copy)
     environment = lmdb.open(str(copy), subdir=False, lock=False)

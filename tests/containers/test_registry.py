@@ -1,4 +1,4 @@
-"""Only the registry lists the containers: one that a test adds to it works everywhere."""
+"""The registry is the only list of containers: one that a test registers works everywhere."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ FIELDS = {"x": ("float32", (3,)), "label": "int64", "text": "text"}
 
 
 class TextWriter:
-    """Writes a shard as one JSON document, values in hexadecimal digits."""
+    """Write a shard as one JSON document with values in hexadecimal."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields = path, fields
@@ -41,7 +41,7 @@ class TextWriter:
 
 
 class TextReader:
-    """Reads what `TextWriter` has written."""
+    """Read the shards of `TextWriter`."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields, self._samples = path, fields, content(path)["samples"]
@@ -89,7 +89,7 @@ class TextContainer:
 
 
 def content(path: Path) -> dict[str, Any]:
-    """What a shard of `TextContainer` holds."""
+    """The content of a `TextContainer` shard."""
     try:
         stored: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -104,7 +104,7 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry with `TextContainer` in it, for one test."""
+    """Register `TextContainer` for one test."""
     container: containers.Container = TextContainer()
     monkeypatch.setattr(containers, "CONTAINERS", {**containers.CONTAINERS, container.name: container})
 
@@ -119,7 +119,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_facts() -> None:
-    """What is asked of the registry includes the new container."""
+    """The registry's answers include the new container."""
     assert containers.get("hextext").name == "hextext"
     assert containers.names() == ("tar", "hdf5", "lmdb", "hextext")
     assert containers.with_option("compression").keys() == {"hdf5", "hextext"}
@@ -129,7 +129,7 @@ def test_facts() -> None:
 
 
 def test_written_opened_and_verified(dataset: Path) -> None:
-    """A dataset is written, opened and read, and damage to it is found."""
+    """A dataset of it is written, opened, read and verified."""
     opened = shardio.open(dataset)
     assert len(opened.manifest.shards) > 3
     assert [opened[number]["text"] for number in range(50)] == [sample(number)["text"] for number in range(50)]
@@ -139,13 +139,13 @@ def test_written_opened_and_verified(dataset: Path) -> None:
 
 
 def test_loaded(dataset: Path) -> None:
-    """An epoch has each sample once, as of any container."""
+    """An epoch delivers each sample once, as from any container."""
     rows = [row for batch in shardio.Loader(dataset, 10, threads=2) for row in batch["label"].tolist()]
     assert sorted(rows) == list(range(50))
 
 
 def test_converted(tmp_path: Path) -> None:
-    """Sources are converted to it, and give the same samples and digest as in any container."""
+    """Sources are converted to it with the same samples and digest as in any container."""
     np.save(tmp_path / "x.npy", np.arange(30, dtype=np.int32).reshape(10, 3))
     expected = [{"array": row} for row in np.arange(30, dtype=np.int32).reshape(10, 3)]
     check_source(numpy(tmp_path / "x.npy"), expected, tmp_path / "out")
@@ -153,7 +153,7 @@ def test_converted(tmp_path: Path) -> None:
 
 
 def test_made_again(dataset: Path) -> None:
-    """A dataset of it is repaired after its manifest is lost, and replaced on request."""
+    """Its lost manifest is repaired, and a dataset of it is replaced on request."""
     digest = shardio.open(dataset).digest
     (dataset / FILE_NAME).unlink()
     assert repair(dataset).manifest.digest == digest

@@ -1,4 +1,4 @@
-"""Side indexes: one layout, whoever writes them."""
+"""Side indexes have one layout, whichever way they are written."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def rows(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("count", [0, 1, 12345])
 def test_row_by_row_or_at_once(tmp_path: Path, count: int) -> None:
-    """Both ways of writing give the file that `numpy.save` would, and it is read back as it was."""
+    """Both ways of writing give the file of `numpy.save`, and reading returns the same rows."""
     index, shard = rows(count), tmp_path / "shard-000000.tar"
     side_index.write(shard, index)
     with open(tmp_path / "streamed", "wb") as file:
@@ -37,7 +37,7 @@ def test_row_by_row_or_at_once(tmp_path: Path, count: int) -> None:
 
 
 def test_many_fields(tmp_path: Path) -> None:
-    """An index may have thousands of columns: its header then needs version 2 of the format."""
+    """An index may have thousands of columns, for which its header uses version 2 of the .npy format."""
     fields = as_fields({f"field{number:04d}": "bytes" for number in range(2000)})
     shard = tmp_path / "shard-000000.tar"
     side_index.write(shard, np.zeros(3, side_index.dtype_of(fields)))
@@ -46,13 +46,13 @@ def test_many_fields(tmp_path: Path) -> None:
 
 
 def test_columns_of_one_name() -> None:
-    """Fields whose columns would have the same name are refused."""
+    """Fields whose column names collide are refused."""
     with pytest.raises(ConfigError, match=r"two columns called 'a.size'"):
         side_index.dtype_of(as_fields({"a": "bytes", "a.size": "int64"}))
 
 
 def test_damage(tmp_path: Path) -> None:
-    """ShardCorrupt says that the index is missing, damaged, or of other fields."""
+    """A missing or damaged index, or one of other fields, is ShardCorrupt."""
     shard = tmp_path / "shard-000000.tar"
     with pytest.raises(ShardCorrupt, match=r"its index shard-000000.idx.npy is missing"):
         side_index.load(shard)

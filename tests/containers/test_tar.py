@@ -35,7 +35,7 @@ def write_tar(path: Path, samples: list[dict[str, Any]], fields: dict[str, Any],
 
 
 def members(path: Path) -> list[str]:
-    """What `tar tf` lists; any complaint of tar's is a failure."""
+    """The output of `tar tf`; a complaint of tar is a failure."""
     result = subprocess.run(["tar", "tf", path], capture_output=True, text=True, check=True)
     assert result.stderr == ""
     return result.stdout.split()
@@ -44,11 +44,11 @@ def members(path: Path) -> list[str]:
 def test_member_names(tmp_path: Path) -> None:
     """Members are named by the WebDataset convention."""
     sample = {
-        "image": (jpeg(), "image"),  # the main image: its extension alone
-        "mask": (png(channels=1), "image"),  # another image, named before the extension
+        "image": (jpeg(), "image"),  # the main image: the extension alone
+        "mask": (png(channels=1), "image"),  # another image: its name before the extension
         "label": (3, "int64"),  # the class
         "weight": (0.5, "float32"),  # a number that is not the class
-        "txt": ("hello", "text"),  # fields that are called what their extension is
+        "txt": ("hello", "text"),  # fields named like their extension
         "caption": ("hallo", "text"),
         "json": ({"a": 1}, "json"),
         "raw.v2": (b"\0", "bytes"),  # a dot in the name
@@ -66,13 +66,13 @@ def test_member_names(tmp_path: Path) -> None:
     [(jpeg(), "jpg"), (png(), "png"), (b"RIFF....WEBP", "webp"), (b"BM" + bytes(30), "bmp"), (b"what", "bin")],
 )
 def test_image_extension_is_that_of_the_bytes(tmp_path: Path, image: bytes, extension: str) -> None:
-    """Each image's extension is chosen by its first bytes."""
+    """The first bytes of an image determine its extension."""
     path = write_tar(tmp_path / "s.tar", [{"image": image}], {"image": "image"})
     assert members(path) == [f"000000000000.{extension}"]
 
 
 def test_extracted_files(tmp_path: Path) -> None:
-    """`tar xf` gives files that are what their names say."""
+    """`tar xf` extracts files of the types that their names state."""
     path = write(TAR, tmp_path / "s.tar")
     subprocess.run(["tar", "xf", path, "-C", tmp_path], check=True)
     key = tmp_path / f"{FIRST + 3:012d}"
@@ -86,7 +86,7 @@ def test_extracted_files(tmp_path: Path) -> None:
 
 
 def test_headers_are_those_of_tarfile(tmp_path: Path) -> None:
-    """Headers are byte for byte what the standard library writes for the same member."""
+    """Headers are byte for byte those of the standard library for the same member."""
     path = write(TAR, tmp_path / "s.tar")
     data = path.read_bytes()
     with tarfile.open(path) as archive:
@@ -118,7 +118,7 @@ def test_webdataset_reads_it(tmp_path: Path) -> None:
     }
     path = write_tar(tmp_path / "s.tar", [sample, {**sample, "label": 8}], fields)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # webdataset leaves the tar open
+        warnings.simplefilter("ignore", ResourceWarning)  # webdataset does not close the tar
         found = list(webdataset.WebDataset(str(path), shardshuffle=False).decode())
         gc.collect()
     assert [(one["__key__"], one["cls"]) for one in found] == [("000000000000", 7), ("000000000001", 8)]
@@ -129,7 +129,7 @@ def test_webdataset_reads_it(tmp_path: Path) -> None:
 
 
 def test_index_is_a_plain_array(tmp_path: Path) -> None:
-    """The side index opens with numpy.load, and its offsets are those of the values in the tar."""
+    """numpy.load reads the index, and its offsets are those of the values in the tar."""
     path = write(TAR, tmp_path / "shard-000000.tar")
     index, data = np.load(tmp_path / "shard-000000.idx.npy"), path.read_bytes()
     assert len(index) == COUNT
@@ -145,19 +145,19 @@ def test_index_is_a_plain_array(tmp_path: Path) -> None:
     [
         {"image": "image", "jpg": "image"},  # both KEY.jpg for a JPEG
         {"image": "image", "bin": "bytes"},  # both KEY.bin if the image has no known format
-        {"Caption": "text", "caption": "text"},  # webdataset makes extensions lower case
+        {"Caption": "text", "caption": "text"},  # webdataset lower-cases extensions
         {"a": "bytes", "a.size": "int8"},  # two columns of the index
     ],
 )
 def test_fields_that_collide(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Fields whose members or index columns could have one name are refused before anything is written."""
+    """Fields whose members or index columns would have the same name are refused before anything is written."""
     with pytest.raises(ConfigError, match="rename"):
         TAR.writer(tmp_path / "s.tar", with_hidden(as_fields(fields)), 0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_long_names(tmp_path: Path) -> None:
-    """A field whose member's name does not fit a ustar header is refused, and the longest that fits is not."""
+    """A field whose member name exceeds a ustar header is refused; the longest that fits is accepted."""
     longest = "n" * (100 - 12 - len("..txt"))
     (name,) = members(write_tar(tmp_path / "s.tar", [{longest: "x"}], {longest: "text"}))
     assert len(name) == 100
@@ -166,7 +166,7 @@ def test_long_names(tmp_path: Path) -> None:
 
 
 def test_value_too_large_for_ustar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that a ustar header cannot describe is a bad sample, and the shard goes on without it."""
+    """A value too large for a ustar header is a bad sample, and the shard continues without it."""
     monkeypatch.setattr(layout, "LARGEST_MEMBER", 10)
     writer = TAR.writer(tmp_path / "s.tar", as_fields({"blob": "bytes"}), 5)
     writer.append({"blob": b"0123456789"})
@@ -186,7 +186,7 @@ def test_value_too_large_for_ustar(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_scalars_in_members(tmp_path: Path, dtype: str, value: Any, text: str) -> None:
-    """A scalar's member is its value as JSON."""
+    """The member of a scalar holds its value as JSON."""
     path = write_tar(tmp_path / "s.tar", [{"x": value}], {"x": dtype})
     with tarfile.open(path) as archive:
         member = archive.extractfile("000000000000.x.json")
@@ -195,7 +195,7 @@ def test_scalars_in_members(tmp_path: Path, dtype: str, value: Any, text: str) -
 
 
 def test_index_of_other_fields(tmp_path: Path) -> None:
-    """An index whose columns have another dtype or shape than the fields is not trusted."""
+    """An index whose columns have another dtype or shape is refused."""
     path = write_tar(tmp_path / "s.tar", [{"x": 1}], {"x": "int32"})
     with pytest.raises(ShardCorrupt, match=r"s\.idx\.npy, column 'x': expected int64, got int32"):
         TAR.reader(path, as_fields({"x": "int64"}))
@@ -204,15 +204,15 @@ def test_index_of_other_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "match"),
     [
-        ("blob.offset", 2**40, "row 0: 2 bytes at 1099511627776"),  # beyond the end
-        ("blob.offset", -1, "row 0: 2 bytes at -1"),  # before the beginning
+        ("blob.offset", 2**40, "row 0: 2 bytes at 1099511627776"),  # after the end
+        ("blob.offset", -1, "row 0: 2 bytes at -1"),  # before the start
         ("blob.size", -5, "row 0: -5 bytes"),
-        ("blob.size", 2**62, "row 0: 4611686018427387904 bytes"),  # more than memory holds
+        ("blob.size", 2**62, "row 0: 4611686018427387904 bytes"),  # more than fits into memory
         ("pair.size", 3, "row 0: expected 2 bytes, got 3"),  # a fixed field of another size
     ],
 )
 def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> None:
-    """Impossible offsets and sizes are ShardCorrupt, and no memory is allocated for them."""
+    """Impossible offsets and sizes are ShardCorrupt, without allocating memory for them."""
     fields = {"blob": "bytes", "pair": ("uint8", (2,))}
     samples = [{"blob": b"ab", "pair": np.array([i, i], np.uint8)} for i in range(2)]
     path = write_tar(tmp_path / "s.tar", samples, fields)
@@ -226,7 +226,7 @@ def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> N
 
 
 def test_file_cut_while_open(tmp_path: Path) -> None:
-    """A tar that loses its end after it was opened gives ShardCorrupt, not less data."""
+    """A tar that is truncated while open raises ShardCorrupt instead of returning less data."""
     fields = {"blob": "bytes", "big": ("uint8", (9000,))}
     samples = [{"blob": bytes([i]) * 3000, "big": np.full(9000, i, np.uint8)} for i in range(4)]
     path = write_tar(tmp_path / "s.tar", samples, fields)

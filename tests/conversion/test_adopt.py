@@ -1,4 +1,4 @@
-"""Datasets made of files that others wrote, in place: `adopt`, and `shardio index`."""
+"""Datasets of files that other programs wrote, adopted in place by `adopt` and `shardio index`."""
 
 import gzip
 import io
@@ -35,7 +35,7 @@ COUNT = 7
 
 
 def tars(folder: Path) -> Path:
-    """Tars of webdataset's own writer, with every kind of field; three samples in each."""
+    """Tars by webdataset's own writer, with every kind of field and three samples each."""
     folder.mkdir(parents=True, exist_ok=True)
     with ShardWriter(f"{folder}/train-%02d.tar", maxcount=3, verbose=0) as writer:
         for number in range(COUNT):
@@ -47,7 +47,7 @@ def tars(folder: Path) -> Path:
 
 
 def records(folder: Path) -> Path:
-    """TFRecords that are called as TensorFlow calls them: they differ behind the dot."""
+    """TFRecords with TensorFlow's naming, `NAME.tfrecord-00000-of-00002`."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [
         example({"image": [jpeg(seed=n)], "label": [n], "score": [n / 4], "box": [0.5, float(n)], "name": [b"n%d" % n]})
@@ -59,7 +59,7 @@ def records(folder: Path) -> Path:
 
 
 def environment(folder: Path, datums: bool) -> Path:
-    """An LMDB of image files, or of Datums that hold such."""
+    """An LMDB of image files, or of Datum messages that hold them."""
     folder.mkdir(parents=True, exist_ok=True)
     with library.open(str(folder / "in"), map_size=1 << 24) as env, env.begin(write=True) as transaction:
         for number in range(COUNT):
@@ -70,7 +70,7 @@ def environment(folder: Path, datums: bool) -> Path:
 
 
 def tables(folder: Path, **options: Any) -> Path:
-    """Two HDF5 files by h5py."""
+    """Two HDF5 files written by h5py."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(2):
         with h5py.File(folder / f"part{number}.h5", "w") as file:
@@ -100,7 +100,7 @@ ALL: dict[str, Callable[[Path], Any]] = {
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """What is in the files below, and when they were written."""
+    """The content and modification time of every file below a folder."""
     return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
@@ -117,7 +117,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 class TestAdoption:
     def test_samples_are_the_sources(self, source: Any, tmp_path: Path) -> None:
-        """Nothing is copied or touched, all samples are there, and a deep verification finds no fault."""
+        """An adopted dataset has its source's samples, verifies without problems, and leaves the files untouched."""
         before = state(tmp_path / "in")
         made = adopt(source, tmp_path / "out")
         assert state(tmp_path / "in") == before
@@ -132,16 +132,16 @@ class TestAdoption:
         assert sorted(path.resolve() for path in shards) == sorted(source.files)
 
     def test_it_is_what_a_conversion_would_be(self, source: Any, tmp_path: Path) -> None:
-        """Where stored values are the same bytes, so are checksums: the digest tells that the data are the same."""
+        """An adopted dataset has the digest of a converted one, unless the source stores values in other bytes."""
         adopt(source, tmp_path / "out", workers=2)
         digests = {shardio.open(tmp_path / "out").digest}
         if "json" in source.fields or "tokens" in source.fields:
-            return  # spaces in JSON and headers of .npy files are as their writer had them
+            return  # JSON spacing and .npy headers are those of the original writer
         convert(source, tmp_path / "converted", container="tar", shard_size=50_000)
         assert digests == {shardio.open(tmp_path / "converted").digest}
 
     def test_made_anew(self, source: Any, tmp_path: Path) -> None:
-        """Overwrite takes away what shardio has made, and nothing else; a conversion may come in its place."""
+        """Overwriting removes what shardio wrote and nothing else; a conversion may overwrite an index."""
         made = adopt(source, tmp_path / "out")
         before = sorted(path.name for path in (tmp_path / "out").iterdir())
         assert adopt(source, tmp_path / "out", overwrite=True).manifest == made.manifest
@@ -153,7 +153,7 @@ class TestAdoption:
         assert left == {".lmdb", ".json"}
 
     def test_training(self, source: Any, tmp_path: Path) -> None:
-        """Two ranks see every sample once, decoded."""
+        """Two ranks read every sample of an adopted dataset once, decoded."""
         adopt(source, tmp_path / "out")
         dataset = shardio.open(tmp_path / "out")
         transforms: Any = [shardio.RandomResizedCrop(16)] if "image" in dataset.fields else {}
@@ -167,7 +167,7 @@ class TestAdoption:
         assert sorted(seen) == list(range(len(dataset)))
 
     def test_moved_together(self, source: Any, tmp_path: Path) -> None:
-        """Links are relative: a folder that holds both may be moved, or mounted elsewhere."""
+        """Links are relative: a folder that holds both the dataset and its files may be moved."""
         expected = samples_of(source)
         adopt(source, tmp_path / "out")
         (tmp_path / "there").mkdir()
@@ -180,7 +180,7 @@ class TestAdoption:
 class TestBeside:
     @pytest.mark.parametrize("make", [tars, records, tables], ids=["tars", "tfrecords", "hdf5"])
     def test_in_the_files_own_folder(self, make: Callable[[Path], Path], tmp_path: Path) -> None:
-        """The index comes to lie beside them; neither overwrite nor anything else removes others' files."""
+        """An index may be written to the folder of the files; nothing, not even overwriting, removes the files."""
         folder = make(tmp_path / "in")
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
         before = state(folder)
@@ -203,7 +203,7 @@ class TestBeside:
     def test_files_that_are_called_like_shards(
         self, cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are still others' where nothing tells any more that they are, and nobody removes or mends them."""
+        """Adopted files with names like shardio's are never removed or repaired, even without a manifest."""
         folder = tmp_path / "in"
         for number, path in enumerate(sorted(tars(folder).iterdir())):
             path.rename(folder / f"shard-{number:06d}.tar")
@@ -224,7 +224,7 @@ class TestBeside:
         assert before.items() <= state(folder).items()
 
     def test_a_link_as_the_output(self, tmp_path: Path) -> None:
-        """Links lead from where the directory really is."""
+        """If the output directory is a link, the links in it are relative to its target."""
         tars(tmp_path / "q" / "in")
         (tmp_path / "large" / "out").mkdir(parents=True)
         (tmp_path / "q" / "out").symlink_to(tmp_path / "large" / "out")
@@ -236,7 +236,7 @@ class TestBeside:
     def test_a_publication_that_is_cut_off(
         self, make: Callable[[Path], Path], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """After any of its renames it goes on to what it would have been."""
+        """A publication that stops after any of its renames resumes to the same result."""
         make(tmp_path / "in")
 
         def source() -> Any:
@@ -260,7 +260,7 @@ class TestBeside:
         assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
 
     def test_a_name_that_no_shard_may_have(self, tmp_path: Path) -> None:
-        """Elsewhere links have names of their own."""
+        """A file whose name no shard may have is adopted into another folder, where its link has a valid name."""
         (tar,) = list(tars(tmp_path / "in").glob("*00.tar"))
         tar = tar.rename(tar.with_name("größe 1.tar"))
         source = webdataset(tar, key=False)
@@ -270,7 +270,7 @@ class TestBeside:
         assert len(shardio.open(tmp_path / "out")) == 3
 
     def test_some_of_a_folder(self, tmp_path: Path) -> None:
-        """Half within and half elsewhere is neither."""
+        """Files partly inside and partly outside the output directory are refused."""
         folder = tars(tmp_path / "in")
         (tmp_path / "out").mkdir()
         (folder / "train-00.tar").rename(tmp_path / "out" / "train-00.tar")
@@ -303,7 +303,7 @@ class TestCommand:
     def test_formats_are_told_by_content(
         self, make: Any, paths: list[str], options: dict[str, str], tmp_path: Path
     ) -> None:
-        """One command for all; it says what it made."""
+        """`shardio index` recognises each format by its content and prints what it wrote."""
         make(tmp_path)
         out = tmp_path / "out"
         told = run("index", *(tmp_path / path for path in paths), "-o", out, *_given(options))
@@ -313,7 +313,7 @@ class TestCommand:
         assert "train" not in str(dataset.manifest)
 
     def test_relative_paths(self, tmp_path: Path) -> None:
-        """What is given relative to the working directory is found from anywhere."""
+        """An index of relative paths works from any working directory."""
         tars(tmp_path / "in")
         run("index", "in", "-o", "out", cwd=tmp_path)
         assert len(shardio.open(tmp_path / "out")) == COUNT
@@ -329,7 +329,7 @@ class TestCommand:
         ],
     )
     def test_refusals(self, names: list[str], told: str, code: int, tmp_path: Path) -> None:
-        """Each with what is wrong."""
+        """Each refusal says what is wrong."""
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "words.txt").write_text("words")
         tars(tmp_path / "tars")
@@ -339,16 +339,16 @@ class TestCommand:
         assert not (tmp_path / "out").exists()
 
 
-class TestWhatCannotLie:
+class TestNotAdoptable:
     def test_compressed(self, tmp_path: Path) -> None:
-        """Places in what was unpacked are none in the file."""
+        """Compressed files are refused, because offsets into unpacked data are no offsets in the file."""
         tar = tars(tmp_path) / "train-00.tar"
         (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
         with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read in place"):
             adopt(webdataset(tmp_path / "a.tar.gz", key=False), tmp_path / "out")
 
     def test_keys_of_tars(self, tmp_path: Path) -> None:
-        """They are names of files, not values."""
+        """Keys of tars are refused, because they are names of members, not stored values."""
         with pytest.raises(SourceError, match=r"a tar does not hold keys as shardio stores them: pass key=False"):
             adopt(webdataset(tars(tmp_path / "in")), tmp_path / "out")
 
@@ -360,7 +360,7 @@ class TestWhatCannotLie:
         ],
     )
     def test_arrays_in_other_orders(self, array: Any, told: str, tmp_path: Path) -> None:
-        """Of axes or of bytes."""
+        """Arrays in Fortran order or big-endian are refused, and can be converted."""
         stream = io.BytesIO()
         np.save(stream, array)
         (tmp_path / "in").mkdir()
@@ -373,14 +373,14 @@ class TestWhatCannotLie:
         np.testing.assert_array_equal(shardio.open(tmp_path / "out")[0]["npy"], array)
 
     def test_lists_of_whole_numbers(self, tmp_path: Path) -> None:
-        """TFRecords keep them as varints."""
+        """Lists of integers are refused, because TFRecords store them as varints."""
         write_tfrecord(tmp_path / "a.tfrecord", [example({"a": [1, 2], "b": [1.0, 2.0]})] * 3)
         with pytest.raises(BadSample, match=r"feature 'a': several values of its kind are not contiguous"):
             adopt(tfrecord(tmp_path / "a.tfrecord"), tmp_path / "out")
         adopt(tfrecord(tmp_path / "a.tfrecord", fields="b"), tmp_path / "out", overwrite=True)
 
     def test_raw_pixels_of_caffe(self, tmp_path: Path) -> None:
-        """They would become PNGs."""
+        """Raw pixels in a Datum are refused; a conversion would encode them as PNG."""
         with library.open(str(tmp_path / "in")) as env, env.begin(write=True) as transaction:
             pixels = np.arange(48, dtype=np.uint8)
             transaction.put(b"a", Datum(channels=3, height=4, width=4, data=pixels.tobytes()).SerializeToString())
@@ -388,7 +388,7 @@ class TestWhatCannotLie:
             adopt(lmdb(tmp_path / "in"), tmp_path / "out")
 
     def test_members_of_records(self, tmp_path: Path) -> None:
-        """Scalars of a compound dataset are taken, arrays in it are not in one piece."""
+        """Members of compound datasets are refused unless they are scalars."""
         table = np.zeros(5, [("label", "i4"), ("box", "f4", 3)])
         table["label"] = np.arange(5)
         with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -399,14 +399,14 @@ class TestWhatCannotLie:
         assert [sample["label"] for sample in (shardio.open(tmp_path / "out")[n] for n in range(5))] == list(range(5))
 
     def test_lists_of_texts(self, tmp_path: Path) -> None:
-        """JSON for shardio, an array of strings in the file."""
+        """Lists of strings are refused, because shardio stores them as JSON."""
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["words"] = [["a", "b"], ["c", "d"]]
         with pytest.raises(SourceError, match="convert it"):
             adopt(hdf5(tmp_path / "a.h5"), tmp_path / "out")
 
     def test_other_sources(self, tmp_path: Path) -> None:
-        """Folders of images hold no shards."""
+        """Sources without shard files, such as folders of images, are refused."""
         (tmp_path / "in" / "a").mkdir(parents=True)
         (tmp_path / "in" / "a" / "1.png").write_bytes(png())
         with pytest.raises(SourceError, match=r"ImageFolder has no files that can be read in place: convert it"):
@@ -426,7 +426,7 @@ class TestBadSamples:
         return webdataset(folder, key=False)
 
     def test_skipped(self, tmp_path: Path) -> None:
-        """The index leaves them out and the report names them."""
+        """The index leaves bad samples out, and the report names them."""
         source = self.damaged(tmp_path / "in")
         with pytest.raises(BadSample, match=r"1.tar, key 'x4', .jpg: the jpeg image is cut short"):
             adopt(source, tmp_path / "out")
@@ -439,7 +439,7 @@ class TestBadSamples:
         assert verify(dataset, deep=True).problems == ()
 
     def test_a_file_that_changed(self, tmp_path: Path) -> None:
-        """Verification reports it."""
+        """Verification reports a file that changed after it was adopted."""
         source = webdataset(tars(tmp_path / "in"), key=False)
         adopt(source, tmp_path / "out")
         path = tmp_path / "in" / "train-01.tar"
@@ -450,7 +450,7 @@ class TestBadSamples:
         assert any("shard-000001.tar" in problem for problem in verify(shardio.open(tmp_path / "out")).problems)
 
     def test_resumed(self, tmp_path: Path) -> None:
-        """Finished shards are kept; a file that has changed in between is an error."""
+        """Resuming keeps finished shards, and refuses a source whose files changed in between."""
         source = self.damaged(tmp_path / "in")
         with pytest.raises(BadSample):
             adopt(source, tmp_path / "out")
@@ -466,11 +466,11 @@ class TestBadSamples:
         assert same.manifest == made.manifest
 
     def again(self, folder: Path) -> Any:
-        """The source opened anew."""
+        """Reopen the source."""
         return webdataset(folder / "in", key=False)
 
     def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
-        """Files that are gone are named."""
+        """An error names the shard whose file is gone."""
         adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
         shutil.rmtree(tmp_path / "in")
         with pytest.raises(shardio.ShardCorrupt, match=r"shard-000000.tar"):

@@ -1,4 +1,4 @@
-"""Conversion by many processes: the same bytes for any number of them, and clear words for what is bad."""
+"""Conversion in parallel: any number of processes writes the same bytes, and errors name what is bad."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ from shardio_converters.imagefolder import imagefolder
 
 
 def photos(root: Path, count: int = 30) -> Path:
-    """A class-per-folder tree of JPEGs."""
+    """A tree of JPEGs with one folder per class."""
     for number in range(count):
         path = root / ("cat", "dog", "eel")[number % 3] / f"{number:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 3000))
 def test_cuts_cover_all_samples_once(sizes: list[int], shard_size: int) -> None:
-    """Shards follow one another without gap; each but the last holds enough, and would not without its last sample."""
+    """Shards are contiguous; each but the last reaches the target size, and only with its last sample."""
     cuts = cut(np.array(sizes, np.int64), shard_size)
     assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
     assert cuts[-1][1] == len(sizes)
@@ -55,7 +55,7 @@ def test_cuts_cover_all_samples_once(sizes: list[int], shard_size: int) -> None:
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, container: str) -> None:
-    """One process and three write identical shards and manifests."""
+    """One process and three processes write identical shards and manifests."""
     source = imagefolder(photos(tmp_path / "src"))
     convert(source, tmp_path / "one", container=container, shard_size="4KB", workers=1)
     convert(source, tmp_path / "three", container=container, shard_size="4KB", workers=3)
@@ -65,7 +65,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, container: s
 
 
 def test_imagefolder_gives_image_label_and_key(tmp_path: Path) -> None:
-    """Samples are the files in order, labels the classes' numbers, class names in the manifest."""
+    """Samples are the files in order, labels are class numbers, and the manifest holds the class names."""
     written = class_folders(tmp_path / "src")
     convert(imagefolder(tmp_path / "src"), tmp_path / "out")
     ds = shardio.open(tmp_path / "out")
@@ -75,7 +75,7 @@ def test_imagefolder_gives_image_label_and_key(tmp_path: Path) -> None:
 
 
 def test_idx_keeps_every_pixel(tmp_path: Path) -> None:
-    """Images come out of the loader as they stood in the IDX file, grey, with their labels."""
+    """The loader delivers the grey images of an IDX file unchanged, with their labels."""
     images, labels = idx_pair(tmp_path / "src", 20)
     convert(idx(tmp_path / "src"), tmp_path / "out", container="hdf5", workers=2, shard_size="300B")
     ds = shardio.open(tmp_path / "out")
@@ -94,7 +94,7 @@ BAD = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_ends_the_conversion_by_name(tmp_path: Path, name: str, workers: int) -> None:
-    """By default the first bad file ends it, named with its reason, and what there is is no dataset."""
+    """By default the first bad file ends the conversion with its name and the reason, and leaves no dataset."""
     root = photos(tmp_path / "src")
     (root / name).write_bytes(BAD[name][0])
     with pytest.raises(BadSample, match=f"{name}.*{BAD[name][1]}"):
@@ -106,7 +106,7 @@ def test_a_bad_file_ends_the_conversion_by_name(tmp_path: Path, name: str, worke
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_files_are_skipped_and_counted_if_asked(tmp_path: Path, workers: int) -> None:
-    """With skip the dataset is what it would be without those files, and each is named."""
+    """With `skip` the dataset is the one without the bad files, and each of them is reported."""
     root = photos(tmp_path / "src")
     convert(imagefolder(root), tmp_path / "clean", shard_size="4KB")
     for name, (data, _) in BAD.items():
@@ -124,7 +124,7 @@ def test_bad_files_are_skipped_and_counted_if_asked(tmp_path: Path, workers: int
 
 
 def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
-    """A dataset of nothing helps nobody."""
+    """A source in which every file is bad is an error."""
     (tmp_path / "src" / "cat").mkdir(parents=True)
     (tmp_path / "src" / "cat" / "a.jpg").write_bytes(b"")
     with pytest.raises(SourceError, match=r"all 1 samples are bad; the first: .*a\.jpg"):
@@ -134,7 +134,7 @@ def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_cmyk_jpeg_is_an_image(tmp_path: Path) -> None:
-    """CMYK JPEGs are stored as they are and come out as RGB."""
+    """CMYK JPEGs are stored unchanged and decoded as RGB."""
     (tmp_path / "src" / "c").mkdir(parents=True)
     (tmp_path / "src" / "c" / "cmyk.jpg").write_bytes(CMYK_JPEG)
     convert(imagefolder(tmp_path / "src"), tmp_path / "out")
@@ -162,7 +162,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], me
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    """The last report of each piece of work says that all is done."""
+    """The last progress report of each phase says that all of it is done."""
     told: list[tuple[str, int, int]] = []
     source = imagefolder(photos(tmp_path / "src"))
     convert(
@@ -179,7 +179,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_workers_die_with_the_conversion(tmp_path: Path) -> None:
-    """kill -9 of the conversion takes its processes along, and leaves no dataset."""
+    """kill -9 of the conversion ends its worker processes and leaves no dataset."""
     code = f"""
 import time
 from shardio.conversion.api import convert
@@ -215,7 +215,7 @@ def _alive(pid: int) -> bool:
 
 
 class Sleepy:
-    """A source whose samples take for ever, in workers."""
+    """A source whose samples never finish in a worker."""
 
     fields = {"x": shardio.Field("text")}
     metadata: dict[str, Any] = {}
@@ -230,7 +230,7 @@ class Sleepy:
 
 
 class Strange:
-    """A source that fails in a way of its own."""
+    """A source that raises an exception type of its own."""
 
     fields = {"x": shardio.Field("text")}
     metadata: dict[str, Any] = {}
@@ -250,7 +250,7 @@ class TwoArguments(Exception):
 
 
 def test_a_sources_own_exception_is_told(tmp_path: Path) -> None:
-    """Whatever a source raises in a process comes out by its name and text."""
+    """An exception that a source raises in a worker process is reported with its type and text."""
     with pytest.raises(SourceError, match="the source failed with TwoArguments: why, oh why"):
         convert(Strange(), tmp_path / "out", workers=2)
 

@@ -1,4 +1,4 @@
-"""`shardio.convert` as Python code calls it: every keyword, the same bytes as the command line's, errors in words."""
+"""`shardio.convert` in Python: every keyword works, and gives the same bytes as the command line."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def damaged(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The images and two files that are none."""
+    """The images and two files that are not images."""
     root = tmp_path_factory.mktemp("damaged")
     for path in sorted(photos.rglob("*.jpg")):
         (root / path.parent.name).mkdir(exist_ok=True)
@@ -52,12 +52,12 @@ def damaged(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """All files below a folder by their paths."""
+    """All files below a folder by relative path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def command(*arguments: object) -> str:
-    """The standard output of a command that ends well."""
+    """Run a command that succeeds and return its standard output."""
     result = typer.testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -104,7 +104,7 @@ SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", SAME)
 def test_the_command_line_gives_the_same_bytes(photos: Path, arrays: Path, tmp_path: Path, case: str) -> None:
-    """Keywords in Python, options as text: the same files in the same places."""
+    """Keywords in Python and options on the command line write the same files."""
     converter, options, keywords = SAME[case]
     source = {"imagefolder": photos, "numpy": arrays}[converter]
     shardio.convert(source, tmp_path / "python", converter=converter, **keywords)
@@ -114,7 +114,7 @@ def test_the_command_line_gives_the_same_bytes(photos: Path, arrays: Path, tmp_p
 
 
 def test_datasets_are_written_anew_and_merged(photos: Path, tmp_path: Path) -> None:
-    """A dataset's path is a source; so is a list of paths."""
+    """The path of a dataset is a source, and so is a list of such paths."""
     first = shardio.convert(photos, tmp_path / "a", converter="imagefolder", limit=10)
     again = shardio.convert(first.path, tmp_path / "b", container="lmdb", shard_size="5KB")
     assert again.manifest.digest == first.manifest.digest
@@ -125,7 +125,7 @@ def test_datasets_are_written_anew_and_merged(photos: Path, tmp_path: Path) -> N
 
 
 def test_a_converter_is_a_function_too(photos: Path, tmp_path: Path) -> None:
-    """A converter by its name, the function itself, and the source that it gives are the same."""
+    """A converter may be given by name, as a function, or as the source that it returns."""
     options = {"extensions": ["jpg"]}
     shardio.convert(photos, tmp_path / "a", converter="imagefolder", converter_options=options)
     shardio.convert(photos, tmp_path / "b", converter=imagefolder, converter_options=options)
@@ -134,7 +134,7 @@ def test_a_converter_is_a_function_too(photos: Path, tmp_path: Path) -> None:
 
 
 def test_an_object_goes_to_its_converter(tmp_path: Path) -> None:
-    """A torch Dataset in memory, by the converter's name."""
+    """An object in memory, such as a torch Dataset, is converted by the converter that is named."""
     import torch
 
     pairs = torch.utils.data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
@@ -143,7 +143,7 @@ def test_an_object_goes_to_its_converter(tmp_path: Path) -> None:
 
 
 def test_a_split_gives_a_dataset_each(photos: Path, tmp_path: Path) -> None:
-    """By name, each with its path and manifest; what belongs to one dataset is refused for several."""
+    """A split returns a dataset by name for each part; attributes of a single dataset raise for several."""
     shares = {"train": 0.8, "val": 0.2}
     made = shardio.convert(photos, tmp_path / "out", converter="imagefolder", split=shares, limit=20)
     assert {name: part.manifest.samples for name, part in made.datasets.items()} == {"train": 16, "val": 4}
@@ -163,7 +163,7 @@ def test_numbers_are_chosen_among(photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
-    """What would be written, by split, and the fields as they would be stored. Nothing is there afterwards."""
+    """A dry run estimates each split and its stored fields, and writes nothing."""
     options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.5, "b": 0.25}, "pixels": "image"}
     report = tmp_path / "skipped.jsonl"
     outlook = shardio.convert(arrays, tmp_path / "out", dry_run=True, report=report, on_error="skip", **options)
@@ -180,7 +180,7 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
 
 
 def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
-    """What looks like pixels or labels is noted, unless the options name it."""
+    """A note points out arrays that look like pixels or labels, unless an option names them."""
     made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
     assert made.notes == (
         "field 'image' is array, uint8, [20, 24]; if its values are pixels, pixels=['image'] stores images",
@@ -198,7 +198,7 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
 
 
 def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> None:
-    """The result and the report name them, the report with the split; over the budget it is written too."""
+    """Result and report list skipped samples by split; the report is written even over the budget."""
     report = tmp_path / "skipped.jsonl"
     options: dict[str, Any] = {"converter": "imagefolder", "on_error": "skip", "report": report}
     with pytest.raises(BadSample, match=r"0 bad\.jpg"):
@@ -215,7 +215,7 @@ def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> 
 
 
 def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
-    """A finished dataset stays with `resume`, is replaced with `overwrite`; progress names the split."""
+    """`resume` keeps a finished dataset, `overwrite` replaces it, and progress names the split."""
     told: list[tuple[str, int, int]] = []
     options: dict[str, Any] = {"converter": "imagefolder", "split": {"a": 0.5, "b": 0.5}, "workers": None}
     made = shardio.convert(photos, tmp_path / "out", progress=lambda *args: told.append(args), **options)
@@ -255,14 +255,14 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(photos: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """In the words of Python, before anything is written."""
+    """Invalid arguments are refused in Python's terms before anything is written."""
     with pytest.raises(ConfigError, match=message):
         shardio.convert(photos, tmp_path / "out", **{"converter": "imagefolder"} | options)
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_source_is_refused(photos: Path, tmp_path: Path) -> None:
-    """A folder without a manifest needs a converter's name; other objects too."""
+    """Objects and folders without a manifest are refused unless a converter is named."""
     with pytest.raises(NotADataset, match="name its converter, such as converter='imagefolder'"):
         shardio.convert(photos, tmp_path / "out")
     with pytest.raises(ConfigError, match="go with converter=NAME; got int"):

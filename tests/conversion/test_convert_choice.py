@@ -1,4 +1,4 @@
-"""Which samples are packed and in which order; conditions; datasets written anew."""
+"""Conditions, shuffles and splits choose which samples are packed and in which order; reshard and merge."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +53,7 @@ VALUES = {
     ],
 )
 def test_conditions(text: str, expected: list[int]) -> None:
-    """A condition holds where Python and NumPy say that it does."""
+    """A condition selects the samples that Python and NumPy select."""
     with np.errstate(all="raise"):
         assert Expression(text)(VALUES).astype(int).tolist() == expected
 
@@ -71,14 +71,14 @@ def test_conditions(text: str, expected: list[int]) -> None:
     ],
 )  # fmt: skip
 def test_no_conditions(text: str) -> None:
-    """Anything that is not a condition on fields is refused, and nothing of it is run."""
+    """Text that is not a condition on fields is refused, and no part of it is run."""
     with pytest.raises(ConfigError, match=r"condition|takes|take what|list of numbers|dot stands"):
         Expression(text)(VALUES)
 
 
 @given(st.text(max_size=40))
 def test_no_text_does_harm(text: str) -> None:
-    """Any text is a condition or a ConfigError."""
+    """Any text is either a condition or a ConfigError."""
     try:
         expression = Expression(text)
         expression(dict.fromkeys(expression.names, np.arange(3)))
@@ -103,14 +103,14 @@ class Plain:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_samples_that_match(workers: int) -> None:
-    """Without columns all samples are read, by any number of workers; bad ones stay, to be told of."""
+    """Without columns any number of workers reads all samples; bad ones are kept, to be reported later."""
     bad = [n for n in range(1000) if n % 100 == 7]
     expected = sorted({n for n in range(1000) if n % 10 < 2} | set(bad))
     assert matching(Plain(), "label < 2", in_processes(workers)).tolist() == expected
 
 
 def test_columns_need_no_reading(tmp_path: Path) -> None:
-    """A source that knows its labels is not read for them."""
+    """A condition on a column reads no samples."""
     _, labels = idx_pair(tmp_path, 20)
 
     class Unread:
@@ -131,7 +131,7 @@ def test_columns_need_no_reading(tmp_path: Path) -> None:
 
 @given(st.integers(0, 300), st.integers(0, 2**40))
 def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
-    """The same numbers in another order, which the seed decides."""
+    """A shuffle is a permutation that depends on the seed alone."""
     numbers = np.arange(count) * 3
     found = shuffled(numbers, seed)
     assert sorted(found.tolist()) == numbers.tolist()
@@ -143,7 +143,7 @@ def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
 
 @given(st.integers(0, 300), st.lists(st.floats(0.001, 1), min_size=1, max_size=4), st.integers(0, 99))
 def test_splits_are_disjoint_and_of_the_right_size(count: int, weights: list[float], seed: int) -> None:
-    """Parts share no sample, keep the order, hold everything, and are as large as asked for."""
+    """The parts of a split are disjoint, ordered, complete and of the requested sizes."""
     shares = {f"p{i}": weight / sum(weights) for i, weight in enumerate(weights)}
     parts = split(np.arange(count), shares, seed)
     assert sorted(n for part in parts.values() for n in part.tolist()) == list(range(count))
@@ -165,7 +165,7 @@ def test_splits_are_disjoint_and_of_the_right_size(count: int, weights: list[flo
     ],
 )
 def test_wrong_splits(text: str, message: str) -> None:
-    """A split that cannot be is refused by name."""
+    """An invalid split is refused by name."""
     with pytest.raises(ConfigError, match=message):
         split(np.arange(10), parse_split(text), 0)
 
@@ -182,7 +182,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, container: str) -> None:
-    """Any container, through any other, and back: digest and checksums stay."""
+    """Resharding through every container and back keeps digest and checksums."""
     made = convert(
         DatasetSource([dataset]), tmp_path / "one", container=container, shard_size="7KB", workers=2
     ).manifest
@@ -200,7 +200,7 @@ def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, cont
 
 
 def test_reshard_in_another_order(dataset: Path, tmp_path: Path) -> None:
-    """Samples stand where the numbers say, their checksums with them."""
+    """Reshuffled samples keep their checksums."""
     numbers = shuffled(np.arange(50), 3)[:30]
     convert(DatasetSource([dataset]), tmp_path / "out", container="hdf5", numbers=numbers, shard_size="5KB")
     made = shardio.open(tmp_path / "out")
@@ -209,7 +209,7 @@ def test_reshard_in_another_order(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
-    """A damaged sample ends it by name, or is left out by name; the others are copied."""
+    """A damaged sample ends the conversion or is skipped, by name; the others are copied."""
     copy = tmp_path / "in"
     copy.mkdir()
     for path in dataset.iterdir():
@@ -231,7 +231,7 @@ def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_merge(dataset: Path, tmp_path: Path) -> None:
-    """One dataset after the other, in any container, across the places where they meet."""
+    """Merging concatenates datasets, in any container."""
     convert(DatasetSource([dataset]), tmp_path / "b", container="lmdb", numbers=np.arange(10, 20))
     merged = DatasetSource([dataset, tmp_path / "b", dataset])
     convert(merged, tmp_path / "out", container="hdf5", shard_size="30KB", workers=2)
@@ -243,7 +243,7 @@ def test_merge(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
-    """Other fields or other classes are refused, and both are told."""
+    """Datasets with different fields or classes cannot be merged, and the error shows both."""
     with shardio.create(tmp_path / "f", fields={"label": "int32"}) as writer:
         writer.append({"label": 1})
     with pytest.raises(
@@ -258,7 +258,7 @@ def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:
-    """However the samples are shuffled, each shard reads its own ones in ascending order."""
+    """In a shuffled conversion each shard reads its samples in ascending order."""
     read: list[int] = []
 
     class Noted(Plain):
@@ -271,12 +271,12 @@ def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:
     assert [
         int(note) for note in shardio.open(tmp_path / "out").read(range(1000), ["note"])["note"]
     ] == numbers.tolist()
-    # Before the shards some samples are read, to tell one source from another, in ascending order too.
+    # The fingerprint of the source is read first, in ascending order too.
     assert sum(np.diff(read) < 0) == len(shardio.open(tmp_path / "out").manifest.shards)
 
 
 def test_class_folders_of_many_formats_are_kept(tmp_path: Path) -> None:
-    """What is not reworked is copied byte for byte."""
+    """Images that need no re-encoding are copied byte for byte."""
     written = class_folders(tmp_path / "src")
     convert(imagefolder(tmp_path / "src"), tmp_path / "a", container="lmdb")
     convert(DatasetSource([tmp_path / "a"]), tmp_path / "b", container="tar")

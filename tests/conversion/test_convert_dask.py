@@ -1,4 +1,4 @@
-"""Conversion by the workers of a Dask cluster: a real scheduler and real workers, some of which are killed."""
+"""Conversion on a Dask cluster: a real scheduler and real workers, some of which are killed."""
 
 import signal
 import socket
@@ -34,7 +34,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of their conversion by one process."""
+    """The files of an uninterrupted conversion by one process."""
     out = tmp_path_factory.mktemp("whole") / "out"
     convert(imagefolder(photos), out, container="hdf5", shard_size="8KB")
     return files(out)
@@ -46,13 +46,13 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def start(command: list[object]) -> subprocess.Popen[bytes]:
-    """A process that says nothing."""
+    """Start a process without output."""
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """The address of a scheduler on loopback, and its two worker processes."""
+    """The address of a scheduler on the loopback interface, and its two worker processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -84,7 +84,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 
 def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
-    """Until so many shards stand."""
+    """Wait until this many shards are finished."""
     deadline = time.monotonic() + 60
     while len(unfinished(out, "*.done")) < shards:
         assert process.poll() is None
@@ -100,7 +100,7 @@ def test_what_dies_is_made_up_for(
     tmp_path: Path,
     both: bool,
 ) -> None:
-    """One of two workers is killed in the middle, and maybe the command, which then goes on: the same bytes."""
+    """Killing one of two workers, or the command itself before a resume, changes no byte of the result."""
     address, workers = cluster
     out = tmp_path / "out"
     command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, out, "--to", "hdf5"]
@@ -123,7 +123,7 @@ def test_what_dies_is_made_up_for(
 
 
 def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    """`--dask local` starts one on this machine, and ends it."""
+    """`--dask local` starts a cluster on this machine and stops it at the end."""
     command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, tmp_path / "out", "--to", "hdf5"]
     command += ["--shard-size", "8KB", "--dask", "local", "--workers", "2"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
@@ -132,7 +132,7 @@ def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: P
 
 
 def test_bad_samples_are_told(photos: Path, tmp_path: Path) -> None:
-    """A bad file ends the command in one line, as it does without Dask."""
+    """A bad file ends the command with one line, as without Dask."""
     (tmp_path / "src" / "a").mkdir(parents=True)
     (tmp_path / "src" / "a" / "x.jpg").write_bytes(b"")
     command = [
@@ -152,7 +152,7 @@ def test_bad_samples_are_told(photos: Path, tmp_path: Path) -> None:
 
 
 def test_wrong_addresses(photos: Path, tmp_path: Path) -> None:
-    """What cannot be is refused before anything is written."""
+    """Invalid addresses are refused before anything is written."""
     with pytest.raises(ConfigError, match="dask and ranks cannot share the same work"):
         convert(imagefolder(photos), tmp_path / "out", dask="local", world=World(0, 2))
     command = [

@@ -43,7 +43,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Their conversion in one go."""
+    """The same images, converted without interruption."""
     out = tmp_path_factory.mktemp("whole") / "out"
     convert(imagefolder(photos), out, shard_size="2KB")
     return out
@@ -55,7 +55,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 class Breaking:
-    """A source that fails at one sample, until it is told not to."""
+    """A source that fails at one sample until `at` changes."""
 
     def __init__(self, root: Path, at: int | None) -> None:
         self._source, self.at = imagefolder(root), at
@@ -63,7 +63,7 @@ class Breaking:
         self.read: list[int] = []
 
     def early(self) -> int:
-        """How many samples of the first half were read; a few always are, to tell one source from another."""
+        """The number of samples read from the first half, a few of them for the fingerprint of the source."""
         return sum(number < 30 for number in self.read)
 
     def sizes(self) -> np.ndarray:
@@ -77,7 +77,7 @@ class Breaking:
 
 
 def test_resume_keeps_the_shards_that_stand(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """Shards with a record are not written again; the result is that of a conversion in one go."""
+    """Resuming does not rewrite finished shards, and gives the files of an uninterrupted conversion."""
     source = Breaking(photos, at=41)
     with pytest.raises(BadSample, match="scratch"):
         convert(source, tmp_path / "out", shard_size="2KB")
@@ -91,7 +91,7 @@ def test_resume_keeps_the_shards_that_stand(photos: Path, whole: Path, tmp_path:
 
 
 def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """A shard that is not what its record says is written again."""
+    """Resuming rewrites a shard that does not match its record."""
     source = Breaking(photos, at=59)
     with pytest.raises(BadSample):
         convert(source, tmp_path / "out", shard_size="2KB")
@@ -104,7 +104,7 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
 
 
 def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:
-    """A conversion that ended at a bad sample resumes with skip; but not from skip back to raise."""
+    """A conversion that ended at a bad sample resumes with `skip`, but not from `skip` back to `raise`."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=41), tmp_path / "out", shard_size="2KB")
     broken = Breaking(photos, at=41)
@@ -131,7 +131,7 @@ def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> 
 def test_a_dataset_that_stands_is_not_another_one(
     photos: Path, tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
-    """Resume takes a finished dataset for what was asked for only if it is."""
+    """Resuming accepts a finished dataset only if it has the requested source and options."""
     convert(imagefolder(photos), tmp_path / "out", shard_size="2KB")
     with pytest.raises(ConfigError, match=f"the existing dataset has {named} .*: give the same source and opt"):
         convert(imagefolder(photos), tmp_path / "out", **{"shard_size": "2KB"} | options, resume=True)
@@ -143,14 +143,14 @@ def test_a_dataset_that_stands_is_not_another_one(
 
 @pytest.mark.parametrize("options", [{"container": "hdf5", "compression": "lz4"}, {"compression": "gzip"}])
 def test_wrong_options_leave_nothing_behind(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    """They are refused before anything is there, so that the right ones can follow."""
+    """Invalid options leave no files, so that a corrected command can follow."""
     with pytest.raises(ConfigError):
         convert(imagefolder(photos), tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
 def test_resume_of_what_is_whole_does_nothing(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """A conversion that is over is left as it is, and one that has not begun begins."""
+    """`resume` leaves a finished conversion alone and begins one that does not exist."""
     source = Breaking(photos, at=None)
     convert(source, tmp_path / "out", shard_size="2KB", resume=True)
     assert files(tmp_path / "out") == files(whole)
@@ -163,7 +163,7 @@ def test_resume_of_what_is_whole_does_nothing(photos: Path, whole: Path, tmp_pat
 def test_a_publication_that_was_cut_off_goes_on(
     photos: Path, whole: Path, tmp_path: Path, where: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the renames at the end stop, also over an older dataset, resume ends them."""
+    """Resuming completes a publication that stopped after any of its renames, also over a dataset."""
     out = tmp_path / "out"
     convert(imagefolder(photos), out, shard_size="5KB")  # an older dataset, with other shards of the same names
     replace, left = os.replace, [where * 5 + 2]
@@ -196,7 +196,7 @@ def test_a_publication_that_was_cut_off_goes_on(
 def test_another_conversion_does_not_go_on_with_it(
     photos: Path, tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
-    """What is left of a conversion with other settings is refused, and the message names what differs."""
+    """A conversion with other settings refuses to resume, and the error names what differs."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
     with pytest.raises(ConfigError, match=f"the unfinished conversion has {named} "):
@@ -208,7 +208,7 @@ def test_another_conversion_does_not_go_on_with_it(
 
 
 def test_another_source_does_not_go_on_with_it(photos: Path, tmp_path: Path) -> None:
-    """A source that has changed in between is told so."""
+    """A source that changed in between is refused."""
     copy = tmp_path / "src"
     subprocess.run(["cp", "-r", str(photos), str(copy)], check=True)
     with pytest.raises(BadSample):
@@ -219,7 +219,7 @@ def test_another_source_does_not_go_on_with_it(photos: Path, tmp_path: Path) -> 
 
 
 def test_an_old_dataset_stays_until_the_new_one_is_whole(photos: Path, tmp_path: Path) -> None:
-    """A conversion that replaces a dataset leaves it alone until all shards stand, and can be gone on with."""
+    """A conversion that overwrites a dataset keeps it until all shards are finished, and can be resumed."""
     convert(imagefolder(photos), tmp_path / "out", shard_size="9KB")
     before = shardio.open(tmp_path / "out").manifest
     source = Breaking(photos, at=59)
@@ -234,7 +234,7 @@ def test_an_old_dataset_stays_until_the_new_one_is_whole(photos: Path, tmp_path:
 
 
 def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """The second one's error names the process that holds the lock; the lock ends with that process."""
+    """A second conversion fails and names the process that holds the lock; the lock ends with that process."""
     holder = (
         "import sys, time; from pathlib import Path; from shardio.conversion.journal import Lock\n"
         "lock = Lock(Path(sys.argv[1]), 'a test'); print('held', flush=True); time.sleep(600)"
@@ -276,7 +276,7 @@ def test_ranks_share_one_conversion(photos: Path, tmp_path: Path, container: str
 
 
 def test_more_ranks_than_shards(photos: Path, tmp_path: Path) -> None:
-    """Ranks that have nothing to do end with the others, however late they come."""
+    """Ranks without shards end with the others, however late they start."""
     results: list[int] = []
 
     def rank(number: int) -> None:
@@ -295,7 +295,7 @@ def test_more_ranks_than_shards(photos: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fields", [("x=a", "x=b"), ("y=b", "x=b")])
 def test_other_fields_do_not_go_on(fields: tuple[str, str], tmp_path: Path) -> None:
-    """Arrays of the same sizes and kinds are told apart by what is in them."""
+    """A conversion of other fields refuses to resume, even where only the values differ."""
     np.savez(tmp_path / "m.npz", a=np.arange(100), b=-np.arange(100))
     convert(numpy(tmp_path / "m.npz", fields=fields[0]), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"has (some samples|fields) "):
@@ -303,7 +303,7 @@ def test_other_fields_do_not_go_on(fields: tuple[str, str], tmp_path: Path) -> N
 
 
 def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None:
-    """The first rank tells of another's failure by its number, and nobody waits for ever."""
+    """When a rank fails, rank 0 reports its number, and no rank waits forever."""
     failed: dict[int, BaseException] = {}
 
     def rank(number: int) -> None:
@@ -323,7 +323,7 @@ def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None
 
 
 def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
-    """More bad samples than allowed end the conversion, with one of them named; as many as allowed do not."""
+    """More bad samples than `max_bad` end the conversion, which names one of them; exactly as many do not."""
     copy = tmp_path / "src"
     subprocess.run(["cp", "-r", str(photos), str(copy)], check=True)
     for name in ("cat/00.jpg", "dog/03.jpg"):
@@ -343,7 +343,7 @@ def records(out: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
 def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
-    """kill -9 again and again, resumed each time: the same bytes in the end, and nothing left behind."""
+    """A conversion that is killed and resumed again and again writes the same bytes, and leaves nothing else behind."""
     (tmp_path / "src" / "a").mkdir(parents=True)
     for number in range(400):
         (tmp_path / "src" / "a" / f"{number:03d}.jpg").write_bytes(jpeg(20, 30, seed=number))
@@ -355,7 +355,7 @@ def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
     while kills < 6:
         process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline, before = time.monotonic() + 60, records(out)
-        # At work, not while it starts: a shard more stands than before.
+        # Kill it at work, not while it starts: wait for one more finished shard.
         while records(out) <= before and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
@@ -373,7 +373,7 @@ def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
 
 
 def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
-    """The journal of an unfinished conversion says in JSON what it is."""
+    """The journal of an unfinished conversion describes it in JSON."""
     with pytest.raises(BadSample):
         convert(Breaking(photos, at=59), tmp_path / "out", shard_size="2KB")
     plan = json.loads((tmp_path / "out" / ".converting" / "plan.json").read_bytes())
@@ -381,7 +381,7 @@ def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
-    """A rank that outlived its job cannot write to a conversion that started over; it can to one that resumed."""
+    """A rank that outlives its job can write to a resumed conversion, but not to one that started over."""
     (tmp_path / ".converting").mkdir()
     journals = [Journal(tmp_path, "tar") for _ in range(3)]
     record = Record(WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {}), (Skipped(1, "why"),))
@@ -397,7 +397,7 @@ def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_exclusive(tmp_path: Path) -> None:
-    """Within one process, too, a lock is held once."""
+    """A lock is held once, within one process too."""
     (tmp_path / "a").mkdir()
     first = Lock(tmp_path / "a" / "lock", "a test")
     with pytest.raises(ConfigError, match=f"a test is already running here: process {os.getpid()} on"):
@@ -408,7 +408,7 @@ def test_a_lock_is_exclusive(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun(photos: Path, whole: Path, tmp_path: Path) -> None:
-    """Under a launcher each rank takes its part by itself, and only the first one tells of it."""
+    """Under a launcher each rank converts its own part, and only rank 0 prints."""
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *COMMAND[1:]]
     command = [*run, str(photos), str(tmp_path / "out"), "--shard-size", "2KB", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

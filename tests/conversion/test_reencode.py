@@ -1,4 +1,4 @@
-"""Images on their way into a shard: which are changed, what they become, and that the rest stays as it is."""
+"""Re-encoding images during conversion: which images change, what they become, and that all others stay the same."""
 
 import base64
 import hashlib
@@ -32,21 +32,21 @@ compiled = pytest.mark.skipif(native.library() is None, reason="not compiled her
 
 @pytest.fixture(params=[pytest.param("native", marks=compiled), "opencv"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """With the compiled part and without it."""
+    """Run the test with the compiled part and without it."""
     if request.param == "opencv":
         monkeypatch.setattr(native, "library", lambda: None)
     return request.param
 
 
 def decode(data: bytes, flags: int = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_IGNORE_ORIENTATION) -> NDArray[Any]:
-    """The pixels of an image file, as they are stored."""
+    """The pixels of an image file, without its orientation applied."""
     made = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     assert made is not None
     return np.asarray(made)
 
 
 def photo(height: int, width: int, channels: int = 3, *, seed: int = 0) -> NDArray[np.uint8]:
-    """Soft shapes in softer colours, nowhere the same: `[height, width]`, or with channels."""
+    """Smooth shapes in smooth colours that repeat nowhere: `[height, width]` or `[height, width, channels]`."""
     random = np.random.default_rng(seed)
     shapes = random.integers(0, 150, (height // 12 + 2, width // 12 + 2)).astype(np.float32)
     colors = random.integers(0, 100, (3, 3, channels)).astype(np.float32)
@@ -55,13 +55,13 @@ def photo(height: int, width: int, channels: int = 3, *, seed: int = 0) -> NDArr
 
 
 def psnr(made: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """How near two pictures are, in dB."""
+    """The peak signal-to-noise ratio of two images in dB."""
     assert made.shape == wanted.shape
     return 10 * math.log10(255**2 / max(1e-9, float(np.mean((made.astype(float) - wanted) ** 2))))
 
 
 def assert_plain(data: bytes, shape: tuple[int, ...]) -> None:
-    """It is a baseline JPEG of that shape, 4:2:0 or grey, without metadata."""
+    """Check that `data` is a baseline JPEG of that shape, 4:2:0 or grey, without metadata."""
     assert jpeg_coding(data).baseline
     assert decode(data).shape == shape
     frame = data.index(b"\xff\xc0")
@@ -111,7 +111,7 @@ FORMS = {
 
 
 def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
-    """A baseline JPEG whose header says otherwise."""
+    """A baseline JPEG whose header claims another process or bit depth."""
     frame = source.index(b"\xff\xc0")
     return (
         source[: frame + 1]
@@ -134,13 +134,13 @@ def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """The message says the rule and the value."""
+    """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=re.escape(message)):
         ReencodeOptions(**arguments)
 
 
 def test_what_changes_nothing_is_idle() -> None:
-    """Without a size or a wish to recompress; then the bytes are not even looked at."""
+    """Options without a size or recompression leave every file unread."""
     assert ReencodeOptions(quality=50).idle
     assert ReencodeOptions()(b"no image") == b"no image"
     assert not ReencodeOptions(resize_shorter=9).idle
@@ -150,7 +150,7 @@ def test_what_changes_nothing_is_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rework", "size", "wanted"),
+    ("reencode", "size", "wanted"),
     [
         (ReencodeOptions(resize_shorter=256), (375, 500), (256, 341)),
         (ReencodeOptions(resize_shorter=256), (500, 375), (341, 256)),
@@ -158,17 +158,17 @@ def test_what_changes_nothing_is_idle() -> None:
         (ReencodeOptions(resize_shorter=256), (90, 90), (90, 90)),
         (ReencodeOptions(max_pixels=10_000), (300, 300), (100, 100)),
         (ReencodeOptions(max_pixels=10_000), (100, 100), (100, 100)),
-        (ReencodeOptions(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each way: both rounded up would be too many
+        (ReencodeOptions(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each: rounding both up would exceed the limit
         (ReencodeOptions(max_pixels=10), (1, 1000), (1, 10)),
         (ReencodeOptions(max_pixels=1), (700, 3), (1, 1)),
-        (ReencodeOptions(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both
+        (ReencodeOptions(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both limits
         (ReencodeOptions(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
         (ReencodeOptions(resize_shorter=1), (2, 9), (1, 4)),
     ],
 )
-def test_sizes(rework: ReencodeOptions, size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """Sides are rounded; the ratio is kept as far as that allows."""
-    assert rework.size_of(*size) == wanted
+def test_sizes(reencode: ReencodeOptions, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Sides are rounded, and the aspect ratio is kept as far as rounding allows."""
+    assert reencode.size_of(*size) == wanted
 
 
 @given(
@@ -178,7 +178,7 @@ def test_sizes(rework: ReencodeOptions, size: tuple[int, int], wanted: tuple[int
     st.none() | st.integers(1, 2**33),
 )
 def test_the_size_rule(height: int, width: int, shorter: int | None, most: int | None) -> None:
-    """Never larger, never nothing, within both limits, and no smaller than they ask for."""
+    """A size is never larger than the original or empty, respects both limits, and is no smaller than they require."""
     made = ReencodeOptions(resize_shorter=shorter, max_pixels=most).size_of(height, width)
     assert 1 <= made[0] <= height
     assert 1 <= made[1] <= width
@@ -206,18 +206,18 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_needs_nothing_is_given_back(name: str, way: str) -> None:
-    """Not a byte changes while the image is small enough, and hardware takes it or it is no JPEG."""
+    """No byte changes if the image is small enough and is baseline or not a JPEG."""
     limits = {"resize_shorter": 70, "max_pixels": 90 * 70}
-    for rework in (
+    for reencode in (
         ReencodeOptions(**limits),
         ReencodeOptions(**limits, recompress="if-needed"),
         ReencodeOptions(recompress="if-needed"),
     ):
-        assert rework(KEPT[name]) is KEPT[name]
+        assert reencode(KEPT[name]) is KEPT[name]
 
 
 def test_what_is_not_decoded_is_not_judged() -> None:
-    """Pixels are only looked at where they are needed."""
+    """Pixels are examined only if the image must be re-encoded."""
     for data in (spoiled(jpeg(90, 70)), CMYK_JPEG, jpeg(90, 70, progressive=True), with_exif(jpeg(90, 70), tiff(6))):
         assert ReencodeOptions(resize_shorter=70)(data) is data
 
@@ -226,8 +226,8 @@ def test_what_is_not_decoded_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("size", "to"),
     [
-        ((300, 420), 199),  # less than twice
-        ((300, 420), 150),  # exactly twice
+        ((300, 420), 199),  # by less than two
+        ((300, 420), 150),  # by exactly two
         ((301, 421), 67),  # decoded at half the scale
         ((423, 301), 33),  # at a quarter
         ((811, 613), 17),  # at an eighth
@@ -235,10 +235,10 @@ def test_what_is_not_decoded_is_not_judged() -> None:
     ],
 )
 def test_shrunk_jpegs_look_as_opencv_has_them(size: tuple[int, int], to: int, channels: int, way: str) -> None:
-    """As near to the averaged picture as encoding allows, in grey and in colour."""
+    """Shrunk JPEGs match OpenCV's area average as closely as encoding allows, in grey and in colour."""
     data = encode("jpg", photo(*size, channels), cv2.IMWRITE_JPEG_QUALITY, 95)
-    rework = ReencodeOptions(resize_shorter=to, quality=95)
-    made, wanted = rework(data), rework.size_of(*size)
+    reencode = ReencodeOptions(resize_shorter=to, quality=95)
+    made, wanted = reencode(data), reencode.size_of(*size)
     assert_plain(made, wanted if channels == 1 else (*wanted, 3))
     averaged = cv2.resize(decode(data), wanted[::-1], interpolation=cv2.INTER_AREA)
     again = decode(encode("jpg", averaged[..., ::-1] if channels == 3 else averaged, cv2.IMWRITE_JPEG_QUALITY, 95))
@@ -252,22 +252,22 @@ def test_shrunk_jpegs_look_as_opencv_has_them(size: tuple[int, int], to: int, ch
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 120), st.integers(1, 120), st.integers(1, 120), st.integers(0, 3))
 def test_averages_are_opencvs(height: int, width: int, to: int, seed: int) -> None:
-    """On hard noise, too, brightness differs by rounding only: no result leans to one side or leaves out a pixel."""
+    """On hard noise, too, brightness differs from OpenCV's by rounding only, without bias or lost pixels."""
     noise = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
     data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
-    rework = ReencodeOptions(
+    reencode = ReencodeOptions(
         resize_shorter=max(1, min(to, min(height, width)), -(-min(height, width) // 3)), quality=100
     )
-    size = rework.size_of(height, width)
+    size = reencode.size_of(height, width)
     wanted = cv2.resize(decode(data), size[::-1], interpolation=cv2.INTER_AREA)
-    assert np.abs(decode(rework(data)).astype(int) - wanted).max() <= 3  # rounding, and that of the encoder
+    assert np.abs(decode(reencode(data)).astype(int) - wanted).max() <= 3  # rounding, here and in the encoder
 
 
 @pytest.mark.parametrize("sampling", ["411", "420", "422", "440", "444"])
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (17, 33), (97, 141)])
 @pytest.mark.parametrize("turned", [1, 6])
 def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int, way: str) -> None:
-    """Colours stand where they stood, whatever their grid was and wherever the image ends."""
+    """Colours keep their places for any chroma subsampling and any image size."""
     factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
     picture = np.stack([pixels(*size, 1, seed=n) for n in range(3)], -1) if min(size) < 12 else photo(*size)
     picture = cv2.GaussianBlur(picture, (31, 31), 0)
@@ -277,14 +277,14 @@ def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int
     same = ReencodeOptions(recompress="always", quality=98)(data)
     assert_plain(same, upright.shape)
     assert psnr(decode(same), upright) > 36
-    rework = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3))
-    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
-    assert psnr(decode(rework(data)), wanted) > 34
+    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3))
+    wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(reencode(data)), wanted) > 34
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_progressive_jpeg_keeps_every_pixel(channels: int) -> None:
-    """Only the order of its coefficients changes; without the compiled part it is encoded anew."""
+    """A progressive JPEG is transcoded without loss; without the compiled part it is re-encoded."""
     data = encode("jpg", photo(123, 77, channels), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
     made = ReencodeOptions(recompress="if-needed")(data)
     assert jpeg_coding(made).baseline
@@ -298,7 +298,7 @@ def test_a_progressive_jpeg_keeps_every_pixel(channels: int) -> None:
 @pytest.mark.parametrize("sampling", ["411", "422", "440", "444"])
 @compiled
 def test_sampling_is_kept_with_the_pixels(sampling: str) -> None:
-    """A transcoded file is the same in all but its order."""
+    """A transcoded file keeps its chroma subsampling."""
     factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
     options = cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor
     data = encode("jpg", photo(45, 83), *options)
@@ -309,7 +309,7 @@ def test_sampling_is_kept_with_the_pixels(sampling: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_unusual_jpegs_become_baseline_if_needed(name: str, way: str) -> None:
-    """Without loss where the coefficients can stay; else as near as encoding comes."""
+    """Unusual JPEGs become baseline, without loss where their coefficients can be kept."""
     data = FORMS[name]
     assert not jpeg_coding(data).baseline
     made = ReencodeOptions(recompress="if-needed", quality=98)(data)
@@ -322,7 +322,7 @@ def test_unusual_jpegs_become_baseline_if_needed(name: str, way: str) -> None:
 
 
 def test_a_cmyk_jpeg_becomes_ycbcr(way: str) -> None:
-    """Four inks are no business of hardware."""
+    """A CMYK JPEG becomes YCbCr, because hardware does not decode CMYK."""
     made = ReencodeOptions(recompress="if-needed", quality=100)(CMYK_JPEG)
     assert_plain(made, (2, 3, 3))
     assert psnr(decode(made), decode(CMYK_JPEG)) > 30
@@ -331,13 +331,13 @@ def test_a_cmyk_jpeg_becomes_ycbcr(way: str) -> None:
 
 @pytest.mark.parametrize(("process", "bits"), [(3, 8), (0, 12), (1, 12)])
 def test_what_no_decoder_takes_is_a_bad_sample(process: int, bits: int, way: str) -> None:
-    """Lossless and 12-bit files are told apart; whether they decode is for OpenCV to say, and these do not."""
+    """Lossless and 12-bit JPEGs that OpenCV does not decode are bad samples."""
     with pytest.raises(BadSample, match="does not decode"):
         ReencodeOptions(recompress="if-needed")(of(jpeg(20, 30), process=process, bits=bits))
 
 
 def test_extended_is_baseline_by_another_name(way: str) -> None:
-    """Eight bits with the usual number of tables."""
+    """An extended JPEG with eight bits and at most two tables of a kind counts as baseline."""
     data = of(jpeg(20, 30), process=1)
     made = ReencodeOptions(recompress="if-needed", quality=98)(data)
     assert jpeg_coding(made).baseline
@@ -359,8 +359,8 @@ TURNS = {
 @pytest.mark.parametrize("turned", TURNS)
 @pytest.mark.parametrize("size", [(60, 80), (61, 83), (9, 2)])
 def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, int], way: str) -> None:
-    """Upright as OpenCV turns it, with and without shrinking; the tag goes, so that nobody turns it again."""
-    picture = photo(*size, 3 if min(size) > 2 else 1)  # colours of so few pixels would only be averaged away
+    """Re-encoding turns the pixels upright as OpenCV does and removes the orientation tag."""
+    picture = photo(*size, 3 if min(size) > 2 else 1)  # the colours of so few pixels would be averaged away
     data = with_exif(encode("jpg", picture, cv2.IMWRITE_JPEG_QUALITY, 98), tiff(turned))
     upright = decode(data, cv2.IMREAD_ANYCOLOR)
     np.testing.assert_array_equal(upright, TURNS[turned](decode(data)))
@@ -371,20 +371,20 @@ def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, i
         assert_plain(made, upright.shape)
         assert orientation(made) == 1
         assert psnr(decode(made), upright) > 38
-    rework = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
-    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
-    assert psnr(decode(rework(data)), wanted) > 38
+    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
+    wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(reencode(data)), wanted) > 38
 
 
 @pytest.mark.parametrize("turned", TURNS)
 @pytest.mark.parametrize(("kind", "options"), [("png", ()), ("webp", (cv2.IMWRITE_WEBP_QUALITY, 95))])
 def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[int, ...]) -> None:
-    """They are applied where the image is encoded anew, and count for its size."""
+    """Orientations of other formats are applied where the image is re-encoded, and count for its size."""
     data = with_exif(encode(kind, photo(60, 80), *options), tiff(turned))
     upright = TURNS[turned](decode(data))
-    rework = ReencodeOptions(max_pixels=600)
-    wanted = cv2.resize(upright, rework.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
-    assert psnr(decode(rework(data)), wanted) > 36
+    reencode = ReencodeOptions(max_pixels=600)
+    wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
+    assert psnr(decode(reencode(data)), wanted) > 36
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[in
     ids=["color", "grey", "alpha", "color 16", "grey 16"],
 )
 def test_a_png_that_shrinks_stays_a_png(picture: NDArray[Any]) -> None:
-    """With its channels and bits, and without loss; `always` makes a JPEG of it."""
+    """A shrunk PNG keeps its format, channels and bit depth; `always` makes it a JPEG."""
     data = encode("png", picture)
     made = ReencodeOptions(resize_shorter=20, recompress="if-needed")(data)
     assert probe(made).format == "png"
@@ -414,7 +414,7 @@ def test_a_png_that_shrinks_stays_a_png(picture: NDArray[Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["webp", "bmp"])
 def test_webp_and_bmp_become_jpegs(kind: str) -> None:
-    """When they shrink as well as with `always`."""
+    """WebP and BMP become JPEG when they shrink, and with `always`."""
     data = encode(kind, photo(60, 80))
     assert_plain(ReencodeOptions(recompress="always")(data), (60, 80, 3))
     wanted = cv2.resize(decode(data), (40, 30), interpolation=cv2.INTER_AREA)
@@ -424,14 +424,14 @@ def test_webp_and_bmp_become_jpegs(kind: str) -> None:
 
 
 def test_quality_is_kept_to(way: str) -> None:
-    """A lower one gives fewer bytes."""
+    """A lower quality gives fewer bytes."""
     data = encode("jpg", photo(200, 200))
     sizes = [len(ReencodeOptions(recompress="always", quality=quality)(data)) for quality in (1, 50, 92, 100)]
     assert sizes == sorted(set(sizes))
 
 
 def test_large_results(way: str) -> None:
-    """More than the memory that is there at first."""
+    """A result may exceed the output buffer's initial size."""
     noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
     data = encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
     made = ReencodeOptions(recompress="always", quality=100)(data)
@@ -450,24 +450,24 @@ DAMAGED = {
 @pytest.mark.parametrize("progressive", [0, 1])
 @pytest.mark.parametrize("how", DAMAGED)
 def test_missing_pixels_are_a_bad_sample(how: str, progressive: int, capfd: pytest.CaptureFixture[str]) -> None:
-    """Decoders would paint them grey and say so on stderr; here the sample is refused and nothing is printed."""
+    """Missing pixels, which decoders paint grey with a warning on stderr, make a bad sample, and nothing is printed."""
     whole = encode("jpg", photo(300, 400), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
     data = DAMAGED[how](whole)
     probe(data)
-    for rework in (
+    for reencode in (
         ReencodeOptions(resize_shorter=100),
         ReencodeOptions(recompress="always"),
         ReencodeOptions(recompress="if-needed"),
     ):
-        if progressive or rework.recompress != "if-needed":
+        if progressive or reencode.recompress != "if-needed":
             with pytest.raises(BadSample, match=r"the jpeg image is damaged: Corrupt JPEG data"):
-                rework(data)
-    assert ReencodeOptions(recompress="always")(whole)  # what comes next is not harmed
+                reencode(data)
+    assert ReencodeOptions(recompress="always")(whole)  # the next image is unaffected
     assert capfd.readouterr().err == ""
 
 
 def test_bytes_before_the_end_are_no_damage(way: str) -> None:
-    """Some cameras pad their files; every pixel is there."""
+    """Padding before the end marker, which some cameras write, is no damage."""
     whole = encode("jpg", photo(100, 80))
     padded = whole[:-2] + b"\0" * 50 + whole[-2:]
     made = ReencodeOptions(resize_shorter=50)(padded)
@@ -486,7 +486,7 @@ def test_bytes_before_the_end_are_no_damage(way: str) -> None:
     ],
 )
 def test_what_cannot_be_decoded_is_a_bad_sample(data: bytes, message: str, way: str) -> None:
-    """Where it has to be decoded."""
+    """A file that does not decode is a bad sample where it must be decoded."""
     with pytest.raises(BadSample, match=message):
         ReencodeOptions(resize_shorter=8)(data)
 
@@ -501,7 +501,7 @@ def sized(data: bytes, height: int, width: int) -> bytes:
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("recompress", ["never", "if-needed", "always"])
 def test_a_header_that_claims_too_much(progressive: bool, recompress: Any, way: str) -> None:
-    """It is refused before any memory is asked for."""
+    """A header that claims too large an image is refused before any memory is allocated."""
     data = sized(jpeg(90, 70, progressive=progressive), 65500, 65500)
     with pytest.raises(BadSample, match=f"claims 65500 x 65500 pixels, at most {MOST_PIXELS} are taken"):
         ReencodeOptions(resize_shorter=64, recompress=recompress)(data)
@@ -509,13 +509,13 @@ def test_a_header_that_claims_too_much(progressive: bool, recompress: Any, way: 
 
 @compiled
 def test_a_header_that_claims_much_is_found_out_soon() -> None:
-    """The pixels are not there; nothing is made of them."""
+    """A header that claims more pixels than the file has makes a bad sample."""
     with pytest.raises(BadSample, match="damaged"):
         ReencodeOptions(resize_shorter=64)(sized(jpeg(90, 70), 20_000, 20_000))
 
 
 def test_sides_that_jpeg_does_not_have(way: str) -> None:
-    """PNG knows longer ones."""
+    """An image with a side longer than JPEG allows, which PNG has, cannot become a JPEG."""
     data = encode("png", np.zeros((1, 65501), np.uint8))
     with pytest.raises(BadSample, match="at most 65500 pixels a side, this image 1 x 65501"):
         ReencodeOptions(recompress="always")(data)
@@ -525,7 +525,7 @@ def test_sides_that_jpeg_does_not_have(way: str) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), min_size=1, max_size=5))
 def test_damaged_bytes_do_no_harm(progressive: bool, changes: list[tuple[int, int]]) -> None:
-    """Whatever a JPEG says, C makes a picture, leaves the file to others or refuses it."""
+    """For any damaged JPEG the compiled part makes an image, leaves it to the caller, or refuses it."""
     data = bytearray(jpeg(40, 50, progressive=progressive))
     for place, value in changes:
         data[place % len(data)] = value
@@ -538,7 +538,7 @@ def test_damaged_bytes_do_no_harm(progressive: bool, changes: list[tuple[int, in
 
 
 def test_what_c_is_not_asked_for(way: str) -> None:
-    """It makes nothing larger, nothing without pixels, and no average that is very steep: then OpenCV has its turn."""
+    """The compiled part refuses to enlarge, to make empty images, and to shrink steeply, which OpenCV does."""
     data = encode("jpg", photo(300, 3))
     if way == "native":
         for size in ((301, 3), (300, 4), (0, 3), (300, 0), (1, 3)):
@@ -549,14 +549,14 @@ def test_what_c_is_not_asked_for(way: str) -> None:
 
 @compiled
 def test_nothing_of_one_file_gets_into_the_next() -> None:
-    """Tables of the last file, in particular, which libjpeg would keep. Without any it takes those of films."""
+    """Tables of one JPEG do not leak into the next; a file without Huffman tables uses those of Motion JPEG."""
     data = encode("jpg", photo(200, 150))
-    rework = ReencodeOptions(resize_shorter=80)
-    first = rework(data)
+    reencode = ReencodeOptions(resize_shorter=80)
+    first = reencode(data)
     for name in FORMS:
         ReencodeOptions(recompress="if-needed")(FORMS[name])
-        assert rework(data) == first
-        assert rework(without(data, DHT)) == first
+        assert reencode(data) == first
+        assert reencode(without(data, DHT)) == first
 
 
 SAME = """
@@ -570,15 +570,15 @@ for options in ({"resize_shorter": 50}, {"recompress": "if-needed"}, {"recompres
 
 
 def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
-    """A shard's bytes don't depend on who writes it, nor on what was made before."""
+    """The bytes of an image depend on neither the process nor the thread nor earlier images."""
     data = encode("jpg", photo(200, 150), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    reworks = (
+    options = (
         ReencodeOptions(resize_shorter=50),
         ReencodeOptions(recompress="if-needed"),
         ReencodeOptions(recompress="always"),
     )
     with ThreadPoolExecutor(4) as pool:
-        runs = list(pool.map(lambda _: [rework(data) for rework in reworks], range(24)))
+        runs = list(pool.map(lambda _: [reencode(data) for reencode in options], range(24)))
     assert all(run == runs[0] for run in runs)
     (tmp_path / "x.jpg").write_bytes(data)
     done = subprocess.run(
@@ -589,7 +589,7 @@ def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
 
 @compiled
 def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder's memory is freed after a large image, and allocated again for the next one."""
+    """The decoder frees its memory after a large image and allocates it again for the next one."""
     data = encode("jpg", photo(200, 150))
     first = ReencodeOptions(resize_shorter=50)(data)
     monkeypatch.setattr(recode, "_LARGE", 100)
@@ -599,7 +599,7 @@ def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -
 
 @compiled
 def test_wide_and_plain_kernels_average_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every processor gives the same bytes."""
+    """The kernels of every processor give the same bytes."""
     plain = tmp_path / "plain.so"
     sources = [str(path) for path in native.FILE.parent.glob("*.c")]
     command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]

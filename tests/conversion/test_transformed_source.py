@@ -1,4 +1,4 @@
-"""Samples changed on their way: pixels that become images. Sizes and dtypes: test_cli_convert.py, test_reencode.py."""
+"""Pixel arrays become images during conversion. See test_cli_convert.py and test_reencode.py for sizes and dtypes."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ class Samples:
         self._samples, self.fields = samples, fields or infer_fields(samples[0])
 
     def sizes(self) -> NDArray[np.int64]:
-        """One byte each."""
+        """One byte per sample."""
         return np.ones(len(self._samples), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
@@ -38,12 +38,12 @@ class Samples:
 
 
 def noise(*shape: int) -> NDArray[np.uint8]:
-    """Random pixels."""
+    """Random pixels, uint8."""
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
 def decoded(data: bytes) -> NDArray[Any]:
-    """Grey [h, w] or RGB [h, w, 3]."""
+    """Decode an image to grey `[h, w]` or RGB `[h, w, 3]`."""
     found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     return found[..., ::-1] if found.ndim == 3 else found
 
@@ -53,7 +53,7 @@ def decoded(data: bytes) -> NDArray[Any]:
     ("shape", "channels"), [((5, 7), 1), ((5, 7, 1), 1), ((5, 7, 3), 3), ((3, 5, 7), 3), ((1, 5, 7), 1), ((3, 3, 3), 3)]
 )
 def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool) -> None:
-    """Colours first or last; of one size where the arrays are of one shape; other fields stay as they are."""
+    """Arrays, channels first or last, become images, of one size if their shape is fixed; other fields stay."""
     array = noise(*shape)
     fields = {"a": Field("array", "uint8", shape if fixed else None), "b": Field("array", "uint8", shape)}
     source = TransformedSource(Samples([{"a": array, "b": array}], fields), NONE, {}, ["a"])
@@ -68,14 +68,14 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
 
 
 def test_pixels_shrink_like_images() -> None:
-    """Images made of pixels are re-encoded as the options say."""
+    """Images made of pixel arrays are re-encoded according to the options."""
     source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
     assert source.fields["a"] == Field("image")
     assert decoded(source[0]["a"]).shape == (10, 20, 3)
 
 
 def test_pixels_of_several_shapes() -> None:
-    """The first sample tells whether they are grey; then colours would be lost, and are a bad sample."""
+    """If the first sample is grey, a colour sample is bad, because its colours would be lost."""
     fields = {"a": Field("array", "uint8")}
     grey = TransformedSource(
         Samples([{"a": noise(4, 5)}, {"a": noise(6, 3, 1)}, {"a": noise(4, 5, 3)}], fields), NONE, {}, ["a"]
@@ -97,14 +97,14 @@ def test_pixels_of_several_shapes() -> None:
     ],
 )
 def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
-    """Known from the field: an error of the option."""
+    """An array field that cannot hold pixels is refused by its dtype and shape."""
     with pytest.raises(ConfigError, match=re.escape(f"pixels: field 'a': {message}")):
         TransformedSource(Samples([{"a": array}]), NONE, {}, ["a"])
 
 
 @pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
 def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
-    """One that is not there, one without arrays, one that is cast as well."""
+    """A missing field, one that is no array, and one that is also cast are refused."""
     with pytest.raises(
         ConfigError, match=rf"pixels takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
     ):
@@ -112,14 +112,14 @@ def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
 
 
 def test_empty_pixels_are_bad() -> None:
-    """There is no image without pixels."""
+    """Pixel arrays without elements are bad samples."""
     source = TransformedSource(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
     with pytest.raises(BadSample, match=re.escape("field 'a': pixels: cannot be stored as PNG: [0, 7] of uint8")):
         source[0]
 
 
 def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
-    """From a .npz by the command line: the Loader crops and flips them."""
+    """Pixels of an .npz, converted by the command line, are cropped and flipped by the loader."""
     images = noise(6, 12, 16, 3)
     np.savez(tmp_path / "in.npz", image=images, label=np.arange(6))
     run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "image", "--to", "hdf5")
@@ -131,7 +131,7 @@ def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
 
 
 def test_arrays_of_one_element_become_numbers() -> None:
-    """Labels int64 as all labels; others of their own type, or of the one that is asked for."""
+    """Arrays of one element become scalars: labels int64, others of their own or the requested dtype."""
     sample = {"label": np.full((1, 1), 7, np.uint8), "x": np.ones(1, np.float32), "y": np.ones((1,), np.float64)}
     source = TransformedSource(Samples([sample]), NONE, {"y": "float32"}, squeeze=["label", "x", "y"])
     assert source.fields == {
@@ -152,7 +152,7 @@ def test_arrays_of_one_element_become_numbers() -> None:
 
 
 def test_arrays_of_more_elements_are_bad_samples() -> None:
-    """Which a conversion may skip."""
+    """Arrays of several elements are bad samples, which a conversion may skip."""
     fields = {"label": Field("array", "int64", (1,))}
     samples: list[Sample] = [{"label": value} for value in (np.ones(1, np.int64), np.ones(2, np.int64), None)]
     source = TransformedSource(Samples(samples, fields), NONE, {}, squeeze=["label"])
@@ -163,7 +163,7 @@ def test_arrays_of_more_elements_are_bad_samples() -> None:
 
 
 def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
-    """The next one does; none at all is an error of the source."""
+    """The first good sample decides whether pixels are grey; a source without one is an error."""
 
     class Damaged(Samples):
         def __getitem__(self, index: int) -> Sample:
@@ -181,7 +181,7 @@ def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
-    """Going on with a conversion that made no images of them is refused."""
+    """A conversion without `pixels` cannot be resumed with it."""
     source = Samples([{"a": noise(4, 5, 3)}])
     convert(source, tmp_path / "out")
     with pytest.raises(ConfigError, match="give the same source and options"):

@@ -1,4 +1,4 @@
-"""CIFAR's binary files become samples without loss; archives, pickles and files cut short are refused."""
+"""CIFAR's binary files become samples without loss; archives, pickles and truncated files are refused."""
 
 import pickle
 from pathlib import Path
@@ -21,12 +21,12 @@ FINE = ("apple", "aquarium_fish", "baby", "bear", "beaver")
 
 
 def images(count: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Noise, `[count, 32, 32, 3]`: no two colours or directions can be confused."""
+    """Noise, `[count, 32, 32, 3]`, in which no two colours or axes can be confused."""
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
 def write(path: Path, pixels: NDArray[np.uint8], *labels: list[int]) -> Path:
-    """Writes a file as the format's page has it: for each image its labels, then 1024 bytes of each colour."""
+    """Write a file in the documented format: for each image its labels, then 1024 bytes of each colour."""
     path.parent.mkdir(parents=True, exist_ok=True)
     records = [
         bytes(numbers) + b"".join(image[:, :, color].tobytes() for color in range(3))
@@ -37,7 +37,7 @@ def write(path: Path, pixels: NDArray[np.uint8], *labels: list[int]) -> Path:
 
 
 def ten(root: Path) -> NDArray[np.uint8]:
-    """A small CIFAR-10: batches of 3, 2 and 1 images, the tenth after the second, and one image for the test."""
+    """A small CIFAR-10: batches of 3, 2 and 1 images, of which batch 10 sorts before batch 2, and one test image."""
     pixels = images(7)
     write(root / "data_batch_1.bin", pixels[:3], [9, 0, 1])
     write(root / "data_batch_2.bin", pixels[3:5], [5, 3])
@@ -49,7 +49,7 @@ def ten(root: Path) -> NDArray[np.uint8]:
 
 
 def hundred(root: Path) -> NDArray[np.uint8]:
-    """A small CIFAR-100: three images to train and one to test."""
+    """A small CIFAR-100: three training images and one test image."""
     pixels = images(4, seed=1)
     write(root / "train.bin", pixels[:3], [1, 0, 2], [4, 0, 3])
     write(root / "test.bin", pixels[3:], [2], [1])
@@ -59,14 +59,14 @@ def hundred(root: Path) -> NDArray[np.uint8]:
 
 
 def decoded(source: Cifar) -> list[Any]:
-    """All images, as OpenCV reads them from what is stored, red first."""
+    """All images in RGB, decoded by OpenCV."""
     stored = [np.frombuffer(source[index]["image"], np.uint8) for index in range(len(source.sizes()))]
     return [np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))[..., ::-1].tolist() for data in stored]
 
 
 class TestSamples:
     def test_cifar_10(self, tmp_path: Path) -> None:
-        """Pixels, labels and classes of all batches, in the order of their numbers."""
+        """Pixels, labels and classes of all batches are read in numerical order."""
         pixels = ten(tmp_path)
         source = cifar(tmp_path)
         assert decoded(source) == pixels[:6].tolist()
@@ -83,7 +83,7 @@ class TestSamples:
         check_source(source, [dict(source[index]) for index in range(6)], tmp_path / "out")
 
     def test_cifar_100(self, tmp_path: Path) -> None:
-        """The coarse label comes first in a record, the fine one is the label."""
+        """The label is the fine label, which follows the coarse one in a record."""
         pixels = hundred(tmp_path)
         source = cifar(tmp_path)
         assert decoded(source) == pixels[:3].tolist()
@@ -98,7 +98,7 @@ class TestSamples:
         check_source(source, [dict(source[index]) for index in range(3)], tmp_path / "out")
 
     def test_the_test_images(self, tmp_path: Path) -> None:
-        """`subset` takes the other file."""
+        """`subset` selects the test file."""
         pixels = ten(tmp_path / "10")
         assert decoded(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
         pixels = hundred(tmp_path / "100")
@@ -108,20 +108,20 @@ class TestSamples:
 
     @pytest.mark.parametrize(("folder", "write_to"), [("cifar-10-batches-bin", ten), ("cifar-100-binary", hundred)])
     def test_the_directory_above(self, tmp_path: Path, folder: str, write_to: Any) -> None:
-        """Where an archive was unpacked to is as good, with the archive still there."""
+        """The parent folder of the unpacked archive works as well, even with the archive in it."""
         pixels = write_to(tmp_path / folder)
         (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
         assert decoded(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
 
     def test_without_names(self, tmp_path: Path) -> None:
-        """Labels need no names."""
+        """Labels do not need class names."""
         ten(tmp_path)
         (tmp_path / "batches.meta.txt").unlink()
         assert cifar(tmp_path).metadata == {"source": "cifar"}
         assert cifar(tmp_path)[0]["label"] == 9
 
     def test_pickling_sends_paths(self, tmp_path: Path) -> None:
-        """A worker maps the files itself, and finds one that has changed."""
+        """A pickled source maps the files itself, and refuses one that has changed."""
         ten(tmp_path)
         sent = pickle.dumps(cifar(tmp_path))
         assert len(sent) < 2000
@@ -134,7 +134,7 @@ class TestSamples:
 class TestRefusals:
     @pytest.mark.parametrize("size", [0, 1, 3072, 3 * 3073 - 1, 3 * 3073 + 1])
     def test_a_file_cut_short(self, tmp_path: Path, size: int) -> None:
-        """A file is whole records, and at least one."""
+        """A file that is empty or holds part of a record is refused."""
         ten(tmp_path)
         path = tmp_path / "data_batch_1.bin"
         path.write_bytes((path.read_bytes() + b"x")[:size])
@@ -144,7 +144,7 @@ class TestRefusals:
             cifar(tmp_path)
 
     def test_a_label_without_a_name(self, tmp_path: Path) -> None:
-        """It says that the file is something else; the message names the record."""
+        """A label beyond the class names is refused with its record."""
         ten(tmp_path)
         write(tmp_path / "data_batch_2.bin", images(2), [5, 10])
         with pytest.raises(SourceError, match=r"data_batch_2.bin, record 1: label must be in \[0, 10\), got 10"):
@@ -156,7 +156,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", ["cifar-10-binary.tar.gz", "data_batch_1.bin"])
     def test_a_file(self, tmp_path: Path, name: str) -> None:
-        """An archive is to be unpacked, and one of the files is not all of them."""
+        """An archive or a single batch file is refused."""
         ten(tmp_path)
         (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
         with pytest.raises(
@@ -173,25 +173,25 @@ class TestRefusals:
         ],
     )
     def test_a_directory_without_it(self, tmp_path: Path, name: str, message: str) -> None:
-        """The message says what to do about what is there."""
+        """A directory without the binary files is refused with advice on what it holds."""
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(SourceError, match=message):
             cifar(tmp_path)
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        """The path must exist."""
+        """A path that does not exist is refused."""
         with pytest.raises(SourceError, match="missing cannot be read: No such file"):
             cifar(tmp_path / "missing")
 
     def test_both(self, tmp_path: Path) -> None:
-        """Of two data sets none is better than the other."""
+        """A directory that holds both CIFAR-10 and CIFAR-100 is refused."""
         ten(tmp_path / "cifar-10-batches-bin")
         hundred(tmp_path / "cifar-100-binary")
         with pytest.raises(SourceError, match=r"more than one data set: cifar-10-batches-bin in .*; point at one"):
             cifar(tmp_path)
 
     def test_subsets(self, tmp_path: Path) -> None:
-        """There are two, and the one that is wanted must be there."""
+        """An unknown subset and one whose file is missing are refused."""
         ten(tmp_path)
         with pytest.raises(ConfigError, match="subset must be 'train' or 'test', got 'val'"):
             cifar(tmp_path, subset="val")

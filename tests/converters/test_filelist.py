@@ -1,4 +1,4 @@
-"""Lists of files become samples, columns get the kind that fits all values, and invalid rows are named by line."""
+"""Lists of files become samples, each column gets a kind that fits all its values, and errors name the line."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ PICTURES = {"a.jpg": jpeg(seed=1), "-b c.png": png(seed=2), "näh/c.jpg": jpeg(s
 
 
 def pictures(root: Path) -> Path:
-    """Writes the files of PICTURES below `root`."""
+    """Write the files of PICTURES below `root`."""
     for name, data in PICTURES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
@@ -32,26 +32,26 @@ def pictures(root: Path) -> Path:
 
 
 def table(path: Path, rows: Sequence[Sequence[object]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
-    """Writes rows, the header first."""
+    """Write rows, the header first."""
     with path.open("w", newline="", encoding=encoding) as file:
         csv.writer(file, delimiter=delimiter).writerows(rows)
     return path
 
 
 def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes JSON lines."""
+    """Write rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def with_column(root: Path, name: str, cells: Sequence[object]) -> Path:
-    """A table of as many rows as there are cells, all of one picture, with one other column."""
+    """A table of one image per row and one other column with these cells."""
     pictures(root)
     return table(root / "list.csv", [("path", name), *(("a.jpg", cell) for cell in cells)])
 
 
 def values(source: FileList, name: str) -> list[Any]:
-    """A field of all samples."""
+    """The values of a field in all samples."""
     return [source[number][name] for number in range(len(source.sizes()))]
 
 
@@ -59,7 +59,7 @@ class TestTables:
     @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("TSV", "\t")])
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
     def test_each_kind_of_column(self, tmp_path: Path, suffix: str, delimiter: str, encoding: str) -> None:
-        """Files, whole numbers, numbers and texts, quoted with newlines, survive all the way to a dataset."""
+        """Files, integers, floats and texts, also quoted with newlines, reach the dataset unchanged."""
         rows = [
             ("a.jpg", 3, 0.5, "one,\ttwo"),
             ("-b c.png", -1, 2, 'a "line"\nand\r\nmore'),
@@ -92,7 +92,7 @@ class TestTables:
             (["0", "-7", "9223372036854775807", "-9223372036854775808"], "int64"),
             (["1", "2.5"], "float64"),
             (["1e3", "-.5", "2.", "inf", "-INF", "nan"], "float64"),
-            (["9223372036854775808", "1"], None),  # more than int64 holds, and float64 would round it
+            (["9223372036854775808", "1"], None),  # beyond int64, and float64 would round it
             (["0.5", "12345678901234567"], None),
             (["9" * 5000], None),
             (["007", "010"], None),
@@ -107,7 +107,7 @@ class TestTables:
         ],
     )
     def test_numbers_lose_nothing(self, tmp_path: Path, cells: list[str], dtype: str | None) -> None:
-        """A column is numbers if each is written as numbers are, and can be held; otherwise it stays text."""
+        """A column is numeric if all its cells are numbers that a dtype holds exactly; otherwise it is text."""
         source = filelist(with_column(tmp_path, "n", cells))
         if dtype is None:
             assert source.fields["n"] == Field("text")
@@ -119,7 +119,7 @@ class TestTables:
             np.testing.assert_array_equal(values(source, "n"), wanted)
 
     def test_columns_are_known_without_reading(self, tmp_path: Path) -> None:
-        """Numbers can be had without the files, which need not be there."""
+        """Numeric columns are read without the files, which need not exist."""
         source = filelist(table(tmp_path / "list.csv", [("file", "n"), ("gone", 4), ("lost", 5)]))
         assert isinstance(source, HasColumns)
         column = source.column("n")
@@ -129,7 +129,7 @@ class TestTables:
         assert source.column("bytes") is None
 
     def test_an_empty_number_names_its_line(self, tmp_path: Path) -> None:
-        """Lines are counted as an editor does, through quoted newlines and empty lines."""
+        """An empty numeric cell is named by its line as an editor counts, quoted newlines and empty lines included."""
         pictures(tmp_path)
         (tmp_path / "list.csv").write_text('path,note,n\na.jpg,"two\nlines",1\n\na.jpg,x,2\na.jpg,y,\n')
         with pytest.raises(SourceError, match=r"list.csv, line 6: column 'n' holds numbers, here it is empty"):
@@ -150,7 +150,7 @@ class TestTables:
         ],
     )
     def test_a_table_that_is_none(self, tmp_path: Path, text: str, message: str) -> None:
-        """Rows that do not fit are not guessed at; the message names the line."""
+        """A row that does not fit the header is refused with its line."""
         before = csv.field_size_limit()
         (tmp_path / "list.csv").write_text(text)
         with pytest.raises(SourceError, match=message):
@@ -158,26 +158,26 @@ class TestTables:
         assert csv.field_size_limit() == before
 
     def test_a_long_cell(self, tmp_path: Path) -> None:
-        """A cell may be longer than Python's csv takes by itself."""
+        """A cell may exceed the field limit of Python's csv module."""
         text = "long " * 100_000
         assert values(filelist(with_column(tmp_path, "text", [text])), "text") == [text]
 
     @pytest.mark.parametrize(("delimiter", "given"), [(";", ";"), ("|", "|"), ("\t", "\\t"), ("\t", "\t")])
     def test_another_delimiter(self, tmp_path: Path, delimiter: str, given: str) -> None:
-        """It goes before the suffix, and a tab can be typed."""
+        r"""A delimiter overrides the suffix, and a tab may be written as \t."""
         pictures(tmp_path)
         listed = table(tmp_path / "list.txt", [("path", "a,b"), ("a.jpg", "x,y")], delimiter)
         assert values(filelist(listed, delimiter=given), "a_b") == ["x,y"]
 
     @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n"])
     def test_no_delimiter(self, tmp_path: Path, delimiter: str) -> None:
-        """It is one character that can stand between cells."""
+        """A delimiter that is not one valid character is refused."""
         with pytest.raises(ConfigError, match="a delimiter must be one character"):
             filelist(with_column(tmp_path, "n", [1]), delimiter=delimiter)
 
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
     def test_other_encodings(self, tmp_path: Path, encoding: str) -> None:
-        """Text that is not UTF-8 is refused, not stored as something else."""
+        """Text that is not UTF-8 is refused."""
         pictures(tmp_path)
         listed = table(tmp_path / "list.csv", [("path", "größe"), ("a.jpg", "größer")], encoding=encoding)
         with pytest.raises(SourceError, match="columns' names must be UTF-8") as caught:
@@ -192,7 +192,7 @@ class TestTables:
 
 class TestJsonLines:
     def test_each_kind_of_column(self, tmp_path: Path) -> None:
-        """Truth values, numbers and texts are scalars and text; lists, objects, nulls and mixtures are json."""
+        """Booleans, numbers and texts are scalars and text; lists, objects, nulls and mixtures are json."""
         rows: list[dict[str, Any]] = [
             {
                 "file_name": "a.jpg",
@@ -253,7 +253,7 @@ class TestJsonLines:
         ],
     )
     def test_values_keep_their_types(self, tmp_path: Path, cells: list[Any], field: Field) -> None:
-        """What no scalar holds exactly is stored as JSON."""
+        """Values that no scalar holds exactly are stored as JSON."""
         pictures(tmp_path)
         source = filelist(lines(tmp_path / "list.ndjson", [{"path": "a.jpg", "v": cell} for cell in cells]))
         assert source.fields["v"] == field
@@ -280,20 +280,20 @@ class TestJsonLines:
         ],
     )
     def test_lines_that_are_none(self, tmp_path: Path, text: str, message: str) -> None:
-        """The message names the line."""
+        """A line that is not a JSON object is refused by number."""
         (tmp_path / "list.jsonl").write_text(text)
         with pytest.raises(SourceError, match=message):
             filelist(tmp_path / "list.jsonl")
 
     def test_chosen_columns_need_not_be_all(self, tmp_path: Path) -> None:
-        """What a row has besides is its own affair."""
+        """With chosen columns, rows may hold other keys."""
         rows = [{"path": "a.jpg", "n": 1, "x": 0}, {"path": "a.jpg", "n": 2, "y": 0}]
         assert values(filelist(lines(pictures(tmp_path) / "list.jsonl", rows), fields="label=n"), "label") == [1, 2]
 
 
 class TestPaths:
     def test_several_files_a_sample(self, tmp_path: Path) -> None:
-        """Each column of paths is a field by the name that it was given; there is no key, and sizes add up."""
+        """Each column of paths is a field with the given name; there is no key, and sizes add up."""
         pictures(tmp_path)
         (tmp_path / "m.bin").write_bytes(b"12345")
         listed = table(tmp_path / "l.csv", [("mask", "photo", "n"), ("m.bin", "a.jpg", 1), ("m.bin", "-b c.png", 2)])
@@ -320,14 +320,14 @@ class TestPaths:
         ],
     )
     def test_which_column(self, tmp_path: Path, header: str, path: Any, fields: list[str]) -> None:
-        """The usual names are looked for in order; one column that is named alone gives its field the usual name."""
+        """The usual column names are tried in order; a single column given by name has the usual field name."""
         pictures(tmp_path)
         source = filelist(table(tmp_path / "list.csv", [header.split(","), ("-b c.png", "a.jpg")]), path=path)
         first, second = fields
         assert source[0] == {first: PICTURES["a.jpg"], second: "-b c.png", "key": "a.jpg"}
 
     def test_files_of_other_kinds(self, tmp_path: Path) -> None:
-        """What does not begin like an image is `bytes`, untouched; missing and empty files before it do not decide."""
+        """Files that are not images are stored as `bytes`; missing and empty files do not decide the kind."""
         (tmp_path / "x.bin").write_bytes(b"\0\1\2")
         (tmp_path / "empty").write_bytes(b"")
         source = filelist(table(tmp_path / "list.csv", [("path",), ("gone",), ("empty",), ("x.bin",)]))
@@ -336,11 +336,11 @@ class TestPaths:
         assert source[1]["bytes"] == b""
 
     def test_a_key_of_its_own(self, tmp_path: Path) -> None:
-        """A column called key is not written over."""
+        """A column named key keeps its values."""
         assert filelist(with_column(tmp_path, "key", ["mine"]))[0] == {"image": PICTURES["a.jpg"], "key": "mine"}
 
     def test_root_and_paths_that_lead_elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Relative paths start from the root, wherever the process goes; absolute ones and `..` are taken as is."""
+        """Relative paths are relative to the root, whatever the working directory; absolute paths and `..` are kept."""
         pictures(tmp_path / "photos")
         (tmp_path / "lists").mkdir()
         paths = ["a.jpg", str(tmp_path / "photos" / "a.jpg"), "../photos/a.jpg"]
@@ -354,7 +354,7 @@ class TestPaths:
             filelist(listed, root=listed)
 
     def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """A path is the bytes that stand in the list; its key is text that can be stored."""
+        """A path is the bytes in the list, and its key is text that can be stored."""
         name = b"caf\xe9.jpg"
         try:
             Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(PICTURES["a.jpg"])
@@ -365,7 +365,7 @@ class TestPaths:
         assert source[0] == {"image": PICTURES["a.jpg"], "key": "caf\\xe9.jpg"}
 
     def test_a_row_takes_little_room(self, tmp_path: Path) -> None:
-        """Ten million rows must fit: a row is the bytes of its texts and eight for each cell, here and on the way."""
+        """A row takes the bytes of its texts and eight per cell, also while parsing, so that ten million rows fit."""
         rows = [(f"{number:020d}.jpg", number, number / 8, f"a caption {number:010d}") for number in range(20_000)]
         listed = table(tmp_path / "list.csv", [("path", "n", "x", "t"), *rows])
         del rows
@@ -375,15 +375,15 @@ class TestPaths:
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        row = 24 + 20 + 4 * 8  # a path, a caption, and their ends and the numbers
+        row = 24 + 20 + 4 * 8  # a path, a caption, their offsets and the numbers
         assert kept < 20_000 * row * 1.3
         assert len(pickle.dumps(source)) < 20_000 * row * 1.02
 
     def test_many_files(self, tmp_path: Path) -> None:
-        """Sizes keep their order, however many are asked for at once, and are asked for only once."""
+        """Sizes keep the order of the files and are determined once."""
         for size in range(7):
             (tmp_path / f"{size}.bin").write_bytes(bytes(size))
-        wanted = np.random.default_rng(0).integers(0, 8, 10_000)  # 7 is missing
+        wanted = np.random.default_rng(0).integers(0, 8, 10_000)  # file 7 is missing
         source = filelist(table(tmp_path / "list.csv", [("path",), *((f"{size}.bin",) for size in wanted)]))
         assert source.sizes().tolist() == (wanted % 7).tolist()
         (tmp_path / "3.bin").write_bytes(bytes(100))
@@ -392,7 +392,7 @@ class TestPaths:
 
 class TestChoice:
     def test_fields_choose_and_rename(self, tmp_path: Path) -> None:
-        """Columns are taken in the order given, after the file."""
+        """Columns are taken in the given order, after the file."""
         pictures(tmp_path)
         listed = table(tmp_path / "list.csv", [("a", "path", "b", "c"), (1, "a.jpg", "x", 0.5)])
         assert filelist(listed, fields="c, label=a")[0] == {
@@ -415,18 +415,18 @@ class TestChoice:
         ],
     )
     def test_wrong_choices(self, tmp_path: Path, options: dict[str, str], message: str) -> None:
-        """The message says what there is."""
+        """An error about `fields` lists the columns."""
         listed = table(pictures(tmp_path) / "list.csv", [("path", "image", "n"), ("a.jpg", "a.jpg", 1)])
         with pytest.raises(ConfigError, match=message):
             filelist(listed, **options)  # type: ignore[arg-type]
 
     def test_no_column_of_paths(self, tmp_path: Path) -> None:
-        """The message says what was looked for and what there is."""
+        """A list without a column of paths is refused with the names tried and the columns."""
         with pytest.raises(ConfigError, match=r"has no column path, file, .*; choose with path among img, n"):
             filelist(table(tmp_path / "list.csv", [("img", "n"), ("a.jpg", 1)]))
 
     def test_another_suffix(self, tmp_path: Path) -> None:
-        """What a list is, its suffix or a delimiter tells."""
+        """The suffix or a delimiter determines the format of a list."""
         (tmp_path / "list.txt").write_text("path\na.jpg\n")
         with pytest.raises(ConfigError, match=r"list.txt must end in .csv, .tsv, .jsonl, .ndjson, or a delimiter"):
             filelist(tmp_path / "list.txt")
@@ -435,7 +435,7 @@ class TestChoice:
         ("name", "message"), [("gone.csv", "missing"), ("folder.csv", "not a file"), ("p.csv", "not a file")]
     )
     def test_not_a_file(self, tmp_path: Path, name: str, message: str) -> None:
-        """Folders, named pipes and nothing at all are no list."""
+        """Folders, named pipes and missing files are refused."""
         (tmp_path / "folder.csv").mkdir()
         os.mkfifo(tmp_path / "p.csv")
         with pytest.raises(SourceError, match=f"{name} is {message}"):
@@ -446,7 +446,7 @@ class TestClasses:
     LABELS = ("dog", "cat", "dog", "an ox")
 
     def test_text_stays_text(self, tmp_path: Path) -> None:
-        """Without the option labels are what they are."""
+        """Without `classes`, text labels stay text."""
         source = filelist(with_column(tmp_path, "label", self.LABELS))
         assert source.fields["label"] == Field("text")
         assert values(source, "label") == list(self.LABELS)
@@ -463,7 +463,7 @@ class TestClasses:
     def test_text_becomes_numbers(
         self, tmp_path: Path, name: str, classes: str | list[str], known: list[str], labels: list[int]
     ) -> None:
-        """Each class has its number, and the manifest their names."""
+        """With `classes`, each class gets a number, and the manifest holds the names."""
         source = filelist(with_column(tmp_path, name, self.LABELS), classes=classes)
         assert source.metadata == {"source": "filelist", "classes": known}
         expected = [{"image": PICTURES["a.jpg"], "label": label, "key": "a.jpg"} for label in labels]
@@ -471,7 +471,7 @@ class TestClasses:
         check_source(source, expected, tmp_path / "out", label={"kind": "scalar", "dtype": "int64"})
 
     def test_numbers_get_names(self, tmp_path: Path) -> None:
-        """Labels that are numbers already stay, and must have a name each."""
+        """Numeric labels are kept, and each must have a class name."""
         listed = with_column(tmp_path, "class", [1, 0, 1])
         source = filelist(listed, classes="cat,dog")
         assert (values(source, "label"), source.metadata["classes"]) == ([1, 0, 1], ["cat", "dog"])
@@ -479,7 +479,7 @@ class TestClasses:
             filelist(listed, classes="cat")
 
     def test_a_label_that_is_no_class(self, tmp_path: Path) -> None:
-        """The message names the line and the label; an empty one is never a class."""
+        """An unknown or empty label is refused with its line."""
         with pytest.raises(SourceError, match=r"list.csv, line 5: 'an ox' is none of 2 classes: cat, dog"):
             filelist(with_column(tmp_path, "label", self.LABELS), classes="cat,dog")
         with pytest.raises(SourceError, match=r"list.csv, line 3: '' is none of 1 classes: cat"):
@@ -494,14 +494,14 @@ class TestClasses:
         ],
     )
     def test_classes_that_do_not_fit(self, tmp_path: Path, cells: list[object], classes: str, message: str) -> None:
-        """Classes are of texts or whole numbers."""
+        """`classes` needs text or integers."""
         with pytest.raises(ConfigError, match=message):
             filelist(with_column(tmp_path, "label", cells), classes=classes)
 
 
 class TestBadSamples:
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
-        """Each is one bad sample that the message names; none blocks, and the others can be read."""
+        """A file that cannot be read is one bad sample with its name; it does not block, and the others are read."""
         pictures(tmp_path)
         os.mkfifo(tmp_path / "pipe.jpg")
         (tmp_path / "folder.jpg").mkdir()
@@ -520,7 +520,7 @@ class TestBadSamples:
         rows = [*((name,) for name in reasons), ("a.jpg",)]
         start = time.monotonic()
         source = filelist(table(tmp_path / "list.csv", [("path",), *rows]), path="image=path")
-        assert source.fields["image"] == Field("bytes")  # <html> was the first file with anything in it
+        assert source.fields["image"] == Field("bytes")  # <html> is in the first file that is not empty
         source = filelist(table(tmp_path / "list.csv", [("path",), *reversed(rows)]))
         assert source[0]["key"] == "a.jpg"
         for number, (name, reason) in enumerate(reversed(reasons.items()), 1):
@@ -531,7 +531,7 @@ class TestBadSamples:
 
     @pytest.mark.parametrize("path", ["", "a\0.jpg"])
     def test_paths_that_are_none(self, tmp_path: Path, path: str) -> None:
-        """An empty path, and one with a zero, which no file's name holds."""
+        """Empty paths and paths with a NUL character are bad samples."""
         source = filelist(lines(pictures(tmp_path) / "list.jsonl", [{"path": "a.jpg"}, {"path": path}]))
         with pytest.raises(BadSample, match=r"is not a file|not a valid path: embedded null"):
             source[1]

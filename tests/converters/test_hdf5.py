@@ -1,4 +1,4 @@
-"""HDF5 files of any layout become samples, and a downloaded file cannot choose other files to read."""
+"""HDF5 files of any layout become samples, and a downloaded file cannot make shardio read other files."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ COUNT = 5
 
 
 def write(path: Path, **datasets: Any) -> Path:
-    """A file with one dataset for each name, `__` for a slash; a dict is the arguments of create_dataset."""
+    """A file with one dataset per name, `__` for a slash; a dict holds arguments of create_dataset."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         for name, value in datasets.items():
@@ -39,7 +39,7 @@ def write(path: Path, **datasets: Any) -> Path:
 
 
 def ragged(path: Path, name: str, values: list[bytes], **options: Any) -> Path:
-    """Adds a group of `data` and `offsets` to a file."""
+    """Add a group of `data` and `offsets` to a file."""
     with h5py.File(path, "a") as file:
         file.create_dataset(f"{name}/data", data=np.frombuffer(b"".join(values), np.uint8), **options)
         file.create_dataset(f"{name}/offsets", data=np.cumsum([0, *map(len, values)]))
@@ -47,7 +47,7 @@ def ragged(path: Path, name: str, values: list[bytes], **options: Any) -> Path:
 
 
 def rows(values: list[Any], dtype: Any) -> dict[str, Any]:
-    """The arguments for a dataset of values that differ in length."""
+    """The arguments for a dataset of values of different lengths."""
     data = np.empty(len(values), object)
     data[:] = values
     return {"data": data, "dtype": dtype}
@@ -96,14 +96,14 @@ KINDS: dict[str, tuple[Any, Field, list[Any]]] = {
 class TestKinds:
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_dataset(self, tmp_path: Path, kind: str) -> None:
-        """Every type that a field can hold gives its values, in every container."""
+        """A dataset of any type that a field can hold gives its values, through every container."""
         stored, field, expected = KINDS[kind]
         source = hdf5(write(tmp_path / "a.h5", x=stored))
         assert source.metadata == {"source": "hdf5"}
         check_source(source, [{"x": value} for value in expected], tmp_path / "out", x=field)
 
     def test_a_compound(self, tmp_path: Path) -> None:
-        """Every member is a field, those of members too; a nested array adds to the shape."""
+        """Every member of a compound is a field, nested members too; nested arrays extend the shape."""
         source = hdf5(write(tmp_path / "a.h5", table=PAIRS))
         expected = [
             {
@@ -118,7 +118,7 @@ class TestKinds:
         assert chosen.column("label").tolist() == list(range(COUNT))
 
     def test_a_compound_of_rows_that_vary(self, tmp_path: Path) -> None:
-        """Members may be strings and rows of numbers; those never written are empty."""
+        """Members may be strings and variable-length rows; those never written are empty."""
         kind = np.dtype([("a", h5py.vlen_dtype("f4")), ("b", h5py.vlen_dtype("u1")), ("s", h5py.string_dtype())])
         with h5py.File(tmp_path / "a.h5", "w") as file:
             table = file.create_dataset("t", (2,), kind)
@@ -132,7 +132,7 @@ class TestKinds:
     @pytest.mark.parametrize("options", [{}, {"chunks": (1000,), "compression": "gzip"}, {"chunks": (1 << 20,)}])
     @pytest.mark.parametrize("values", [PICTURES, [b"", b"abc", b"", b"\xff" * 9000, b"z"]])
     def test_a_group_of_data_and_offsets(self, tmp_path: Path, values: list[bytes], options: dict[str, Any]) -> None:
-        """Bytes end to end, whole or in chunks smaller and larger than a value; sizes are exact."""
+        """A group of bytes and offsets is a field, whatever its chunks; its sizes are exact."""
         source = hdf5(
             ragged(
                 write(tmp_path / "a.h5", label=numbers("u1")),
@@ -147,7 +147,7 @@ class TestKinds:
         assert source.sizes().tolist() == [8 + len(value) for value in values]
 
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
-        """What shardio wrote comes back, without the columns that it adds."""
+        """Shards of shardio are read without their hidden columns."""
         fields = {"image": Field("image"), "label": Field("scalar", dtype="int64")}
         builder = ShardWriter(tmp_path, "hdf5", fields, 0, 0, {})
         samples = [{"image": picture, "label": i} for i, picture in enumerate(PICTURES)]
@@ -158,7 +158,7 @@ class TestKinds:
         check_source(hdf5(path), samples, tmp_path / "out", **fields)
 
     def test_labels(self, tmp_path: Path) -> None:
-        """Whole numbers called `label` are int64; an enumeration's names are the classes."""
+        """Integers named `label` are int64, and the names of an enumeration are the classes."""
         write(tmp_path / "a.h5", y={"data": [0, 1, 1, 0, 1], "dtype": ENUM}, z=numbers("f4"), u=numbers("u8"))
         source = hdf5(tmp_path / "a.h5", fields={"label": "y"})
         check_source(
@@ -175,7 +175,7 @@ class TestKinds:
         ("swapped", "variable-length >f4: h5py confuses"),
     ])  # fmt: skip
     def test_what_no_field_holds(self, tmp_path: Path, name: str, reason: str) -> None:
-        """It is left out, and refused with the reason when it is chosen."""
+        """A dataset that no field can hold is left out, and refused with the reason when it is chosen."""
         with h5py.File(tmp_path / "a.h5", "w") as file:
             for other, kind in (("reference", h5py.ref_dtype), ("region", h5py.regionref_dtype), ("long", "g")):
                 file.create_dataset(other, (COUNT,), kind)
@@ -195,7 +195,7 @@ class TestKinds:
 
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
-        """Without `fields` a path becomes a name, with dots; with it datasets are chosen and named."""
+        """Without `fields` the path of a dataset becomes its name, with dots; `fields` chooses and names datasets."""
         write(
             tmp_path / "a.h5", data__images=numbers("u1", 2), **{"data__my label": numbers("i2"), "c=d": numbers("f4")}
         )
@@ -205,7 +205,7 @@ class TestFields:
         assert chosen[3]["label"] == 3
 
     def test_rows_must_agree(self, tmp_path: Path) -> None:
-        """Datasets of several lengths are listed, and can be chosen from."""
+        """Datasets of several lengths are refused with a list, and some of one length can be chosen."""
         path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
         with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], train/x \[5, 2\], train/y \[5\]"):
             hdf5(path)
@@ -214,13 +214,13 @@ class TestFields:
         assert len(hdf5(path, fields="train/x,train/y").sizes()) == COUNT
 
     def test_long_lists_are_cut(self, tmp_path: Path) -> None:
-        """A file of a thousand datasets does not fill the screen."""
+        """The error about a file of a thousand datasets lists only some of them."""
         path = write(tmp_path / "a.h5", **{f"x{i:02}": np.zeros(i + 1) for i in range(30)})
         with pytest.raises(SourceError, match=r"x19 \[20\], and 10 more$"):
             hdf5(path)
 
     def test_wrong_names(self, tmp_path: Path) -> None:
-        """The message lists what there is."""
+        """An unknown name is refused with the list of datasets."""
         path = write(tmp_path / "a.h5", x=numbers("u1"), y=numbers("u1"))
         with pytest.raises(ConfigError, match=r"a.h5 has no 'z'; there are x, y"):
             hdf5(path, fields="z")
@@ -228,7 +228,7 @@ class TestFields:
 
 class TestFiles:
     def test_a_directory(self, tmp_path: Path) -> None:
-        """Files are joined in the order of their names, whatever their suffix; others and hidden ones are left out."""
+        """The HDF5 files of a directory are joined by name, whatever their suffix; hidden and others are ignored."""
         parts = {"-b é.hdf5": [3, 4], "a b.h5": [5], "c.HE5": [], "d.h5": [6, 7, 8]}
         for name, labels in parts.items():
             write(
@@ -243,7 +243,7 @@ class TestFiles:
         check_source(source, [{"label": n, "x": f"{n}"} for n in range(3, 9)], tmp_path / "out")
 
     def test_one_file_is_open_at_a_time(self, tmp_path: Path) -> None:
-        """Many files do not use up file handles."""
+        """One file of many is open at a time."""
         for number in range(4):
             write(tmp_path / f"{number}.h5", x=numbers("u1"))
         before = os.listdir("/proc/self/fd")
@@ -259,7 +259,7 @@ class TestFiles:
         ({"x": numbers("u2")}, "uint16.* in .*b.h5, .*uint8"), ({"x": numbers("u1", 2)}, r"\(2,\).* in .*b.h5"),
     ])  # fmt: skip
     def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
-        """The file and the field that differ are named."""
+        """Files that differ in a field are refused with the file and the field."""
         write(tmp_path / "a.h5", x=numbers("u1"))
         write(tmp_path / "b.h5", **other)
         with pytest.raises(SourceError, match=f"files must agree: .*{reason}"):
@@ -268,7 +268,7 @@ class TestFiles:
     def test_a_relative_path_outlives_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        """A source of a relative path still reads after the working directory has changed."""
         write(tmp_path / "-a.h5", x=numbers("u1"))
         monkeypatch.chdir(tmp_path)
         source = hdf5("-a.h5")
@@ -276,7 +276,7 @@ class TestFiles:
         assert source[2]["x"] == 2
 
     def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A child opens the file itself and reads the same."""
+        """A forked child opens the file itself and reads the same values."""
         source = hdf5(
             write(tmp_path / "a.h5", x={"data": numbers("u1", 100), "chunks": (1, 100), "compression": "gzip"})
         )
@@ -304,7 +304,7 @@ class TestLinks:
         return tmp_path / "a.h5"
 
     def test_within_the_file(self, linked: Path) -> None:
-        """A dataset is taken once, and can be chosen under each of its names; loops end."""
+        """A dataset with several names is taken once, can be chosen by each name, and loops of links end."""
         assert list(hdf5(linked).fields) == ["again"]
         for name in ("again", "g/x", "soft/x", "g/relative", "soft/relative", "soft2"):
             assert hdf5(linked, fields={"x": name})[3]["x"] == 3
@@ -340,7 +340,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("outside", OUTSIDE)
     def test_other_files_are_not_read(self, linked: Path, outside: Callable[[Path], None]) -> None:
-        """Data in another file is refused by name, and what is in the file itself can still be chosen."""
+        """Data in another file is refused by name, and datasets in the file itself can still be chosen."""
         outside(linked)
         with pytest.raises(
             SourceError, match=r"keeps data in other files: '[ef].*other.*external_links=True reads them"
@@ -352,7 +352,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("outside", OUTSIDE)
     def test_other_files_are_read_when_told(self, linked: Path, outside: Callable[[Path], None]) -> None:
-        """With external_links the data of other files is there like any other."""
+        """With external_links data of other files is read."""
         outside(linked)
         source = hdf5(linked, fields="x=e/x,y=again", external_links=True)
         assert dict(pickle.loads(pickle.dumps(source))[4]) == {"x": 104, "y": 4}  # noqa: S301
@@ -360,7 +360,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("outside", [external, virtual, raw])
     def test_other_files_that_are_missing(self, linked: Path, outside: Callable[[Path], None]) -> None:
-        """HDF5 itself would put zeros in place of a virtual dataset's missing file."""
+        """A virtual dataset whose file is missing is refused; HDF5 itself would return zeros."""
         outside(linked)
         for path in linked.parent.glob("other.*"):
             path.unlink()
@@ -370,7 +370,7 @@ class TestLinks:
             hdf5(linked, external_links=True)
 
     def test_files_that_link_to_each_other(self, linked: Path) -> None:
-        """A loop through two files ends."""
+        """A loop of links through two files ends."""
         self.external(linked)
         with h5py.File(linked.parent / "other.h5", "a") as file:
             file["back"] = h5py.ExternalLink("a.h5", "/")
@@ -381,7 +381,7 @@ CHUNKED = {"compression": "gzip", "chunks": (2, 10)}
 
 
 def damage_chunk(path: Path, name: str, number: int) -> None:
-    """Overwrites the middle of a chunk."""
+    """Overwrite the middle of a chunk."""
     with h5py.File(path) as file:
         info = file[name].id.get_chunk_info(number)
     with path.open("r+b") as raw:
@@ -392,21 +392,21 @@ def damage_chunk(path: Path, name: str, number: int) -> None:
 class TestDamage:
     @pytest.mark.parametrize("data", [b"", b"\x89HDF\r\n\x1a\n", b"words" * 1000])
     def test_no_hdf5(self, tmp_path: Path, data: bytes) -> None:
-        """Files that are no HDF5 are named."""
+        """A file that is not HDF5 is refused by name."""
         (tmp_path / "a.h5").write_bytes(data)
         with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: "):
             hdf5(tmp_path / "a.h5")
 
     @pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
     def test_cut_short(self, tmp_path: Path, keep: float) -> None:
-        """A file that lost its end says so."""
+        """A truncated file is refused."""
         path = write(tmp_path / "a.h5", x=np.zeros((100, 100)))
         os.truncate(path, int(path.stat().st_size * keep))
         with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: .*truncated"):
             hdf5(tmp_path)
 
     def test_missing(self, tmp_path: Path) -> None:
-        """Nothing there, a folder without HDF5 files, a pipe, and a link that leads nowhere."""
+        """A missing path, a folder without HDF5 files, a pipe and a broken link are refused."""
         with pytest.raises(SourceError, match=r"gone.h5 does not exist"):
             hdf5(tmp_path / "gone.h5")
         with pytest.raises(SourceError, match=r"holds no HDF5 files"):
@@ -419,14 +419,14 @@ class TestDamage:
             hdf5(tmp_path)
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
-        """A file without datasets has no samples to give; datasets without rows have none."""
+        """A file without datasets is refused, and datasets without rows give no samples."""
         with pytest.raises(SourceError, match="holds no datasets with rows: none"):
             hdf5(write(tmp_path / "a.h5"))
         assert len(hdf5(write(tmp_path / "a.h5", x=np.empty((0, 3)))).sizes()) == 0
 
     @pytest.mark.parametrize("shape", [(1 << 31,), (1 << 40, 1000)])
     def test_more_rows_than_there_is_room_for(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
-        """A kilobyte that claims thousands of millions of rows is refused, before they take memory."""
+        """A small file that claims billions of rows is refused before memory is allocated."""
         path = tmp_path / "a.h5"
         with h5py.File(path, "w") as file:
             file.create_dataset("x", shape, "u1", chunks=True)
@@ -437,20 +437,20 @@ class TestDamage:
             hdf5(path)
 
     def test_rows_that_nobody_wrote(self, tmp_path: Path) -> None:
-        """A few million may be there without taking room: they hold the fill value."""
+        """Millions of rows that were never written take no room and hold the fill value."""
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("x", (5_000_000,), "i2", chunks=True, fillvalue=7)
         assert hdf5(tmp_path / "a.h5")[4_999_999] == {"x": 7}
 
     def test_a_vanished_file(self, tmp_path: Path) -> None:
-        """A file that went away before a worker opened it."""
+        """A file that disappears before a worker opens it is an error."""
         source = hdf5(write(tmp_path / "a.h5", x=numbers("u1")))
         (tmp_path / "a.h5").unlink()
         with pytest.raises(SourceError, match=r"a.h5 cannot be read as HDF5: No such file"):
             pickle.loads(pickle.dumps(source))[0]  # noqa: S301
 
     def test_a_damaged_chunk(self, tmp_path: Path) -> None:
-        """Only the rows of that chunk are bad, and they are named; a column with them is not offered."""
+        """Only the rows of a damaged chunk are bad, and they are named; the column is not offered for conditions."""
         data = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
         path = write(
             tmp_path / "a.h5",
@@ -468,7 +468,7 @@ class TestDamage:
         assert hdf5(path).sizes().tolist() == [11] * 8
 
     def test_a_damaged_part_of_bytes(self, tmp_path: Path) -> None:
-        """A chunk of bytes, and offsets that lead out of them."""
+        """A damaged chunk of bytes and offsets beyond the data make bad samples."""
         values = [bytes([i]) * 500 for i in range(COUNT)]
         path = ragged(tmp_path / "a.h5", "x", values, chunks=(500,), compression="gzip")
         damage_chunk(path, "x/data", 2)
@@ -490,14 +490,14 @@ class TestDamage:
 
     @pytest.mark.parametrize("kind", [h5py.string_dtype(), h5py.string_dtype(length=4)])
     def test_text_that_is_not_utf8(self, tmp_path: Path, kind: Any) -> None:
-        """The row is bad, not the file."""
+        """Text that is not UTF-8 makes its row bad, not the file."""
         source = hdf5(write(tmp_path / "a.h5", x={"data": [b"a", b"caf\xe9"], "dtype": kind}))
         assert source[0] == {"x": "a"}
         with pytest.raises(BadSample, match=r"x, row 1: not UTF-8: .*0xe9"):
             source[1]
 
     def test_an_image_that_is_none(self, tmp_path: Path) -> None:
-        """Where the first is an image, all must be."""
+        """If the first value is an image, any later value that is not is a bad sample."""
         source = hdf5(ragged(tmp_path / "a.h5", "x", [b"", PICTURES[0], b"words", PICTURES[1][:-1]]))
         assert source.fields == {"x": Field("image")}
         for row, reason in ((0, "the image is empty"), (2, "not a JPEG"), (3, "the png image is cut short")):
@@ -505,7 +505,7 @@ class TestDamage:
                 source[row]
 
     def test_random_damage(self, tmp_path: Path) -> None:
-        """Whatever byte is wrong, the file is refused, a sample is bad, or a value is another."""
+        """With any damaged byte, the file is refused, a sample is bad, or a value differs."""
         path = ragged(
             write(
                 tmp_path / "a.h5",
@@ -534,7 +534,7 @@ class TestDamage:
 class TestFilters:
     @pytest.mark.slow
     def test_a_plugin_is_loaded_when_it_is_needed(self, tmp_path: Path) -> None:
-        """A worker that never heard of hdf5plugin reads what needs it."""
+        """A worker process loads hdf5plugin when a file needs it."""
         path = write(tmp_path / "a.h5", x={"data": numbers("u1", 50), **hdf5plugin.Zstd()})
         code = "import sys; from shardio_converters.hdf5 import hdf5; print(hdf5(sys.argv[1])[4]['x'].sum())"
         found = subprocess.run(
@@ -543,7 +543,7 @@ class TestFilters:
         assert int(found.stdout) == numbers("u1", 50)[4].sum()
 
     def test_a_missing_filter_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The message says what to install."""
+        """The error about a missing filter says what to install."""
         path = write(tmp_path / "a.h5", x={"data": numbers("u1", 50), **hdf5plugin.Zstd()})
         monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
         with pytest.raises(SourceError, match=r"a.h5, x needs HDF5 filter 32015 \(.*\): pip install"):
@@ -556,18 +556,18 @@ class TestBlocks:
         (1 << 30, None, (), 1),
         (0, None, (), 1 << 20),
         (1000, (100, 10), (9999, 10), 1000),  # whole chunks, about a megabyte
-        (1 << 20, (10, 1024), (9999, 1024), 10),  # one chunk, however large
+        (1 << 20, (10, 1024), (9999, 1024), 10),  # one chunk of any size
         (1 << 20, (100, 1 << 20), (9999, 1 << 20), 100),
-        (1 << 20, (100, 1024), (9999, 1 << 20), 16),  # too many chunks side by side to be read whole
+        (1 << 20, (100, 1024), (9999, 1 << 20), 16),  # too many chunks in a row of chunks to read whole
     ])  # fmt: skip
     def test_rows_at_once(
         self, row_bytes: int, chunks: tuple[int, ...] | None, shape: tuple[int, ...], expected: int
     ) -> None:
-        """Memory stays bounded whatever the layout."""
+        """The number of rows per read bounds memory for any layout."""
         assert rows_at_once(row_bytes, chunks, shape) == expected
 
     def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In ascending order every chunk is decompressed once, and the members of a compound are read together."""
+        """In ascending order each chunk is decompressed once, and members of a compound are read together."""
         data = np.zeros(4000, [("a", "u1", (1000,)), ("b", "i4")])
         source = hdf5(write(tmp_path / "a.h5", t={"data": data, "chunks": (500,), "compression": "gzip"}))
         counted: list[Any] = []
@@ -583,7 +583,7 @@ class TestBlocks:
         assert counted == [slice(low, low + 1000) for low in range(0, 4000, 1000)]
 
     def test_a_copied_file_gives_the_same(self, tmp_path: Path) -> None:
-        """Nothing of where the file lies gets into samples or metadata."""
+        """Samples and metadata do not depend on the file's path."""
         write(tmp_path / "a.h5", x=numbers("u1"))
         shutil.copy(tmp_path / "a.h5", tmp_path / "b.h5")
         here, there = hdf5(tmp_path / "a.h5"), hdf5(tmp_path / "b.h5")

@@ -1,4 +1,4 @@
-"""Hugging Face Datasets become samples, saved ones and objects, in their own order, with nothing decoded."""
+"""Hugging Face Datasets, saved or in memory, become samples in their own order, with nothing decoded."""
 
 import datetime
 import json
@@ -45,13 +45,13 @@ TEXT, BYTES, JSON, IMAGE = (Field(kind) for kind in ("text", "bytes", "json", "i
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """Saving shows no progress."""
+    """Turn off the progress bars of the library."""
     library.disable_progress_bars()
     yield
     library.enable_progress_bars()
 
 
-# A feature, values, what field they are, and what the samples have if that is something else.
+# A feature, its values, their field, and the values of the samples where they differ.
 KINDS: dict[str, tuple[Any, list[Any], Field, list[Any]]] = {
     "label": (ClassLabel(names=["cat", "dog"]), [0, 1, 1, 0, 1], Field("scalar", dtype="int64"), []),
     **{
@@ -105,12 +105,12 @@ def made(*names: str) -> tuple[Dataset, list[dict[str, Any]]]:
 
 
 def numbered(count: int = 10) -> Dataset:
-    """A Dataset in memory whose rows tell their number."""
+    """A Dataset in memory whose rows hold their number."""
     return Dataset.from_dict({"x": list(range(count)), "t": [f"text {n}" for n in range(count)]})
 
 
 def saved(folder: Path, dataset: Any, **options: Any) -> Path:
-    """Where the Dataset or DatasetDict was saved."""
+    """Save the Dataset or DatasetDict and return the path."""
     dataset.save_to_disk(folder, **options)
     return folder
 
@@ -118,7 +118,7 @@ def saved(folder: Path, dataset: Any, **options: Any) -> Path:
 class TestKinds:
     @pytest.mark.parametrize("name", KINDS)
     def test_a_column(self, name: str) -> None:
-        """Every feature that a field can hold gives its values."""
+        """A column of any feature that a field can hold gives its values."""
         dataset, samples = made(name)
         source = huggingface(dataset)
         assert dict(source.fields) == {name: KINDS[name][2]}
@@ -128,7 +128,7 @@ class TestKinds:
     @pytest.mark.slow
     @pytest.mark.parametrize("shards", [0, 1, 3])
     def test_all_at_once(self, tmp_path: Path, shards: int) -> None:
-        """In memory and from disk, in every container."""
+        """Columns of all kinds together survive from memory and from disk, through every container."""
         dataset, samples = made(*KINDS)
         source = huggingface(saved(tmp_path / "-a é", dataset, num_shards=shards) if shards else dataset)
         assert source.metadata == {"source": "huggingface", "classes": ["cat", "dog"]}
@@ -136,7 +136,7 @@ class TestKinds:
 
     @pytest.mark.parametrize("name", [name for name in KINDS if name != "image_with_names"])
     def test_as_parquet(self, tmp_path: Path, name: str) -> None:
-        """What the library writes as Parquet is read as the same, with its own types while it is imported."""
+        """A Parquet file that the library writes is read with the library's features."""
         dataset, samples = made(name)
         dataset.to_parquet(tmp_path / "a.parquet")
         source = parquet(tmp_path / "a.parquet")
@@ -145,13 +145,13 @@ class TestKinds:
             check_sample(source[row], sample)
 
     def test_images_are_not_decoded(self) -> None:
-        """The bytes of the table are taken, also of what decodes when it is asked for a row."""
+        """Images are stored as the bytes in the table, although the library decodes them on access."""
         dataset, _ = made("image_with_names")
         assert dataset.features["image_with_names"].decode
         assert [huggingface(dataset)[n]["image_with_names"] for n in range(5)] == PICTURES
 
     def test_images_that_are_a_path(self, tmp_path: Path) -> None:
-        """They are read from their files, which count as what a sample takes; one that is not there is a bad sample."""
+        """Images given by path are read from their files, which count in sizes; a missing file is a bad sample."""
         for name, data in (("a é.jpg", jpeg()), ("c.jpg", b"words")):
             (tmp_path / name).write_bytes(data)
         paths = [str(tmp_path / name) for name in ("a é.jpg", "b.jpg", "c.jpg")]
@@ -164,7 +164,7 @@ class TestKinds:
                 source[row]
 
     def test_what_no_field_holds(self) -> None:
-        """It is refused with its type, and others can be chosen."""
+        """A column that no field can hold is refused with its type, and others can be chosen."""
         features = Features({"x": Value("duration[s]"), "y": Value("int64")})
         dataset = Dataset.from_dict({"x": [datetime.timedelta(1)], "y": [2]}, features=features)
         with pytest.raises(SourceError, match=r"the Dataset: no field holds the column 'x', duration\[s\]; choose"):
@@ -185,7 +185,7 @@ class TestOrder:
     @pytest.mark.parametrize("place", ["memory", "disk"])
     @pytest.mark.parametrize("case", CASES)
     def test_rows_are_those_of_the_dataset(self, tmp_path: Path, case: str, place: str) -> None:
-        """However it was arranged, samples come in its order, and so do columns."""
+        """Selected, sorted and concatenated Datasets give samples and columns in their own order."""
         change, rows = self.CASES[case]
         dataset = numbered() if place == "memory" else library.load_from_disk(saved(tmp_path / "a", numbered()))
         source = huggingface(change(dataset))
@@ -195,14 +195,14 @@ class TestOrder:
         assert [copy[n]["x"] for n in reversed(range(len(rows)))] == rows[::-1]
 
     def test_shuffled(self, tmp_path: Path) -> None:
-        """A shuffled Dataset is converted as it is shuffled."""
+        """A shuffled Dataset is converted in its shuffled order."""
         dataset = library.load_from_disk(saved(tmp_path / "a", numbered())).shuffle(seed=3)
         samples = [{"x": row["x"], "t": row["t"]} for row in dataset]
         assert [sample["x"] for sample in samples] != list(range(10))
         check_source(huggingface(dataset), samples, tmp_path / "out")
 
     def test_formats_and_transforms_are_not_applied(self) -> None:
-        """Values are those of the table, all columns of it."""
+        """Formats and transforms of a Dataset are ignored: samples hold all columns of the table."""
         dataset = numbered()
         expected = {"x": 3, "t": "text 3"}
         assert huggingface(dataset.with_format("numpy", columns=["x"]))[3] == expected
@@ -212,7 +212,7 @@ class TestOrder:
 
 class TestSplits:
     def test_of_several(self, tmp_path: Path) -> None:
-        """One is chosen; without or with another name they are listed."""
+        """One split of several must be named; otherwise they are listed."""
         both = DatasetDict(train=numbered(3), test=numbered(2))
         path = saved(tmp_path / "a", both)
         for src, place in ((path, ".*/a"), (str(path), ".*/a"), (both, "the DatasetDict")):
@@ -224,7 +224,7 @@ class TestSplits:
         assert len(huggingface(path / "train").sizes()) == 3
 
     def test_of_one(self, tmp_path: Path) -> None:
-        """A lone split needs no name; a Dataset has none."""
+        """A single split needs no name, and a Dataset has none."""
         assert len(huggingface(saved(tmp_path / "a", DatasetDict(train=numbered(3)))).sizes()) == 3
         with pytest.raises(SourceError, match="the DatasetDict holds no splits"):
             huggingface(DatasetDict())
@@ -232,7 +232,7 @@ class TestSplits:
             huggingface(numbered(), subset="train")
 
     def test_messages_name_the_split(self, tmp_path: Path) -> None:
-        """Rows are counted within it."""
+        """Errors name the split and count rows within it."""
         bad = Dataset.from_dict({"x": [1, None]})
         source = huggingface(saved(tmp_path / "a", DatasetDict(train=bad, test=bad)), subset="test")
         with pytest.raises(BadSample, match=r".*/a, test, row 1, column 'x': null"):
@@ -241,7 +241,7 @@ class TestSplits:
 
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
-        """Columns are chosen and named; labels are int64."""
+        """`fields` chooses and names columns; labels are int64."""
         features = Features({"my label": Value("int8"), "img": Value("binary")})
         dataset = Dataset.from_dict({"my label": [5, 6], "img": PICTURES[:2]}, features=features)
         source = huggingface(dataset, fields="image=img,label=my label")
@@ -253,7 +253,7 @@ class TestFields:
             huggingface(dataset, fields="z")
 
     def test_several_columns_of_classes(self) -> None:
-        """Those of `label` are the classes."""
+        """With several class columns the classes are those of `label`."""
         features = Features({"label": ClassLabel(names=["a", "b"]), "fine": ClassLabel(names=["c", "d"])})
         dataset = Dataset.from_dict({"label": [0, 1], "fine": [1, 0]}, features=features)
         assert huggingface(dataset).metadata["classes"] == ["a", "b"]
@@ -261,13 +261,13 @@ class TestFields:
         assert huggingface(dataset, fields="fine").metadata["classes"] == ["c", "d"]
 
     def test_columns_without_reading_samples(self) -> None:
-        """Numbers come at once; what has nulls does not, nor does anything else."""
+        """Numeric columns without nulls are available without reading samples; others are not."""
         source = huggingface(Dataset.from_dict({"x": [1, 2], "n": [1, None], "t": ["a", "b"], "f": [0.5, None]}))
         assert source.column("x").tolist() == [1, 2]
         assert [source.column(name) for name in ("n", "t", "f", "z")] == [None] * 4
 
     def test_sizes(self) -> None:
-        """Of numbers every byte is known, of the rest some rows are looked at."""
+        """Sizes of numeric columns are exact, and others are estimated from some rows."""
         dataset = Dataset.from_dict({"x": [0.5] * 200, "t": ["a" * (n % 10) for n in range(200)]})
         assert set(huggingface(dataset, fields="x").sizes()) == {8}
         assert abs(huggingface(dataset).sizes()[0] - 12.5) < 1
@@ -276,7 +276,7 @@ class TestFields:
 
 class TestReading:
     def test_rows_are_read_in_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In ascending order each block is asked for once, and a block is about a megabyte."""
+        """In ascending order each block of about a megabyte is read once."""
         source = huggingface(Dataset.from_dict({"b": [bytes([n]) * 100_000 for n in range(25)], "x": range(25)}))
         asked: list[Any] = []
         original = Dataset.__getitem__
@@ -286,7 +286,7 @@ class TestReading:
         assert asked == [slice(0, 10), slice(10, 20), slice(20, 25)]
 
     def test_nothing_large_travels_to_workers(self, tmp_path: Path) -> None:
-        """Of what is on disk only the paths do."""
+        """A pickled source of saved data holds paths only."""
         dataset = Dataset.from_dict({"b": [b"a" * 10_000] * 100})
         assert len(pickle.dumps(huggingface(saved(tmp_path / "a", dataset)))) < 10_000
         assert len(pickle.dumps(huggingface(dataset))) > 1_000_000
@@ -294,13 +294,13 @@ class TestReading:
 
 class TestWorkers:
     def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A child reads the same."""
+        """A forked child reads the same values."""
         source = huggingface(saved(tmp_path / "a", numbered()))
         assert source[1]["x"] == 1
         context = multiprocessing.get_context("fork")
         receiver, sender = context.Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
             child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(10)]))
             child.start()
         assert receiver.poll(20)
@@ -310,7 +310,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("place", ["memory", "disk"])
     def test_threads_with_copies(self, tmp_path: Path, place: str) -> None:
-        """Each copy keeps its own block, so threads do not disturb each other."""
+        """Each copy of a source keeps its own block, so that threads do not interfere."""
         dataset = numbered(3000)
         source = huggingface(dataset if place == "memory" else saved(tmp_path / "a", dataset, num_shards=3))
         assert source.threads
@@ -326,7 +326,7 @@ class TestWorkers:
     def test_a_relative_path_outlives_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        """A source of a relative path still reads after the working directory has changed."""
         saved(tmp_path / "a", numbered())
         monkeypatch.chdir(tmp_path)
         source = huggingface("a")
@@ -337,7 +337,7 @@ class TestWorkers:
 class TestRefusals:
     @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: library.IterableDatasetDict(a=dataset)])
     def test_iterable_datasets(self, wrap: Callable[[Any], Any]) -> None:
-        """They have no samples by number, and the message says what helps."""
+        """An IterableDataset has no samples by number and is refused with advice."""
         iterable = wrap(IterableDataset.from_generator(lambda: iter([{"x": 1}])))
         reason = r"cannot be converted: its samples have no numbers, .*; load it without streaming=True"
         with pytest.raises(SourceError, match=f"an {type(iterable).__name__} {reason}"):
@@ -345,13 +345,13 @@ class TestRefusals:
 
     @pytest.mark.parametrize("src", [7, ["a"], None, {"x": [1]}])
     def test_other_objects(self, src: Any) -> None:
-        """The type is named."""
+        """Other objects are refused with their type."""
         with pytest.raises(SourceError, match=rf"expected a datasets.Dataset or a directory, got {type(src).__name__}"):
             huggingface(src)
 
     @pytest.mark.parametrize("src", ["gone", "", "file", "s3://bucket/data", "hf://datasets/a/b", "https://a.b/c"])
     def test_no_such_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, src: str) -> None:
-        """Nothing there, a directory of another kind, a file; and a URL is only a name that is not there."""
+        """A missing path, a URL, a file and a directory of another kind are refused."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "file").write_bytes(b"words")
         with pytest.raises(SourceError, match=f"{tmp_path}.* is not what save_to_disk writes: FileNotFoundError: Dir"):
@@ -359,7 +359,7 @@ class TestRefusals:
 
 
 def _spoil(path: Path, place: bytes, by: bytes) -> None:
-    """Overwrites what begins with `place` in a new file of the same name: the old one may be mapped."""
+    """Overwrite the bytes that begin with `place` in a new file of the same name, because the old one may be mapped."""
     data = path.read_bytes()
     at = data.index(place)
     path.unlink()
@@ -368,7 +368,7 @@ def _spoil(path: Path, place: bytes, by: bytes) -> None:
 
 class TestDamage:
     def test_offsets_that_lead_elsewhere(self, tmp_path: Path) -> None:
-        """What lies on disk is checked before it is followed, and other rows can be read."""
+        """Offsets in a file are validated before use, and other rows are still read."""
         path = saved(tmp_path / "a", Dataset.from_dict({"t": ["aa", "bb", "cc", "dd"], "x": [1, 2, 3, 4]}))
         _spoil(path / "data-00000-of-00001.arrow", np.array([2, 4, 6, 8], "i4").tobytes(), b"\xff" * 3 + b"\x7f")
         source = huggingface(path)
@@ -379,7 +379,7 @@ class TestDamage:
                     source[row]
 
     def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
-        """The row is bad, not the Dataset."""
+        """Text that is not UTF-8 makes its row bad, not the Dataset."""
         path = saved(tmp_path / "a", Dataset.from_dict({"t": ["first", "second", "third"]}))
         _spoil(path / "data-00000-of-00001.arrow", b"secondthird", b"\xff")
         source = huggingface(path)
@@ -388,7 +388,7 @@ class TestDamage:
             source[1]
 
     def test_bad_values(self) -> None:
-        """Nulls, images that are none, and lists of another length than their neighbours' shape."""
+        """Nulls, invalid images, and lists whose length breaks a fixed shape are bad samples."""
         features = Features({"image": Image(decode=False), "label": ClassLabel(names=["a"])})
         images = [{"bytes": data, "path": None} for data in (jpeg(), b"words", b"", jpeg()[:-9])]
         source = huggingface(
@@ -418,7 +418,7 @@ class TestDamage:
         ],
     )
     def test_damaged_files(self, tmp_path: Path, name: str, data: bytes | None) -> None:
-        """The directory is refused, with what the library says."""
+        """A damaged directory is refused with the library's message."""
         path = saved(tmp_path / "a", numbered())
         (path / name).unlink()
         if data is not None:
@@ -427,7 +427,7 @@ class TestDamage:
             huggingface(path)
 
     def test_a_file_that_is_cut_short(self, tmp_path: Path) -> None:
-        """Arrow tells how much there must be."""
+        """A truncated Arrow file is refused."""
         path = saved(tmp_path / "a", numbered())
         file = path / "data-00000-of-00001.arrow"
         os.truncate(file, file.stat().st_size // 2)
@@ -436,7 +436,7 @@ class TestDamage:
 
     @pytest.mark.slow
     def test_random_damage(self, tmp_path: Path) -> None:
-        """Whatever byte is wrong, it is refused, a row is bad, or a value is another: nothing else is raised."""
+        """With any damaged byte, the source is refused, a row is bad, or a value differs; nothing else is raised."""
         dataset, _ = made("label", "string", "grid", "ragged", "struct", "encoded")
         path = saved(tmp_path / "a", dataset)
         file = path / "data-00000-of-00001.arrow"
@@ -463,7 +463,7 @@ class TestDamage:
 
 
 def test_notes_of_the_table_do_not_count(tmp_path: Path) -> None:
-    """The Dataset's own features do."""
+    """The Dataset's own features override those in the table's metadata."""
     table = pa.table({"x": [1]}).replace_schema_metadata({"huggingface": json.dumps({"info": {}})})
     dataset = Dataset(pa.table({"x": [1]})).cast_column("x", ClassLabel(names=["a", "b"]))
     assert huggingface(dataset).metadata == {"source": "huggingface", "classes": ["a", "b"]}

@@ -1,4 +1,4 @@
-"""IDX files become samples without loss, and files that contradict themselves or each other are refused."""
+"""IDX files become samples without loss; files that contradict themselves or each other are refused."""
 
 import gzip
 import pickle
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def decoded(source: Idx) -> NDArray[np.uint8]:
-    """All images, as OpenCV reads them from what is stored; colours as RGB."""
+    """All images, decoded by OpenCV; colours as RGB."""
     images = [
         cv2.imdecode(np.frombuffer(source[index]["image"], np.uint8), cv2.IMREAD_UNCHANGED)
         for index in range(len(source.sizes()))
@@ -39,7 +39,7 @@ def labels_of(source: Idx) -> list[int]:
 class TestSamples:
     @pytest.mark.parametrize("zipped", [False, True])
     def test_images_and_labels(self, tmp_path: Path, zipped: bool) -> None:
-        """Every pixel and label of a pair of files comes back, gzipped or not."""
+        """Every pixel and label of a pair of files is kept, gzipped or not."""
         images, labels = idx_pair(tmp_path, zipped=zipped)
         source = idx(tmp_path)
         assert dict(source.fields) == {
@@ -54,7 +54,7 @@ class TestSamples:
         assert source.sizes().dtype == np.int64
 
     def test_colours(self, tmp_path: Path) -> None:
-        """Four dimensions are colours, red first."""
+        """Four dimensions are colour images, channels in RGB order."""
         images = np.stack([pixels(5, 4, 3, seed=seed) for seed in range(3)])
         write_idx(tmp_path / "images", images)
         source = idx(tmp_path)
@@ -64,13 +64,13 @@ class TestSamples:
 
     @pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4"])
     def test_labels_of_any_whole_type(self, tmp_path: Path, dtype: str) -> None:
-        """Labels may be of 1, 2 or 4 bytes, big-endian, signed or not."""
+        """Labels may be big-endian integers of 1, 2 or 4 bytes, signed or not."""
         write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
         write_idx(tmp_path / "labels", np.array([0, 1, 100], dtype))
         assert labels_of(idx(tmp_path)) == [0, 1, 100]
 
     def test_files_are_known_by_content(self, tmp_path: Path) -> None:
-        """Names and suffixes mean nothing, and what is no IDX file is left alone."""
+        """Files are recognised by content, not name, and files that are not IDX are ignored."""
         images, labels = idx_pair(tmp_path)
         (tmp_path / "images-idx3-ubyte").rename(tmp_path / "labels.gz")
         (tmp_path / "labels-idx1-ubyte").rename(tmp_path / "b.png")
@@ -84,7 +84,7 @@ class TestSamples:
         assert labels_of(source) == labels.tolist()
 
     def test_split_takes_files_by_their_prefix(self, tmp_path: Path) -> None:
-        """The training and test files of a download lie side by side."""
+        """`split` selects the training or test files of one folder by prefix."""
         train, _ = idx_pair(tmp_path, 6, prefix="train-")
         test, _ = idx_pair(tmp_path, 3, prefix="t10k-")
         assert decoded(idx(tmp_path, subset="train")).tolist() == train.tolist()
@@ -92,7 +92,7 @@ class TestSamples:
 
     @pytest.mark.parametrize("classes", ["shirt, coat,bag", ["shirt", "coat", "bag"]])
     def test_classes_are_named(self, tmp_path: Path, classes: str | list[str]) -> None:
-        """Class names go to the metadata, from text or a list."""
+        """Class names from text or a list go to the metadata."""
         idx_pair(tmp_path)
         assert idx(tmp_path, classes=classes).metadata == {"source": "idx", "classes": ["shirt", "coat", "bag"]}
 
@@ -100,7 +100,7 @@ class TestSamples:
 class TestWorkers:
     @pytest.mark.parametrize("zipped", [False, True])
     def test_pickling_sends_paths(self, tmp_path: Path, zipped: bool) -> None:
-        """A worker gets a few hundred bytes and reads the files itself."""
+        """A pickled source is a few hundred bytes and reads the files itself."""
         images, labels = idx_pair(tmp_path, 200, height=28, width=28, zipped=zipped)
         source = idx(tmp_path, classes="a,b,c")
         sent = pickle.dumps(source)
@@ -111,7 +111,7 @@ class TestWorkers:
         assert copy.metadata == source.metadata
 
     def test_a_file_that_shrinks_is_found_by_the_worker(self, tmp_path: Path) -> None:
-        """What was checked before a source was sent is checked again where it arrives."""
+        """A file that shrinks after the check is refused when the pickled source is loaded."""
         idx_pair(tmp_path)
         sent = pickle.dumps(idx(tmp_path))
         path = tmp_path / "images-idx3-ubyte"
@@ -121,7 +121,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("index", [-1, 6])
     def test_an_index_outside_is_an_error(self, tmp_path: Path, index: int) -> None:
-        """There is no counting from the end."""
+        """An index below 0 or past the end is an error."""
         idx_pair(tmp_path)
         with pytest.raises(IndexError, match=rf"index must be in \[0, 6\), got {index}"):
             idx(tmp_path)[index]
@@ -130,7 +130,7 @@ class TestWorkers:
 class TestRefusals:
     @pytest.mark.parametrize("count", [5, 7])
     def test_another_number_of_labels(self, tmp_path: Path, count: int) -> None:
-        """The message holds both counts."""
+        """Files with different counts are refused with both counts."""
         idx_pair(tmp_path)
         write_idx(tmp_path / "labels-idx1-ubyte", np.zeros(count, np.uint8))
         with pytest.raises(SourceError, match=rf"images-idx3-ubyte holds 6 images, .*labels-idx1-ubyte {count} labels"):
@@ -140,15 +140,15 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("shape", "extra", "expected", "holds"),
         [
-            ((6, 5, 4), b"", 120, 100),  # an image short
-            ((5, 5, 4), b"x", 100, 101),  # a byte over
-            ((2**31, 2**31, 4), b"", 2**64, 100),  # more than any memory
+            ((6, 5, 4), b"", 120, 100),  # one image short
+            ((5, 5, 4), b"x", 100, 101),  # one byte too many
+            ((2**31, 2**31, 4), b"", 2**64, 100),  # more than fits into memory
         ],
     )
     def test_images_that_are_not_as_long_as_their_header_says(
         self, tmp_path: Path, zipped: bool, shape: tuple[int, ...], extra: bytes, expected: int, holds: int
     ) -> None:
-        """A file cut short or with something after its end is refused; the message holds both numbers of bytes."""
+        """A file shorter or longer than its header says is refused with both sizes."""
         write_idx(tmp_path / "images", np.zeros((5, 5, 4), np.uint8), zipped=zipped, shape=shape, extra=extra)
         with pytest.raises(SourceError, match=rf"images must hold {expected} bytes .* it holds {holds}$"):
             idx(tmp_path)
@@ -158,7 +158,7 @@ class TestRefusals:
     def test_labels_that_are_not_as_long_as_their_header_says(
         self, tmp_path: Path, zipped: bool, labels: int, extra: bytes, holds: int
     ) -> None:
-        """A header that agrees with the images does not make up for missing labels."""
+        """Labels shorter than their header says are refused, even if the header matches the images."""
         write_idx(tmp_path / "images", np.zeros((6, 5, 4), np.uint8))
         write_idx(tmp_path / "labels", np.zeros(labels, np.uint8), zipped=zipped, shape=(6,), extra=extra)
         with pytest.raises(SourceError, match=rf"labels must hold 6 bytes .* it holds {holds}$"):
@@ -175,7 +175,7 @@ class TestRefusals:
         ],
     )
     def test_a_corrupt_gzip(self, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-        """gzip's own checks are not passed over."""
+        """A corrupt gzip file is refused."""
         idx_pair(tmp_path, 30, zipped=True)
         path = tmp_path / "images-idx3-ubyte.gz"
         path.write_bytes(damage(path.read_bytes()))
@@ -183,20 +183,20 @@ class TestRefusals:
             idx(tmp_path)
 
     def test_a_header_cut_short(self, tmp_path: Path) -> None:
-        """A file may end within its sizes."""
+        """A file that ends within its header is refused."""
         (tmp_path / "images").write_bytes(idx_bytes(np.zeros((5, 5, 4), np.uint8))[:10])
         with pytest.raises(SourceError, match="must hold 12 bytes of sizes after its mark, it holds 6"):
             idx(tmp_path)
 
     def test_more_than_one_pair(self, tmp_path: Path) -> None:
-        """The message lists the files, and says how to choose."""
+        """Several pairs are refused with a list of the files and advice on how to choose."""
         idx_pair(tmp_path, prefix="train-")
         idx_pair(tmp_path, prefix="t10k-")
         with pytest.raises(SourceError, match=r"t10k-images.*, train-labels.*; point at .*subset=\"train\""):
             idx(tmp_path)
 
     def test_two_files_of_labels(self, tmp_path: Path) -> None:
-        """Of two files of labels none is better than the other."""
+        """Two files of labels for one file of images are refused."""
         idx_pair(tmp_path)
         write_idx(tmp_path / "fine-labels", np.zeros(6, np.uint8))
         with pytest.raises(SourceError, match="more than one pair of IDX files: fine-labels, images"):
@@ -212,7 +212,7 @@ class TestRefusals:
         ],
     )
     def test_numbers_that_are_neither_images_nor_labels(self, tmp_path: Path, array: NDArray[np.generic]) -> None:
-        """Another kind of IDX file may hold the labels, so it is not passed over."""
+        """An IDX file that holds neither images nor labels is refused."""
         write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
         write_idx(tmp_path / "strange", array)
         with pytest.raises(SourceError, match=r"strange is neither images, .* nor labels"):
@@ -220,7 +220,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("shape", [(0, 5, 4), (3, 0, 4), (3, 5, 0)])
     def test_no_images(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
-        """A file may be whole and hold nothing."""
+        """A file without images is refused."""
         write_idx(tmp_path / "images", np.zeros(shape, np.uint8))
         with pytest.raises(SourceError, match="holds no images"):
             idx(tmp_path)
@@ -230,26 +230,26 @@ class TestRefusals:
         [(None, "holds no IDX file of images$"), ("train", "of images whose name begins with 'train-'")],
     )
     def test_a_directory_without_images(self, tmp_path: Path, split: str | None, reason: str) -> None:
-        """The message says what was looked for."""
+        """A directory without images is refused with what was searched for."""
         write_idx(tmp_path / "labels", np.zeros(3, np.uint8))
         with pytest.raises(SourceError, match=reason):
             idx(tmp_path, subset=split)
 
     @pytest.mark.parametrize("name", ["missing", "images-idx3-ubyte"])
     def test_not_a_directory(self, tmp_path: Path, name: str) -> None:
-        """The path must be a directory, not one of its files."""
+        """A path to a file is refused."""
         idx_pair(tmp_path)
         with pytest.raises(SourceError, match=rf"idx takes a directory, .*{name} cannot be read"):
             idx(tmp_path / name)
 
     def test_fewer_classes_than_labels(self, tmp_path: Path) -> None:
-        """Every label must have a name."""
+        """A label without a class name is refused."""
         idx_pair(tmp_path)
         with pytest.raises(SourceError, match=r"with 2 classes labels must be in \[0, 2\), got 0 to 2"):
             idx(tmp_path, classes="shirt,coat")
 
     def test_classes_without_labels(self, tmp_path: Path) -> None:
-        """Names of classes that no sample has are a mistake."""
+        """Class names without labels are refused."""
         write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
         with pytest.raises(ConfigError, match="classes need labels"):
             idx(tmp_path, classes="shirt,coat")
@@ -258,13 +258,13 @@ class TestRefusals:
 class TestExample:
     @pytest.mark.parametrize(("part", "count"), [("train", 500), ("test", 100)])
     def test_the_example_is_balanced(self, part: str, count: int) -> None:
-        """The part of Fashion-MNIST that comes with the project is whole: ten classes, as many images of each."""
+        """The Fashion-MNIST example has ten classes with equally many images."""
         source = idx(EXAMPLES / "fashion-mnist" / part)
         assert source.fields["image"] == Field("image", shape=(28, 28), channels=1)
         assert np.bincount(labels_of(source)).tolist() == [count] * 10
 
     def test_the_script_takes_the_first_of_each_class(self, tmp_path: Path) -> None:
-        """The script that made the example keeps the order, and gives the same bytes each time."""
+        """The script that made the example keeps the order and writes the same bytes each time."""
         labels = {"train": np.repeat(np.arange(3), 600), "t10k": np.repeat(np.arange(3), 150)}
         for prefix, values in labels.items():
             images = np.arange(len(values) * 4).reshape(-1, 2, 2).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Folders of images become samples by torchvision's rules, and damaged files become bad samples, not crashes."""
+"""Folders of images become samples by torchvision's rules; damaged files become bad samples."""
 
 import json
 import os
@@ -25,13 +25,13 @@ NOBODY = 65534
 
 
 def listing(source: ImageFolder) -> list[tuple[str, int | None]]:
-    """Key and label of every sample."""
+    """The key and label of every sample."""
     samples = [source[index] for index in range(len(source.sizes()))]
     return [(sample["key"], sample.get("label")) for sample in samples]
 
 
 def stored(source: Source, index: int) -> None:
-    """Sample `index` as it would be stored, or what is wrong with it."""
+    """Sample `index` as it is stored, or its error."""
     ((_, encoded),) = read_encoded(source, np.array([index]))
     if isinstance(encoded, DatasetError):
         raise encoded
@@ -39,7 +39,7 @@ def stored(source: Source, index: int) -> None:
 
 class TestLayouts:
     def test_class_folders(self, tmp_path: Path) -> None:
-        """Folders are classes; files come with bytes untouched, a label and a key."""
+        """Folders are classes; each sample has the file's bytes, a label and a key."""
         written = class_folders(tmp_path)
         source = imagefolder(tmp_path)
         assert dict(source.fields) == {
@@ -60,7 +60,7 @@ class TestLayouts:
         assert source.sizes().dtype == np.int64
 
     def test_a_flat_folder_has_no_labels(self, tmp_path: Path) -> None:
-        """Without class folders the images in the folder itself are taken."""
+        """Without class folders the images of the folder itself are taken, without labels."""
         class_folders(tmp_path, {"": ["b.jpg", "a.png"]})
         source = imagefolder(tmp_path)
         assert list(source.fields) == ["image", "key"]
@@ -68,7 +68,7 @@ class TestLayouts:
         assert listing(source) == [("a.png", None), ("b.jpg", None)]
 
     def test_the_order_is_by_class_then_path(self, tmp_path: Path) -> None:
-        """A dash sorts before a slash, yet the images of `a` stay together before those of `a-2`."""
+        """Samples are sorted by class, then path: `a/*` comes before `a-2/*`, although a dash sorts before a slash."""
         class_folders(tmp_path, {"a-2": ["x.jpg"], "a": ["z.jpg", "b/y.jpg", "b-1/y.jpg"], "B": ["x.jpg"]})
         source = imagefolder(tmp_path)
         assert source.metadata["classes"] == ["B", "a", "a-2"]
@@ -81,7 +81,7 @@ class TestLayouts:
         ]
 
     def test_only_images_are_taken(self, tmp_path: Path) -> None:
-        """Other files are left out, also beside the class folders; so are named pipes, which would block."""
+        """Other files are ignored, also beside the class folders, and so are named pipes."""
         class_folders(tmp_path, {"cat": ["a.jpg"]})
         (tmp_path / "README.md").write_text("words")
         (tmp_path / "cover.jpg").write_bytes(jpeg())
@@ -95,7 +95,7 @@ class TestLayouts:
         assert beside == "left out 1 images beside the class folders, which belong to no class"
 
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
-        """By suffix, the most frequent first, some of them; nothing where nothing is."""
+        """The note on ignored files counts them by suffix, most frequent first; without any there is no note."""
         class_folders(tmp_path)
         assert imagefolder(tmp_path).remarks == ()
         for number, suffix in enumerate(["a", "b", "c", "d", "e", "GIF"]):
@@ -111,12 +111,12 @@ class TestLayouts:
 
     @pytest.mark.parametrize("extensions", ["png,.WEBP", ["png", "webp"], " .png , webp"])
     def test_extensions_choose_the_files(self, tmp_path: Path, extensions: str | list[str]) -> None:
-        """Suffixes are given as text or a list, with or without a dot, in any case."""
+        """Extensions are given as text or a list, with or without a dot, in any case."""
         class_folders(tmp_path)
         assert listing(imagefolder(tmp_path, extensions=extensions)) == [("cat/b.png", 0), ("dog/c.webp", 1)]
 
     def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """Key and class are text that can be stored: bytes that are no UTF-8 are written as escapes."""
+        """Keys and classes are valid text: bytes that are not UTF-8 are escaped."""
         folder = os.fsencode(tmp_path) + b"/caf\xe9"
         try:
             os.mkdir(folder)
@@ -134,7 +134,7 @@ class TestLayouts:
 
 class TestWorkers:
     def test_a_pickled_source_gives_the_same_samples(self, tmp_path: Path) -> None:
-        """A worker process reads what the parent would, wherever it runs."""
+        """A pickled source gives the same samples in another process and working directory."""
         class_folders(tmp_path)
         source = imagefolder(tmp_path)
         copy = pickle.loads(pickle.dumps(source))  # noqa: S301
@@ -145,7 +145,7 @@ class TestWorkers:
     def test_a_relative_path_outlives_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        """A source of a relative path still reads after the working directory has changed."""
         class_folders(tmp_path / "photos")
         monkeypatch.chdir(tmp_path)
         source = imagefolder("photos")
@@ -153,7 +153,7 @@ class TestWorkers:
         assert source[0]["key"] == "cat/a.jpg"
 
     def test_a_copied_folder_gives_the_same_samples(self, tmp_path: Path) -> None:
-        """Nothing of where the folder lies gets into samples or metadata."""
+        """Samples and metadata do not depend on the folder's path."""
         class_folders(tmp_path / "here")
         shutil.copytree(tmp_path / "here", tmp_path / "there")
         here, there = imagefolder(tmp_path / "here"), imagefolder(tmp_path / "there")
@@ -162,7 +162,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("index", [-1, 5])
     def test_an_index_outside_is_an_error(self, tmp_path: Path, index: int) -> None:
-        """There is no counting from the end: a wrong number must not give a wrong label."""
+        """An index below 0 or past the end is an error, so that a wrong number never gives a wrong label."""
         class_folders(tmp_path)
         with pytest.raises(IndexError, match=rf"index must be in \[0, 5\), got {index}"):
             imagefolder(tmp_path)[index]
@@ -180,14 +180,14 @@ class TestBadSamples:
             (_replace(b"<html>404 not found</html>"), "not a JPEG, PNG, WebP or BMP image"),
             (_replace(jpeg()[:-200]), "cut short"),
             (_replace(png()[:-1]), "cut short"),  # named .jpg, known by its content
-            (Path.unlink, "No such file"),  # vanished after the folder was read
+            (Path.unlink, "No such file"),  # removed after the folder was scanned
             (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
         ],
     )
     def test_a_damaged_file_is_named_with_the_reason(
         self, tmp_path: Path, damage: Callable[[Path], object], reason: str
     ) -> None:
-        """One bad file is one bad sample: its neighbours can still be read."""
+        """A damaged file is one bad sample, and its neighbours are still read."""
         class_folders(tmp_path, {"cat": ["a.jpg", "b.jpg"]})
         source = imagefolder(tmp_path)
         damage(tmp_path / "cat" / "a.jpg")
@@ -196,7 +196,7 @@ class TestBadSamples:
         assert source[1]["key"] == "cat/b.jpg"
 
     def test_damaged_files_do_not_stop_the_scan(self, tmp_path: Path) -> None:
-        """Empty files and links that lead nowhere or to themselves are counted, and fail only when they are read."""
+        """Empty files, broken links and links to themselves are counted, and fail when they are read."""
         class_folders(tmp_path, {"cat": ["d.jpg"]})
         (tmp_path / "cat" / "a.jpg").write_bytes(b"")
         (tmp_path / "cat" / "b.jpg").symlink_to("nowhere.jpg")
@@ -211,7 +211,7 @@ class TestBadSamples:
 
 class TestLinks:
     def test_links_are_followed(self, tmp_path: Path) -> None:
-        """A linked file has its target's size and bytes; a linked folder is a folder, twice if linked twice."""
+        """A linked file has its target's size and bytes; a folder that is linked twice counts twice."""
         written = class_folders(tmp_path / "elsewhere", {"far": ["a.jpg"]})
         class_folders(tmp_path / "photos", {"cat": ["b.jpg"]})
         (tmp_path / "photos" / "cat" / "c.jpg").symlink_to(tmp_path / "elsewhere" / "far" / "a.jpg")
@@ -223,7 +223,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("target", [".", "..", "../cat", "deep/.."])
     def test_loops_end(self, tmp_path: Path, target: str) -> None:
-        """A link to a folder that it is in is not followed."""
+        """A link to a parent folder is not followed."""
         class_folders(tmp_path, {"cat": ["a.jpg", "deep/b.jpg"]})
         (tmp_path / "cat" / "again").symlink_to(target)
         (tmp_path / "cat" / "deep" / "up").symlink_to("..")
@@ -232,7 +232,7 @@ class TestLinks:
 
 class TestRefusals:
     def test_a_class_folder_without_images(self, tmp_path: Path) -> None:
-        """A class that nobody has a picture of is a mistake, and the message names it."""
+        """A class folder without images is refused by name."""
         class_folders(tmp_path)
         for name in "abcdefg":
             (tmp_path / name).mkdir()
@@ -241,34 +241,34 @@ class TestRefusals:
             imagefolder(tmp_path)
 
     def test_folders_that_are_parts_and_not_classes(self, tmp_path: Path) -> None:
-        """They are taken as torchvision takes them, and a note asks whether they are meant."""
+        """Folders such as train and test are classes, as in torchvision, and a note asks whether that is intended."""
         class_folders(tmp_path, {"train": ["a.jpg"], "Val": ["b.jpg"]})
         (remark,) = imagefolder(tmp_path).remarks
         assert remark == "the classes are Val, train; if these are parts of a data set, convert them one by one"
 
     def test_a_folder_without_images(self, tmp_path: Path) -> None:
-        """The message names the suffixes that were looked for."""
+        """A folder without images is refused with the suffixes searched for."""
         (tmp_path / "a.gif").write_bytes(b"GIF89a")
         with pytest.raises(SourceError, match=r"no images and no class folders; suffixes: .bmp, .jpeg"):
             imagefolder(tmp_path)
 
     @pytest.mark.parametrize(("name", "reason"), [("missing", "No such file"), ("a.jpg", "Not a directory")])
     def test_not_a_folder(self, tmp_path: Path, name: str, reason: str) -> None:
-        """The path must be a folder."""
+        """A path that is not a folder is refused."""
         (tmp_path / "a.jpg").write_bytes(jpeg())
         with pytest.raises(SourceError, match=f"{name} cannot be read: {reason}"):
             imagefolder(tmp_path / name)
 
     @pytest.mark.parametrize("extensions", ["", " , ", [], ["."]])
     def test_extensions_name_at_least_one(self, tmp_path: Path, extensions: str | list[str]) -> None:
-        """No suffix would mean no image."""
+        """An empty list of extensions is refused."""
         with pytest.raises(ConfigError, match="at least one suffix"):
             imagefolder(tmp_path, extensions=extensions)
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users can get at, unlike pytest's own."""
+    """A folder that other users can enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -290,8 +290,9 @@ for folder in sys.argv[2:]:
 
 @pytest.mark.slow
 def test_a_folder_that_may_not_be_read(open_folder: Path) -> None:
-    """Images in a folder without permission must not go missing silently: the message names the folder."""
-    closed = [open_folder / name for name in ("1", "2/cat", "3/cat/old")]  # the folder itself, a class, and below one
+    """A folder without read permission is refused by name, so that its images are not silently missing."""
+    # the folder itself, a class folder, and one inside it
+    closed = [open_folder / name for name in ("1", "2/cat", "3/cat/old")]
     for number in "123":
         class_folders(open_folder / number, {"cat": ["a.jpg", "old/b.jpg"]})
     for folder in closed:

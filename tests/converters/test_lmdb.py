@@ -1,4 +1,4 @@
-"""LMDB files become samples: Caffe's Datum by protobuf's runtime, and image files, put there by the lmdb library."""
+"""LMDB files become samples: Caffe's Datum messages and image files, written by the lmdb library."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ from shardio_converters.lmdb import Lmdb, lmdb
 
 
 def written(path: Path, entries: dict[bytes, bytes], **options: Any) -> Path:
-    """Writes an environment."""
+    """Write an environment."""
     environment = library.open(str(path), map_size=1 << 28, **options)
     with environment.begin(write=True) as transaction:
         for key, value in entries.items():
@@ -48,12 +48,12 @@ def datum(array: Any = None, label: int | None = None, data: bytes | None = None
 
 
 def as_caffe(rgb: Any) -> Any:
-    """An image as OpenCV reads it and Caffe stores it: blue, green, red, each [h, w]."""
+    """An RGB image in Caffe's layout: blue, green, red, each [h, w]."""
     return np.ascontiguousarray(rgb[..., ::-1].transpose(2, 0, 1))
 
 
 def decoded(image: bytes) -> Any:
-    """A PNG's pixels: RGB [h, w, 3], or grey [h, w]."""
+    """The pixels of a PNG: RGB [h, w, 3], or grey [h, w]."""
     found = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
     return found[..., ::-1] if found.ndim == 3 else found
 
@@ -64,13 +64,13 @@ def all_of(source: Lmdb) -> list[dict[str, Any]]:
 
 
 def test_it_is_registered() -> None:
-    """The command line finds it by its name."""
+    """The command line finds the converter by its name."""
     assert find("lmdb") is lmdb
 
 
 class TestDatums:
     def test_encoded_images(self, tmp_path: Path) -> None:
-        """Their bytes are left as they are; samples are in the order of the keys."""
+        """Encoded images keep their bytes; samples are in the order of the keys."""
         images = [jpeg(seed=0), png(seed=1), webp(seed=2), jpeg(40, 60, seed=3)]
         entries = {b"%08d_a b.jpg" % (9 - n): datum(data=image, label=n - 1) for n, image in enumerate(images)}
         source = lmdb(written(tmp_path / "größe 1", entries))
@@ -81,7 +81,7 @@ class TestDatums:
 
     @pytest.mark.parametrize("bgr", [True, False])
     def test_raw_colors(self, tmp_path: Path, bgr: bool) -> None:
-        """Raw pixels become PNG, which loses nothing; Caffe has blue first."""
+        """Raw pixels, blue first in Caffe, become PNG without loss."""
         pictures = [pixels(5 + n, 7, seed=n) for n in range(4)]
         stored = [as_caffe(rgb) if bgr else np.ascontiguousarray(rgb.transpose(2, 0, 1)) for rgb in pictures]
         entries = {b"%02d" % n: datum(array, label=n) for n, array in enumerate(stored)}
@@ -91,7 +91,7 @@ class TestDatums:
         check_source(source, all_of(source), tmp_path / "out", image="image", label="int64", key="text")
 
     def test_raw_grey(self, tmp_path: Path) -> None:
-        """One channel, as MNIST in Caffe's examples."""
+        """Raw pixels of one channel become a grey PNG."""
         pictures = [pixels(28, 28, 1, seed=n) for n in range(3)]
         source = lmdb(written(tmp_path / "db", {b"%d" % n: datum(grey[None], n) for n, grey in enumerate(pictures)}))
         assert source.fields["image"] == Field("image")
@@ -101,7 +101,7 @@ class TestDatums:
     @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
     @pytest.mark.parametrize("alike", [True, False])
     def test_arrays(self, tmp_path: Path, dtype: type, alike: bool) -> None:
-        """Other channels, and floats, are arrays, of fixed shape if the first and the last agree."""
+        """Floats, and other numbers of channels, are arrays, of fixed shape if the first and the last agree."""
         random = np.random.default_rng(0)
         arrays = [random.integers(0, 255, (5, 2, 3 if alike else 3 + n)).astype(dtype) for n in range(4)]
         entries = {b"%d" % n: datum(array, n) for n, array in enumerate(arrays)}
@@ -111,20 +111,20 @@ class TestDatums:
         check_source(source, expected, tmp_path / "out", array=field)
 
     def test_floats_of_three_channels(self, tmp_path: Path) -> None:
-        """They are no image, though they might have been one."""
+        """Floats of three channels are an array, not an image."""
         array = np.full((3, 2, 2), 0.5, np.float32)
         source = lmdb(written(tmp_path / "db", {b"a": datum(array, 1)}))
         np.testing.assert_array_equal(source[0]["array"], array)
 
     def test_labels(self, tmp_path: Path) -> None:
-        """Negative ones, the largest, and none, which Caffe takes for 0."""
+        """Labels may be negative or the largest int32; a missing one is 0, as in Caffe."""
         labels = [-1, 2**31 - 1, -(2**31), None]
         entries = {b"%d" % n: datum(data=jpeg(), label=label) for n, label in enumerate(labels)}
         found = [sample["label"] for sample in all_of(lmdb(written(tmp_path / "db", entries)))]
         assert found == [-1, 2**31 - 1, -(2**31), 0]
 
     def test_mixed_with_encoded(self, tmp_path: Path) -> None:
-        """Raw pixels of 1 or 3 channels and encoded files are both images."""
+        """Raw pixels of 1 or 3 channels and encoded files may be mixed."""
         rgb = pixels(4, 5)
         source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(), label=1), b"b": datum(as_caffe(rgb), 2)}))
         np.testing.assert_array_equal(decoded(source[1]["image"]), rgb)
@@ -134,7 +134,7 @@ class TestDatums:
 class TestImages:
     @pytest.mark.parametrize("layout", ["auto", "image"])
     def test_image_files(self, tmp_path: Path, layout: str) -> None:
-        """Under any keys, also such as are no text."""
+        """Image files may have any keys, also such that are not text."""
         entries = {
             b"n01440764/x.JPEG": jpeg(),
             b"\xff\x00\xfe": png(),
@@ -147,13 +147,13 @@ class TestImages:
         check_source(source, expected, tmp_path / "out", image="image", key="text")
 
     def test_a_single_file(self, tmp_path: Path) -> None:
-        """An environment without a folder; nothing is written beside it."""
+        """An environment may be a single file, and nothing is written beside it."""
         written(tmp_path / "a b.lmdb", {b"a": jpeg()}, subdir=False, lock=False)
         assert all_of(lmdb(tmp_path / "a b.lmdb")) == [{"image": jpeg(), "key": "a"}]
         assert os.listdir(tmp_path) == ["a b.lmdb"]
 
     def test_many(self, tmp_path: Path) -> None:
-        """Over several levels of pages; pickled, places travel and the file is opened anew."""
+        """A tree of several levels is read, also by a pickled source, which holds offsets and reopens the file."""
         image = jpeg()
         source = lmdb(written(tmp_path / "db", {b"%06d" % n: image for n in range(3000)}))
         copy = pickle.loads(pickle.dumps(source))  # noqa: S301
@@ -179,7 +179,7 @@ class TestBadSamples:
         ],
     )
     def test_among_images(self, tmp_path: Path, value: bytes, told: str) -> None:
-        """Named by file and key; the neighbours can be read."""
+        """A bad image is named by file and key, and its neighbours are read."""
         good = datum(data=jpeg(), label=1)
         source = lmdb(written(tmp_path / "db", {b"a": good, b"b": value, b"c": good}))
         with pytest.raises(BadSample, match=rf"data.mdb, key 'b': .*{told}"):
@@ -187,21 +187,21 @@ class TestBadSamples:
         assert source[2]["key"] == "c"
 
     def test_among_arrays(self, tmp_path: Path) -> None:
-        """An image where arrays are wanted."""
+        """An image among arrays is a bad sample."""
         good = datum(np.zeros((5, 2, 2), np.uint8), 1)
         source = lmdb(written(tmp_path / "db", {b"a": good, b"b": datum(data=jpeg()), b"c": good}))
         with pytest.raises(BadSample, match="key 'b': its Datum holds an image, expected an array"):
             source[1]
 
     def test_among_image_files(self, tmp_path: Path) -> None:
-        """What is no image."""
+        """A value that is not an image is a bad sample."""
         source = lmdb(written(tmp_path / "db", {b"a": jpeg(), b"b": b"12", b"c": b""}))
         for number, told in [(1, "key 'b': not a JPEG"), (2, "key 'c': the image is empty")]:
             with pytest.raises(BadSample, match=told):
                 source[number]
 
     def test_the_first_one(self, tmp_path: Path) -> None:
-        """A bad one at the beginning hides no others once the layout is told."""
+        """If the layout is given, a bad first value does not hide the others."""
         path = written(tmp_path / "db", {b"a": b"\xff", b"b": datum(np.zeros((5, 2, 2), np.uint8), 3)})
         with pytest.raises(
             SourceError, match=r"the first value is neither an image nor a Datum; .*key 'a': not a Datum"
@@ -210,7 +210,7 @@ class TestBadSamples:
         assert lmdb(path, layout="datum")[1]["label"] == 3
 
     def test_a_file_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """What is no longer there is a bad sample."""
+        """Values beyond the end of a file truncated after the scan are bad samples."""
         source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(200, 200)), b"b": datum(data=jpeg(200, 200))}))
         os.truncate(tmp_path / "db" / "data.mdb", 3 * 4096)
         with pytest.raises(BadSample, match=r"data.mdb, (key|entry) .*: the file ends within it"):
@@ -219,7 +219,7 @@ class TestBadSamples:
 
 class TestRefusals:
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
-        """They are no source: there is a command for them."""
+        """Shards of shardio are refused with the command to use instead."""
         with shardio.create(tmp_path / "data", container="lmdb", fields={"image": "image"}) as writer:
             writer.append({"image": jpeg()})
         for path in (tmp_path / "data", tmp_path / "data" / "shard-000000.lmdb"):
@@ -235,23 +235,23 @@ class TestRefusals:
         ],
     )
     def test_nothing_to_be_had(self, tmp_path: Path, entries: dict[bytes, bytes], told: str) -> None:
-        """Empty, or something else."""
+        """An empty environment, or one with other values, is refused."""
         with pytest.raises(SourceError, match=told):
             lmdb(written(tmp_path / "db", entries))
 
     def test_no_datum_at_all(self, tmp_path: Path) -> None:
-        """With the layout told."""
+        """An environment without a Datum is refused if that layout is given."""
         with pytest.raises(SourceError, match=r"no Datum can be read; .*key 'a': not a Datum"):
             lmdb(written(tmp_path / "db", {b"a": b"\xff"}), layout="datum")
 
     @pytest.mark.parametrize("layout", ["", "caffe", "Datum"])
     def test_no_such_layout(self, tmp_path: Path, layout: str) -> None:
-        """The message lists those that there are."""
+        """An unknown layout is refused with the known ones."""
         with pytest.raises(ConfigError, match=f"layout must be one of auto, datum, image, got '{layout}'"):
             lmdb(tmp_path, layout=layout)
 
     def test_not_there(self, tmp_path: Path) -> None:
-        """Missing, or a folder of something else."""
+        """A missing path and a folder without an environment are refused."""
         for path in (tmp_path / "none", tmp_path):
             with pytest.raises(
                 SourceError, match=r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"
@@ -259,7 +259,7 @@ class TestRefusals:
                 lmdb(path)
 
     def test_cut_off(self, tmp_path: Path) -> None:
-        """Told before anything is converted."""
+        """A truncated file is refused before anything is converted."""
         path = written(tmp_path / "db", {b"%03d" % n: datum(data=jpeg(100, 100)) for n in range(50)}) / "data.mdb"
         os.truncate(path, path.stat().st_size // 2)
         with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off"):

@@ -1,4 +1,4 @@
-"""NumPy files become samples without loss, memory-mapped rather than loaded; pickles and damaged files are refused."""
+"""NumPy files become samples without loss, memory-mapped; pickles and damaged files are refused."""
 
 import io
 import os
@@ -32,7 +32,7 @@ ARRAYS: Mapping[str, NDArray[Any]] = {
 
 
 def sample(arrays: Mapping[str, NDArray[Any]], row: int) -> dict[str, Any]:
-    """A row as a sample: Python numbers and texts, arrays in native order."""
+    """A row as a sample: Python numbers and strings, arrays in native byte order."""
     found = {}
     for name, array in arrays.items():
         value = array[row]
@@ -43,7 +43,7 @@ def sample(arrays: Mapping[str, NDArray[Any]], row: int) -> dict[str, Any]:
 
 
 def write(folder: Path, form: str, arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Writes arrays as NumPy does: to a directory, or one file."""
+    """Write arrays with NumPy to a directory or one file."""
     folder.mkdir(parents=True, exist_ok=True)
     if form == "directory":
         for name, array in arrays.items():
@@ -57,7 +57,7 @@ def write(folder: Path, form: str, arrays: Mapping[str, NDArray[Any]]) -> Path:
 class TestArrays:
     @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
     def test_every_kind(self, tmp_path: Path, form: str) -> None:
-        """Numbers of any size and order, texts and truth values come back from each kind of file."""
+        """Numbers of any size and byte order, strings and booleans survive from each kind of file."""
         source = numpy(write(tmp_path / "-in ö", form, ARRAYS))
         names = sorted(ARRAYS) if form == "directory" else list(ARRAYS)
         assert list(source.fields) == names
@@ -85,7 +85,7 @@ class TestArrays:
         ("array", "name"), [(ARRAYS["x"], "array"), (ARRAYS["labels"], "scalar"), (ARRAYS["names"], "text")]
     )
     def test_a_lone_array(self, tmp_path: Path, array: NDArray[Any], name: str) -> None:
-        """It is called after what it holds; a directory with one file calls it as the file."""
+        """A single array is named after its content, or after its file in a directory."""
         np.save(tmp_path / "lone.npy", array)
         source = numpy(tmp_path / "lone.npy")
         expected = [sample({name: array}, row) for row in range(4)]
@@ -95,7 +95,7 @@ class TestArrays:
 
     @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
     def test_structured_arrays(self, tmp_path: Path, form: str) -> None:
-        """Each member is a field, however deep, with arrays within rows and in names of any script."""
+        """Each member of a structured array is a field, at any depth, with subarrays and names in any script."""
         inner = np.dtype([("a b", "<u2"), ("größe", ">f4")])
         table = np.zeros(
             3, [("id", "<i8"), ("pos", ">f4", (2, 2)), ("in", inner), ("name", "U4"), ("pair", inner, (2,))]
@@ -106,7 +106,7 @@ class TestArrays:
         table["name"] = ["ü", "", "abcd"]
         table["pair"]["a b"] = [[1, 2], [3, 4], [5, 6]]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # NumPy says that old versions can't read such names
+            warnings.simplefilter("ignore", UserWarning)  # NumPy warns that old versions cannot read such names
             source = numpy(write(tmp_path / "in", form, {"t": table}))
         expected = [
             {
@@ -132,7 +132,7 @@ class TestArrays:
         np.testing.assert_array_equal(numpy(tmp_path / "a.npy")[3]["array"], ARRAYS["x"][3])
 
     def test_labels_are_int64(self, tmp_path: Path) -> None:
-        """What is chosen as `label` is int64, whatever whole numbers it was; other names keep their type."""
+        """Integers chosen as `label` become int64, and other fields keep their dtype."""
         path = write(tmp_path, "stored", {"x": ARRAYS["x"], "y": ARRAYS["labels"]})
         assert numpy(path).fields["y"] == Field("scalar", dtype="uint8")
         source = numpy(path, fields="label=y")
@@ -142,7 +142,7 @@ class TestArrays:
         assert (column.dtype, column.tolist()) == (np.int64, [3, 1, 4, 1])
 
     def test_only_what_is_chosen_must_fit(self, tmp_path: Path) -> None:
-        """Arrays of other lengths or of objects don't matter if they are left out."""
+        """Arrays that are not chosen may have other lengths or hold objects."""
         arrays = {"x": np.arange(5), "meta": np.array([{"a": 1}], object), "n": np.array(3), "t": np.zeros(5, "M8[s]")}
         path = write(tmp_path, "stored", arrays)
         assert numpy(path, fields={"value": "x"})[4] == {"value": 4}
@@ -153,7 +153,7 @@ class TestArrays:
 class TestMapping:
     @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
     def test_a_row_is_read_without_the_rest(self, tmp_path: Path, form: str) -> None:
-        """Numbers stay in the file, or in a temporary one: what memory holds of them is the kernel's own copy."""
+        """Reading a row maps the file, or a temporary one, without loading the array."""
         source = numpy(write(tmp_path, form, {"x": np.arange(3_000_000).reshape(-1, 3)}))
         assert source[999_999]["x"].tolist() == [2_999_997, 2_999_998, 2_999_999]
         found = source._values("x")
@@ -163,7 +163,7 @@ class TestMapping:
 
     @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
     def test_pickling_sends_places(self, tmp_path: Path, form: str) -> None:
-        """A worker gets a few hundred bytes and maps the files itself, also after they have been read here."""
+        """A pickled source is a few hundred bytes and maps the files itself."""
         source = numpy(write(tmp_path, form, {"x": np.arange(100_000), "y": np.arange(100_000) % 7}))
         assert source[70] == {"x": 70, "y": 0}
         sent = pickle.dumps(source)
@@ -171,7 +171,7 @@ class TestMapping:
         assert pickle.loads(sent)[71] == {"x": 71, "y": 1}  # noqa: S301
 
     def test_compressed_members_are_unpacked_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Columns of one structured array share what was unpacked, and nothing is left behind."""
+        """Columns of one structured array share one unpacked copy, and no temporary file is left."""
         monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
         monkeypatch.setattr("tempfile.tempdir", None)
         (tmp_path / "tmp").mkdir()
@@ -189,7 +189,7 @@ class TestMapping:
         assert os.listdir(tmp_path / "tmp") == []
 
     def test_a_zip_with_more_in_front(self, tmp_path: Path) -> None:
-        """Where a member's numbers begin follows from its own header: extra bytes there, and others before the zip."""
+        """Members are located by their own headers, with extra fields in them and other bytes before the zip."""
         data = io.BytesIO()
         np.save(data, ARRAYS["x"])
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
@@ -200,7 +200,7 @@ class TestMapping:
 
 
 def cut(count: int) -> Callable[[bytes], bytes]:
-    """Leaves out the last bytes."""
+    """Drop the last bytes."""
     return lambda data: data[:-count]
 
 
@@ -222,13 +222,13 @@ class TestRefusals:
         ],
     )
     def test_what_no_field_holds(self, tmp_path: Path, array: NDArray[Any], message: str) -> None:
-        """The message says why, and names the array."""
+        """An array that no field can hold is refused with its name and the reason."""
         np.save(tmp_path / "a.npy", array)
         with pytest.raises(SourceError, match=f"a.npy.*{message}.*; others can be chosen with fields"):
             numpy(tmp_path / "a.npy")
 
     def test_a_pickle_is_not_run(self, tmp_path: Path) -> None:
-        """Neither one within a .npy nor a bare one in its place."""
+        """A pickle, within a .npy or in its place, is refused and not run."""
 
         class Trap:
             def __reduce__(self) -> Any:
@@ -243,7 +243,7 @@ class TestRefusals:
         assert not (tmp_path / "ran").exists()
 
     def test_other_numbers_of_rows(self, tmp_path: Path) -> None:
-        """The message holds all of them."""
+        """Arrays of different lengths are refused with all lengths."""
         path = write(tmp_path, "stored", {"x": np.zeros(3), "y": np.zeros(4)})
         with pytest.raises(SourceError, match="the same number of rows, they have x 3, y 4; choose some with fields"):
             numpy(path)
@@ -270,7 +270,7 @@ class TestRefusals:
         ],
     )
     def test_a_damaged_npy(self, tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
-        """A file is what its header says, no less and no more."""
+        """A file shorter or longer than its header says is refused."""
         path = tmp_path / "a.npy"
         np.save(path, np.arange(12).reshape(4, 3))
         path.write_bytes(damage(path.read_bytes()))
@@ -279,7 +279,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("form", ["stored", "compressed"])
     def test_a_damaged_npz(self, tmp_path: Path, form: str) -> None:
-        """Each byte that is lost, or overwritten in the headers, is an error or changes nothing else."""
+        """A lost byte, or a changed one in a header, is an error or changes nothing else."""
         random = np.random.default_rng(0).integers(0, 256, 400).astype(np.uint8)
         whole = write(tmp_path, form, {"x": random}).read_bytes()
         path = tmp_path / "b.npz"
@@ -293,10 +293,10 @@ class TestRefusals:
                     continue
                 assert len(data) == len(whole)
                 wrong = sum(row != {"x": value} for row, value in zip(rows, random.tolist(), strict=True))
-                assert wrong <= (form == "stored")  # a mapped number has no checksum
+                assert wrong <= (form == "stored")  # mapped numbers have no checksum
 
     def test_an_encrypted_npz(self, tmp_path: Path) -> None:
-        """A member that needs a password is refused by name."""
+        """An encrypted member is refused by name."""
         path = write(tmp_path, "stored", {"x": np.zeros(3)})
         data = bytearray(path.read_bytes())
         for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
@@ -307,7 +307,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
     def test_a_file_that_shrinks_is_found_by_the_worker(self, tmp_path: Path, form: str) -> None:
-        """A map that reached over the end would end the process; it is an error instead."""
+        """A file that shrinks before a worker maps it is an error, and does not end the process."""
         path = write(tmp_path, form, {"x": np.random.default_rng(0).random(1000)})
         sent = pickle.dumps(numpy(path))
         file = path / "x.npy" if form == "directory" else path
@@ -316,7 +316,7 @@ class TestRefusals:
             pickle.loads(sent)[0]  # noqa: S301
 
     def test_text_that_is_none(self, tmp_path: Path) -> None:
-        """Bytes that are not UTF-8, and code points that are none, are bad samples by row."""
+        """Bytes that are not UTF-8 and invalid code points are bad samples, named by row."""
         np.savez(tmp_path / "a.npz", s=np.array([b"a", b"\xff"]), u=np.array([65, 0x7FFFFFFF], "<u4").view("<U1"))
         source = numpy(tmp_path / "a.npz")
         assert source[0] == {"s": "a", "u": "A"}
@@ -334,14 +334,14 @@ class TestRefusals:
         ],
     )
     def test_nothing_to_read(self, tmp_path: Path, name: str, message: str) -> None:
-        """A path must lead to a file, or to a directory with some."""
+        """A path without NumPy files is refused."""
         (tmp_path / "empty").mkdir()
         os.mkfifo(tmp_path / "pipe.npy")
         with pytest.raises(SourceError, match=message):
             numpy(tmp_path / name)
 
     def test_an_empty_npz(self, tmp_path: Path) -> None:
-        """An archive may be whole and hold no arrays."""
+        """An archive without arrays is refused."""
         np.savez(tmp_path / "a.npz")
         with pytest.raises(SourceError, match=r"a.npz holds no arrays"):
             numpy(tmp_path / "a.npz")

@@ -1,4 +1,4 @@
-"""Unusual file names, and files of no bytes and of very many: through the command line, into every container."""
+"""Unusual file names, empty files and huge ones, through the command line into every container."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ from shardio.source import find
 CONTAINERS = ("tar", "hdf5", "lmdb")
 HUGE = 5 << 30
 
-# As the system has them: `/` and the zero byte are the only ones that no name holds.
+# Names as bytes: only `/` and NUL cannot occur in one.
 NAMES: list[bytes] = [
     b"a b.jpg",
     b" .jpg",
@@ -48,7 +48,7 @@ CLASSES: list[bytes] = [b" ", b"--", b"-x", b"Cat", b"cat", "größe".encode(), 
 
 
 def run(*arguments: str, cwd: Path, code: int = 0) -> str:
-    """What a command says."""
+    """Run a command and return its output."""
     command = [sys.executable, "-m", "shardio", *arguments]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
@@ -57,7 +57,7 @@ def run(*arguments: str, cwd: Path, code: int = 0) -> str:
 
 
 def write(path: bytes, data: bytes) -> None:
-    """A file of that name, in its folder."""
+    """Write a file of that name, and its folder."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         with open(path, "wb") as file:
@@ -74,7 +74,7 @@ def text(name: bytes) -> str:
 
 
 def numbered(count: int) -> Iterable[bytes]:
-    """Images, each of its own."""
+    """Different images, in number `count`."""
     return (jpeg(12 + number, 16, seed=number) for number in range(count))
 
 
@@ -85,7 +85,7 @@ def files(root: Path) -> dict[bytes, bytes]:
 
 
 def check(out: Path, outside: Path, before: dict[bytes, bytes]) -> dict[str, bytes]:
-    """The images at `out` by key. Nothing else is new: in `out` are shards, below `outside` what was there before."""
+    """Return the images at `out` by key; check that only shards were written, and nothing outside `out`."""
     ds = shardio.open(out)
     samples = [ds[number] for number in range(len(ds))]
     images = {sample["key"]: sample["image"] for sample in samples}
@@ -98,7 +98,7 @@ def check(out: Path, outside: Path, before: dict[bytes, bytes]) -> dict[str, byt
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_images_in_folders(tmp_path: Path, container: str) -> None:
-    """Every file is a sample with its bytes, its class, and its name as its key, whatever it is called."""
+    """Every file of any name is a sample with its bytes, its class and its name as the key."""
     paths = [folder + b"/" + name for folder in CLASSES for name in NAMES]
     wanted = dict(zip(paths, numbered(len(paths)), strict=True))
     for path, data in wanted.items():
@@ -116,7 +116,7 @@ def test_images_in_folders(tmp_path: Path, container: str) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_files_of_a_list(tmp_path: Path, container: str) -> None:
-    """Names stand in a list as they are, relative to its folder, absolute, or leading out of it."""
+    """Paths in a list may be relative, absolute, or lead out of its folder."""
     here, there = os.fsencode(tmp_path) + b"/in/", os.fsencode(tmp_path) + b"/else where/"
     rows = [*NAMES, b"-d/-x.jpg", b"../else where/y.jpg", there + b"z.jpg"]
     wanted = dict(zip(rows, numbered(len(rows)), strict=True))
@@ -133,7 +133,7 @@ def test_files_of_a_list(tmp_path: Path, container: str) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_members_of_tars(tmp_path: Path, container: str, kind: str) -> None:
-    """Names in tars are keys and nothing else: no file is written by them, wherever they lead, and none is lost."""
+    """Names in tars are only keys: no file is written under them, and no sample is lost."""
     # A key ends at the first dot, and is none if that comes first; an old tar's names have 100 bytes.
     keys = [name[:-4] for name in NAMES if b"." not in name[:-4] and len(name) < 100]
     folders = [b"../../etc", b"..", b"a/../..", b".", b"/", os.fsencode(tmp_path / "evil"), b"~", b"c:\\x", *CLASSES]
@@ -160,7 +160,7 @@ def test_members_of_tars(tmp_path: Path, container: str, kind: str) -> None:
     ],
 )
 def test_arguments_that_begin_with_a_dash(tmp_path: Path, arguments: list[str], out: str) -> None:
-    """After `--` nothing is an option; a path that begins with a dot is none anyway."""
+    """After `--` nothing is an option, and a path that begins with a dash can be given."""
     written = class_folders(tmp_path / "-dir", {"-x": ["-a.jpg"]})
     run("convert", *arguments, cwd=tmp_path)
     ds = shardio.open(tmp_path / out)
@@ -169,7 +169,7 @@ def test_arguments_that_begin_with_a_dash(tmp_path: Path, arguments: list[str], 
 
 
 def test_a_dash_without_more_ado_is_an_option(tmp_path: Path) -> None:
-    """The message says where to look, and nothing is written."""
+    """A name that begins with a dash is parsed as an option; the error gives advice, and nothing is written."""
     class_folders(tmp_path / "-dir", {"-x": ["-a.jpg"]})
     told = run("convert", "imagefolder", "-dir", "out", cwd=tmp_path, code=2)
     assert "No such option: -d (see shardio convert imagefolder --help)" in told
@@ -177,7 +177,7 @@ def test_a_dash_without_more_ado_is_an_option(tmp_path: Path) -> None:
 
 
 def test_a_class_without_images(tmp_path: Path) -> None:
-    """It ends the conversion before anything is written."""
+    """A class folder without images ends the conversion before anything is written."""
     class_folders(tmp_path / "in", {"Cat": ["a.jpg"]})
     (tmp_path / "in" / "cat" / "below").mkdir(parents=True)
     told = run("convert", "imagefolder", "in", "out", cwd=tmp_path, code=1)
@@ -187,7 +187,7 @@ def test_a_class_without_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["again", "cat/again", "cat/deep/again"])
 def test_links_that_go_round(tmp_path: Path, name: str) -> None:
-    """A link to a folder that it is in is not followed, however far up; it is no class either."""
+    """A link to any parent folder is neither followed nor a class."""
     written = class_folders(tmp_path / "in", {"cat": ["a.jpg", "deep/b.jpg"]})
     class_folders(tmp_path, {"beside": ["c.jpg"]})
     for number, target in enumerate([Path("."), Path(".."), tmp_path / "in", tmp_path, tmp_path.parent]):
@@ -222,7 +222,7 @@ def _tar(root: Path, file: Path) -> list[str]:
 
 
 def check_bad(folder: Path, arguments: list[str], told: str) -> None:
-    """One of two samples is bad: that ends a conversion, which then makes no dataset, or it is left out and named."""
+    """Convert two samples of which one is bad: it ends the conversion without a dataset, or is skipped and named."""
     command = ["convert", *arguments, "out", "--workers", "1"]
     assert re.search(told, run(*command, cwd=folder, code=1))
     assert not (folder / "out" / "shardio.json").exists()
@@ -236,7 +236,7 @@ def check_bad(folder: Path, arguments: list[str], told: str) -> None:
 
 @pytest.mark.parametrize("build", [_folder, _list, _tar])
 def test_an_image_of_no_bytes(tmp_path: Path, build: Build) -> None:
-    """A bad sample, which the message names."""
+    """An empty image file is a bad sample, and the message names it."""
     (tmp_path / "a.jpg").touch()
     check_bad(tmp_path, build(tmp_path, tmp_path / "a.jpg"), r"\ba\b.*: .*the image is empty \(0 bytes\)")
 
@@ -244,7 +244,7 @@ def test_an_image_of_no_bytes(tmp_path: Path, build: Build) -> None:
 @pytest.mark.parametrize("begins", [b"", jpeg()])
 @pytest.mark.parametrize("build", [_folder, _list])
 def test_a_huge_file(tmp_path: Path, build: Build, begins: bytes) -> None:
-    """What is too large for an image is a bad sample like any other, and is not read."""
+    """A file too large for an image is a bad sample and is not read."""
     (tmp_path / "a.jpg").write_bytes(begins)
     os.truncate(tmp_path / "a.jpg", HUGE)
     arguments = build(tmp_path, tmp_path / "a.jpg")

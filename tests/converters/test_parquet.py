@@ -28,7 +28,7 @@ COUNT = 5
 
 
 def write(path: Path, *, notes: dict[str, Any] | None = None, **columns: Any) -> Path:
-    """A file with these columns in row groups of two, and with features as Hugging Face notes them."""
+    """A file with these columns in row groups of two, and `notes` in its metadata, as Hugging Face stores features."""
     table = pa.table(columns)
     if notes is not None:
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": notes}})})
@@ -158,7 +158,7 @@ KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
 class TestKinds:
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_column(self, tmp_path: Path, kind: str) -> None:
-        """Every type that a field can hold gives its values."""
+        """A column of any type that a field can hold gives its values."""
         values, field, expected = KINDS[kind]
         source = parquet(write(tmp_path / "a.parquet", x=values))
         assert dict(source.fields) == {"x": field}
@@ -178,9 +178,11 @@ class TestKinds:
         ],
     )
     def test_all_at_once(self, tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
-        """However they are stored, a row's values belong together, in every container."""
+        """The values of a row stay together however they are stored, through every container."""
         kinds = dict(KINDS)
-        if options.get("store_schema") is False or options.get("version") == "1.0":  # what Parquet itself knows less of
+        if (
+            options.get("store_schema") is False or options.get("version") == "1.0"
+        ):  # types that Parquet represents only in part
             for kind in [name for name, (values, *_) in KINDS.items() if _needs_schema(values.type)]:
                 del kinds[kind]
         table = pa.table({name: values for name, (values, *_) in kinds.items()})
@@ -199,14 +201,14 @@ class TestKinds:
         ],
     )
     def test_what_no_field_holds(self, tmp_path: Path, values: pa.Array, kind: str) -> None:
-        """It is refused with its type, and others can be chosen."""
+        """A column that no field can hold is refused with its type, and others can be chosen."""
         path = write(tmp_path / "a.parquet", x=values, y=[1, 2])
         with pytest.raises(SourceError, match=f"a.parquet: no field holds the column 'x', {kind}; choose others"):
             parquet(path)
         assert parquet(path, fields="y")[1] == {"y": 2}
 
     def test_a_tensor_that_lies_otherwise(self, tmp_path: Path) -> None:
-        """Axes in another order than that of memory are refused."""
+        """Tensors with permuted axes are refused."""
         kind = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0])
         storage = pa.array([[1] * 6], pa.list_(pa.int32(), 6))
         path = write(tmp_path / "a.parquet", x=pa.ExtensionArray.from_storage(kind, storage))
@@ -215,7 +217,7 @@ class TestKinds:
 
 
 def _needs_schema(kind: pa.DataType) -> bool:
-    """Whether it comes back as another type unless Arrow's own schema is in the file."""
+    """Whether the type is lost unless Arrow's own schema is in the file."""
     text = str(kind)
     return any(part in text for part in ("extension", "fixed_size_list", "halffloat", "uint32", "ns]", "null"))
 
@@ -226,7 +228,7 @@ def _described(field: Field) -> dict[str, Any]:
 
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
-        """Columns are chosen by their name, whatever it is, and named."""
+        """`fields` chooses columns by any name and renames them."""
         path = write(
             tmp_path / "a.parquet", a=[{"b": 1}, {"b": 2}], **{"a.b": [3, 4], "my label": pa.array([5, 6], pa.int8())}
         )
@@ -240,7 +242,7 @@ class TestFields:
             parquet(path, fields="z")
 
     def test_two_columns_of_one_name(self, tmp_path: Path) -> None:
-        """Which is meant cannot be told; others can be taken."""
+        """Two columns of one name are ambiguous and refused; others can be chosen."""
         table = pa.table([[1], [2], [3]], names=["x", "x", "y"])
         pq.write_table(table, tmp_path / "a.parquet")
         with pytest.raises(SourceError, match=r"a.parquet has several columns called 'x'"):
@@ -248,7 +250,7 @@ class TestFields:
         assert parquet(tmp_path / "a.parquet", fields="y")[0] == {"y": 3}
 
     def test_columns_without_reading_samples(self, tmp_path: Path) -> None:
-        """Numbers come at once; what has nulls does not, nor does anything else."""
+        """Numeric columns without nulls are available without reading samples; others are not."""
         codes = pa.array([5, 6, 5]).dictionary_encode()
         path = write(
             tmp_path / "a.parquet", x=[1, 2, 3], f=[0.5, float("nan"), 1], n=[1, None, 2], d=codes, t=["a", "b", "c"],
@@ -264,7 +266,7 @@ class TestFields:
 
 class TestFiles:
     def test_a_directory(self, tmp_path: Path) -> None:
-        """Files follow each other by name; empty ones, hidden ones and others do not matter."""
+        """The files of a directory are joined by name; empty, hidden and other files are ignored."""
         folder = tmp_path / "-a é*"
         folder.mkdir()
         write(folder / "b c.parquet", x=[3, 4, 5], t=["c", "d", "e"])
@@ -278,7 +280,7 @@ class TestFiles:
         check_source(source, [{"x": n + 1, "t": "abcde"[n]} for n in range(5)], tmp_path / "out")
 
     def test_a_pattern(self, tmp_path: Path) -> None:
-        """It chooses files; so does a range, or a list in Python."""
+        """A wildcard, a range or a list in Python selects files."""
         for number, name in enumerate(("train-0", "train-1", "test-0")):
             write(tmp_path / f"{name}.parquet", x=[number])
         for src in ("train-*.parquet", "train-{0..1}.parquet"):
@@ -290,7 +292,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("end", ["", "-0123456789abcdef"])
     def test_several_sets_in_a_directory(self, tmp_path: Path, end: str) -> None:
-        """Training and test samples are not mixed unnoticed; one set is fine."""
+        """A directory with training and test files is refused, so that they are not mixed; one set is accepted."""
         for number in range(2):
             write(tmp_path / f"train-0000{number}-of-00002{end}.parquet", x=[number])
         assert parquet(tmp_path).column("x").tolist() == [0, 1]
@@ -300,7 +302,7 @@ class TestFiles:
         assert parquet(f"{tmp_path}/t*-*.parquet").column("x").tolist() == [2, 0, 1]
 
     def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
-        """Files are opened by the bytes of their names."""
+        """Files whose names are not UTF-8 are opened by their bytes."""
         path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.parquet"))
         try:
             write(tmp_path / "a.parquet", x=[1, None]).rename(path)
@@ -322,27 +324,27 @@ class TestFiles:
         ],
     )
     def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
-        """What differs is named, with both files."""
+        """Files that differ are refused with both files and the difference."""
         write(tmp_path / "a.parquet", x=[1])
         write(tmp_path / "b.parquet", **other)
         with pytest.raises(SourceError, match=reason):
             parquet(tmp_path)
 
     def test_only_what_is_chosen_must_agree(self, tmp_path: Path) -> None:
-        """Columns that are left out may differ."""
+        """Columns that are not chosen may differ."""
         write(tmp_path / "a.parquet", x=[1], y=["a"])
         write(tmp_path / "b.parquet", z=[0.5], x=[2])
         assert parquet(tmp_path, fields="x").column("x").tolist() == [1, 2]
 
     def test_missing(self, tmp_path: Path) -> None:
-        """Nothing there, and a folder without files."""
+        """A missing path and a folder without files are refused."""
         with pytest.raises(SourceError, match="gone does not exist"):
             parquet(tmp_path / "gone")
         with pytest.raises(SourceError, match=r"holds no Parquet files \(\*.parquet\)"):
             parquet(tmp_path)
 
     def test_no_rows(self, tmp_path: Path) -> None:
-        """A file without rows has no samples, but fields."""
+        """A file without rows has fields and no samples."""
         source = parquet(write(tmp_path / "a.parquet", x=pa.array([], pa.int8()), b=pa.array([], pa.binary())))
         assert dict(source.fields) == {"x": Field("scalar", dtype="int8"), "b": BYTES}
         assert len(source.sizes()) == 0
@@ -354,7 +356,7 @@ LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
 
 class TestHuggingFace:
     def test_images_arrays_and_classes(self, tmp_path: Path) -> None:
-        """What its libraries note is heeded."""
+        """Features that Hugging Face's library notes in the file are used."""
         notes = {
             "image": {"_type": "Image"},
             "label": LABEL,
@@ -388,13 +390,13 @@ class TestHuggingFace:
         ],
     )
     def test_several_columns_of_classes(self, tmp_path: Path, names: list[str], expected: dict[str, Any]) -> None:
-        """`label` gives the classes, or the only one; others have their field's name behind."""
+        """`label`, or the only class column, gives the classes; others are prefixed with their field's name."""
         own = [name.partition("=")[2] or name for name in names]
         path = write(tmp_path / "a.parquet", notes=dict.fromkeys(own, LABEL), **{name: [0, 1] for name in own})
         assert parquet(path, fields=",".join(names)).metadata == {"source": "parquet", **expected}
 
     def test_classes_must_agree(self, tmp_path: Path) -> None:
-        """The same number must not mean another class in another file."""
+        """Files with different class names are refused."""
         write(tmp_path / "a.parquet", notes={"label": LABEL}, label=[0])
         write(tmp_path / "b.parquet", notes={"label": {**LABEL, "names": ["dog", "cat"]}}, label=[0])
         with pytest.raises(
@@ -403,7 +405,7 @@ class TestHuggingFace:
             parquet(tmp_path)
 
     def test_only_a_path(self, tmp_path: Path) -> None:
-        """A table from elsewhere does not choose which file of this machine is read; an image needs bytes."""
+        """Images given by path are refused, because a table must not choose which local file is read."""
         (tmp_path / "b.jpg").write_bytes(jpeg())
         images = [{"bytes": jpeg(), "path": None}, {"bytes": None, "path": str(tmp_path / "b.jpg")}, None]
         empty = {"bytes": None, "path": None}
@@ -426,14 +428,14 @@ class TestHuggingFace:
         ],
     )
     def test_notes_that_do_not_fit(self, tmp_path: Path, note: Any) -> None:
-        """The types that are there count."""
+        """Noted features that contradict the column types are ignored."""
         source = parquet(write(tmp_path / "a.parquet", notes={"x": note}, x=[[[1, 2]], [[3]]]))
         assert source.fields["x"] == JSON
         assert source[1] == {"x": [[3]]}
 
     @pytest.mark.parametrize("text", ["{", "\udcff", "[" * 100_000])
     def test_notes_that_are_no_json(self, tmp_path: Path, text: str) -> None:
-        """What might be classes is not passed over."""
+        """Invalid JSON in the noted features is refused, because it may hold classes."""
         schema = pa.schema([("x", pa.int8())], {"huggingface": text.encode("utf-8", "surrogateescape")})
         pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
         with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is not JSON: "):
@@ -441,14 +443,14 @@ class TestHuggingFace:
 
     @pytest.mark.parametrize("text", ["[]", "{}", '{"info": {"features": null}}', '{"info": 3}'])
     def test_notes_of_another_kind(self, tmp_path: Path, text: str) -> None:
-        """Without features there are none."""
+        """Metadata without features is ignored."""
         schema = pa.schema([("x", pa.int8())], {"huggingface": text})
         pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
         assert parquet(tmp_path / "a.parquet")[0] == {"x": 1}
 
 
 def _with_types(path: Path, types: dict[str, pa.DataType]) -> Path:
-    """Writes the file anew with some columns of other types."""
+    """Rewrite the file with some columns of other types."""
     table = pq.read_table(path)
     for name, kind in types.items():
         table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
@@ -457,20 +459,20 @@ def _with_types(path: Path, types: dict[str, pa.DataType]) -> Path:
 
 
 def _descriptors() -> list[str]:
-    """The numbers of this process's open files."""
+    """The file descriptors of this process."""
     return [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
 
 
 class TestReading:
     def test_sizes(self, tmp_path: Path) -> None:
-        """Of numbers every byte is known, of the rest some rows are looked at; compressed or not is the same."""
+        """Sizes of numeric columns are exact and others estimated from some rows, compressed or not."""
         text = ["a" * n for n in range(1, 10)] * 100
         pq.write_table(pa.table({"x": np.zeros(900), "t": text}), tmp_path / "a.parquet", row_group_size=9)
         assert set(parquet(tmp_path / "a.parquet", fields="x").sizes()) == {8}
         assert set(parquet(tmp_path / "a.parquet").sizes()) == {8 + 4}
 
     def test_row_groups_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In ascending order, and in any order within a group."""
+        """Each row group is read once in ascending order, and in any order within a group."""
         table = pa.table({"x": np.arange(10_000), "t": [str(n) for n in range(10_000)]})
         pq.write_table(table, tmp_path / "a.parquet", row_group_size=5000)
         source = parquet(tmp_path / "a.parquet")
@@ -488,7 +490,7 @@ class TestReading:
         assert begun == [0, 1]
 
     def test_files_are_closed(self, tmp_path: Path) -> None:
-        """Of many files one is open at a time, and none when nobody has the source any more."""
+        """One file of many is open at a time, and none once the source is gone."""
 
         def opened() -> int:
             return sum(os.readlink(f"/proc/self/fd/{fd}").endswith(".parquet") for fd in _descriptors())
@@ -503,7 +505,7 @@ class TestReading:
         assert opened() == 0
 
     def test_memory_is_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of a row group that is large, little is kept; its rows can still be had in any order."""
+        """Only part of a large row group is kept in memory, and its rows can be read in any order."""
         monkeypatch.setattr(module, "_KEPT", 3 << 20)
         blobs = [bytes([n]) * 100_000 for n in range(200)]
         pq.write_table(pa.table({"b": blobs}), tmp_path / "a.parquet", write_batch_size=1, data_page_size=100_000)
@@ -517,7 +519,7 @@ class TestReading:
             assert source[index]["b"] == blobs[index]
 
     def test_one_text_over_and_over(self, tmp_path: Path) -> None:
-        """What a file says in few bytes is not unpacked at once: 400 MB here."""
+        """A small file that expands to 400 MB is not expanded at once."""
         texts = pa.DictionaryArray.from_arrays(np.arange(200_000, dtype="i4") % 2, ["a" * 2000, "b" * 2000])
         pq.write_table(pa.table({"t": texts.dictionary_decode()}), tmp_path / "a.parquet", store_schema=False)
         del texts
@@ -531,13 +533,13 @@ class TestReading:
 
 class TestWorkers:
     def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A child opens the files itself and reads the same."""
+        """A forked child opens the files itself and reads the same values."""
         source = parquet(write(tmp_path / "a.parquet", x=np.arange(6)))
         assert source[1] == {"x": 1}
         context = multiprocessing.get_context("fork")
         receiver, sender = context.Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
             child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(6)]))
             child.start()
         assert receiver.poll(20)
@@ -546,7 +548,7 @@ class TestWorkers:
         assert child.exitcode == 0
 
     def test_threads_with_copies(self, tmp_path: Path) -> None:
-        """Each copy has a reader of its own, so threads do not disturb each other."""
+        """Each copy of a source has a reader of its own, so that threads do not interfere."""
         for number in range(3):
             rows = np.arange(number * 1000, number * 1000 + 1000)
             write(tmp_path / f"{number}.parquet", x=rows, t=[f"text {n}" for n in rows.tolist()])
@@ -564,7 +566,7 @@ class TestWorkers:
     def test_a_relative_path_outlives_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        """A source of a relative path still reads after the working directory has changed."""
         write(tmp_path / "a.parquet", x=[5, 6])
         monkeypatch.chdir(tmp_path)
         source = parquet("a.parquet")
@@ -592,7 +594,7 @@ class TestBadRows:
         ],
     )
     def test_a_bad_value(self, tmp_path: Path, values: pa.Array, reason: str) -> None:
-        """The file, the row and the column are named; its neighbours can be read."""
+        """A bad value is named by file, row and column, and its neighbours are read."""
         write(tmp_path / "a.parquet", x=values[:1])
         write(tmp_path / "b.parquet", x=values)
         source = parquet(tmp_path)
@@ -603,7 +605,7 @@ class TestBadRows:
             source[2]
 
     def test_an_array_of_another_size(self, tmp_path: Path) -> None:
-        """Where Hugging Face notes a shape, every row must have it."""
+        """With a noted shape, a row of another shape is a bad sample."""
         note = {"x": {"_type": "Array2D", "shape": [2, 2]}}
         rows = [[[1, 2], [3, 4]], [[1, 2]], [[1], [2]]]
         source = parquet(write(tmp_path / "a.parquet", notes=note, x=pa.array(rows, pa.list_(pa.list_(pa.int8())))))
@@ -614,7 +616,7 @@ class TestBadRows:
 
 
 def _spoil(path: Path, group: int, column: int = 0, at: int = 200) -> None:
-    """Changes a byte in the first data page of a column of a row group."""
+    """Change a byte in the first data page of a column in a row group."""
     place = pq.read_metadata(path).row_group(group).column(column).data_page_offset + at
     data = bytearray(path.read_bytes())
     data[place] ^= 0xFF
@@ -628,7 +630,7 @@ def _replace(data: bytes) -> Callable[[Path], object]:
 class TestDamage:
     @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
     def test_a_damaged_page(self, tmp_path: Path, compression: str) -> None:
-        """Only the rows of its row group are bad, and they are named; its column is not offered."""
+        """Only the rows of a damaged row group are bad, and they are named; its column is not offered."""
         values = np.random.default_rng(0).random(900)
         pq.write_table(
             pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=300, compression=compression,
@@ -645,7 +647,7 @@ class TestDamage:
         assert source.column("x") is None
 
     def test_rows_before_a_damaged_page(self, tmp_path: Path) -> None:
-        """They can be read, and what is wrong is found out once only."""
+        """Rows before a damaged page are read, and the damage is detected once."""
         table = pa.table({"x": np.arange(4000)})
         options: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "compression": "none"}
         pq.write_table(table, tmp_path / "a.parquet", data_page_size=800, write_batch_size=100, **options)
@@ -660,7 +662,7 @@ class TestDamage:
             assert source[2000] == {"x": 2000}
 
     def test_other_columns_do_not_suffer(self, tmp_path: Path) -> None:
-        """What is not chosen is not read."""
+        """Columns that are not chosen are not read."""
         path = write(tmp_path / "a.parquet", x=[1, 2], y=[3, 4])
         source = parquet(path, fields="y")
         _spoil(path, 0, 0, at=0)
@@ -677,7 +679,7 @@ class TestDamage:
         ],
     )
     def test_a_file_that_is_none(self, tmp_path: Path, damage: Callable[[Path], object], reason: str) -> None:
-        """It is named, wherever it stands among others."""
+        """A file that is not Parquet is refused by name, wherever it is in the list."""
         for name in "abc":
             write(tmp_path / f"{name}.parquet", x=[1])
         damage(tmp_path / "b.parquet")
@@ -686,11 +688,11 @@ class TestDamage:
 
     @pytest.mark.parametrize("times", [1, -1])
     def test_fewer_rows_than_the_footer_says(self, tmp_path: Path, times: int) -> None:
-        """A footer that contradicts itself is refused; if only the pages tell, rows that are not there are bad."""
+        """A contradictory footer is refused; rows that only the pages lack are bad samples."""
         pq.write_table(pa.table({"x": np.arange(101.0)}), tmp_path / "a.parquet", use_dictionary=False)
         data = (tmp_path / "a.parquet").read_bytes()
         footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-        # Numbers of Thrift: 101 and 102. The first is that of the file, then come the row group's and the column's.
+        # 101 and 102 as Thrift integers: first the file's count, then the row group's and the column's.
         (tmp_path / "a.parquet").write_bytes(data[:footer] + data[footer:].replace(b"\xca\1", b"\xcc\1", times))
         if times == 1:
             with pytest.raises(SourceError, match=r"a.parquet is damaged: its row groups do not have 102 rows"):
@@ -702,7 +704,7 @@ class TestDamage:
             source[101]
 
     def test_a_file_that_vanishes(self, tmp_path: Path) -> None:
-        """After it was found it must stay."""
+        """A file that disappears after the scan is an error."""
         source = pickle.loads(pickle.dumps(parquet(write(tmp_path / "a.parquet", x=[1]))))  # noqa: S301
         (tmp_path / "a.parquet").unlink()
         with pytest.raises(SourceError, match=r"a.parquet cannot be read: .*No such file"):
@@ -710,7 +712,7 @@ class TestDamage:
 
     @pytest.mark.slow
     def test_random_damage(self, tmp_path: Path) -> None:
-        """Whatever byte is wrong, the file is refused, a row is bad, or a value is another: nothing else is raised."""
+        """With any damaged byte, the file is refused, a row is bad, or a value differs; nothing else is raised."""
         columns = {str(n): KINDS[name][0] for n, name in enumerate(("int32", "string", "structs", "tensors", "maps"))}
         whole = write(tmp_path / "a.parquet", **columns).read_bytes()
         random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Converters are found by their names among what installed distributions offer."""
+"""Converters are found by name among the entry points of installed distributions."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from shardio.errors import ConfigError
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution that offers the converters `zebra` and `ant`, as an installer would leave it."""
+    """A distribution with the converters `zebra` and `ant`, as an installer leaves it."""
     (tmp_path / "somebodys_formats.py").write_text("def convert(src, *, scale=1):\n    return ('zebra', src, scale)\n")
     info = tmp_path / "somebodys_formats-1.0.dist-info"
     info.mkdir()
@@ -24,14 +24,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_converter_is_found_by_name() -> None:
-    """The name leads to the function that the distribution offers, options and all."""
+    """A name gives the distribution's function with all its options."""
     found: object = source.find("zebra")("photos", scale=2)
     assert found == ("zebra", "photos", 2)
 
 
 @pytest.mark.usefixtures("installed")
 def test_names_are_sorted_and_only_converters() -> None:
-    """Other groups of entry points are no converters; one that fails to load is still listed."""
+    """Only entry points of the converters' group are listed, sorted, those that fail to load included."""
     names = source.names()
     assert {"ant", "zebra"} <= set(names)
     assert "wasp" not in names
@@ -40,6 +40,6 @@ def test_names_are_sorted_and_only_converters() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_unknown_name_lists_the_known() -> None:
-    """The message says what is installed."""
+    """An unknown name is refused with the installed ones."""
     with pytest.raises(ConfigError, match=r"no converter is called 'zebr'; installed: .*ant.*zebra"):
         source.find("zebr")

@@ -1,4 +1,4 @@
-"""Converters import a small public surface of shardio, the same for built-in ones and for plug-ins."""
+"""Converters, built-in ones and plug-ins, import the same small public surface of shardio."""
 
 import ast
 from importlib import import_module
@@ -16,7 +16,7 @@ CONVERTERS = sorted(Path(shardio_converters.__file__).parent.glob("*.py"))
 DOCUMENTATION = Path(shardio.__file__).parents[1] / "docs" / "converting.md"
 
 PUBLIC = {"shardio.source", "shardio.errors", "shardio.testing"}
-FOREIGN = "shardio.foreign"  # readers of others' formats, which ship with the built-in converters
+FOREIGN = "shardio.foreign"  # readers of foreign formats, which ship with the built-in converters
 
 PLUGIN = '''
 """A converter as somebody else would write it: one text file, a line each with a label and a caption."""
@@ -64,7 +64,7 @@ class Captions:
 
 
 def imported(source: str) -> set[str]:
-    """The modules that a file imports by their full names, and `module.name` for each name that it takes of one."""
+    """The full names of modules that a file imports, and `module.name` for each name imported from one."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -75,7 +75,7 @@ def imported(source: str) -> set[str]:
 
 
 def outside(source: str, *, foreign: bool) -> set[str]:
-    """What a file imports of shardio that is not in the surface; private names never are."""
+    """What a file imports of shardio outside the surface; private names are always outside."""
     wrong = set()
     for name in imported(source):
         if name.partition(".")[0] != "shardio":
@@ -98,20 +98,20 @@ def test_built_in_converters_import_the_surface_only(path: Path) -> None:
         ("from shardio.source import Field", False),
         ("from shardio.format.fields import Field", True),  # a module behind the surface
         ("from shardio import source", False),
-        ("from shardio import Dataset", True),  # the package offers more than the surface
+        ("from shardio import Dataset", True),  # the package has more names than the surface
         ("import shardio.containers", True),
         ("from shardio.foreign import _private", True),
-        ("def late():\n    from shardio.conversion.reencode import png", True),  # wherever it stands
+        ("def late():\n    from shardio.conversion.reencode import png", True),  # anywhere in the file
         ("import numpy", False),
     ],
 )
 def test_the_walk_finds_every_form_of_import(line: str, wrong: bool) -> None:
-    """The test above would notice each way to import something deeper."""
+    """The check above notices each form of an import from outside the surface."""
     assert bool(outside(line, foreign=True)) is wrong
 
 
 def test_all_names_exist_and_are_documented() -> None:
-    """`shardio.source.__all__` is sorted, each name of it is there, and docs/converting.md tells each."""
+    """`shardio.source.__all__` is sorted, its names exist, and docs/converting.md documents each."""
     source = import_module("shardio.source")
     section = DOCUMENTATION.read_text().partition("### A source of your own")[2].partition("\n## ")[0]
     assert source.__all__ == sorted(source.__all__)
@@ -122,7 +122,7 @@ def test_all_names_exist_and_are_documented() -> None:
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed distribution that offers the converter `captions`, and a file for it."""
+    """An installed distribution with the converter `captions`, and a file for it."""
     (tmp_path / "somebodys_captions.py").write_text(PLUGIN)
     info = tmp_path / "somebodys_captions-1.0.dist-info"
     info.mkdir()
@@ -134,7 +134,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_plug_in_needs_no_more_than_the_surface(plugin: Path, tmp_path: Path) -> None:
-    """A converter that imports `shardio.source` and `shardio.errors` is found by its name, and passes the contract."""
+    """A converter that imports `shardio.source` and `shardio.errors` only is found and passes the contract."""
     assert outside(PLUGIN, foreign=False) == set()
     assert "captions" in names()
     source = find("captions")(plugin, side=2)
@@ -144,7 +144,7 @@ def test_a_plug_in_needs_no_more_than_the_surface(plugin: Path, tmp_path: Path) 
 
 
 def test_a_plug_in_of_the_command_line(plugin: Path, tmp_path: Path) -> None:
-    """What the plug-in raises and what it skips are shardio's own errors, with its own words."""
+    """Errors and skipped samples of a plug-in are reported on the command line in its own words."""
     with pytest.raises(shardio.SourceError, match=r"none\.txt is not a file"):
         find("captions")(tmp_path / "none.txt")
     plugin.write_text("3 a cat\nx a dog\n")
@@ -153,7 +153,7 @@ def test_a_plug_in_of_the_command_line(plugin: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_package_names_the_plug_ins_own_distribution() -> None:
-    """`load_optional` says how to install a package that a plug-in needs, by the plug-in's own extra."""
+    """`load_optional` names the plug-in's distribution and extra that install a missing package."""
     load = import_module("shardio.source").load_optional
     assert load("numpy", purpose="numbers", extra="x") is np
     with pytest.raises(shardio.MissingDependency, match=r"reading x needs no_such: pip install 'somebodys\[x\]'"):
@@ -161,7 +161,7 @@ def test_a_missing_package_names_the_plug_ins_own_distribution() -> None:
 
 
 def test_the_surface_is_light() -> None:
-    """`import shardio.source` loads no large package; only what is called does."""
+    """`import shardio.source` loads no large package."""
     import subprocess
     import sys
 

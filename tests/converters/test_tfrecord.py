@@ -1,4 +1,4 @@
-"""TFRecord files of Examples become samples: TensorFlow's own files, and records made by protobuf for the edges."""
+"""TFRecord files of Examples become samples: TensorFlow's own files, and edge cases written by protobuf."""
 
 import gzip
 import pickle
@@ -23,7 +23,7 @@ FILES = Path(__file__).parent / "files"
 
 
 def written(folder: Path, *records: dict[str, Any], name: str = "a.tfrecord") -> Path:
-    """A file of Examples."""
+    """Write a file of Examples."""
     return write_tfrecord(folder / name, [example(record) for record in records])
 
 
@@ -33,14 +33,14 @@ def all_of(source: TFRecord) -> list[dict[str, Any]]:
 
 
 def test_it_is_registered() -> None:
-    """The command line finds it by its name."""
+    """The command line finds the converter by its name."""
     assert find("tfrecord") is tfrecord
 
 
 class TestTensorFlow:
     @pytest.mark.parametrize("name", ["examples", "examples-gzip", "examples-zlib"])
     def test_every_kind_of_feature(self, tmp_path: Path, name: str) -> None:
-        """Written by TensorFlow, plain and compressed."""
+        """Features of every kind are read from TensorFlow's files, plain and compressed."""
         source = tfrecord(FILES / f"{name}.tfrecord")
         expected = []
         for number in range(5):
@@ -65,13 +65,13 @@ class TestTensorFlow:
         assert source.metadata == {"source": "tfrecord"}
 
     def test_fields_are_chosen(self, tmp_path: Path) -> None:
-        """The command that many data sets want."""
+        """`fields` chooses and renames features."""
         source = tfrecord(FILES / "examples.tfrecord", fields="image=image/encoded,label=image/class/label")
         assert dict(source.fields) == {"image": Field("image"), "label": Field("scalar", dtype="int64")}
         assert [sample["label"] for sample in all_of(source)] == [-2, -1, 0, 1, 2]
 
     def test_features_that_are_missing(self) -> None:
-        """Not there, without values, without a kind or of another kind: each such record is a bad sample."""
+        """A record whose feature is missing, empty, without a kind or of another kind is a bad sample."""
         source = tfrecord(FILES / "gaps.tfrecord")
         assert (source[0], source[5]) == ({"id": 0, "label": 7}, {"id": 0, "label": 8})
         none = "the record lacks it, or it has no values"
@@ -86,7 +86,7 @@ class TestTensorFlow:
             tfrecord(FILES / "sequences.tfrecord")
 
     def test_a_folder(self, tmp_path: Path) -> None:
-        """Files by their names, compressed or not, empty ones among them; others are left alone."""
+        """The TFRecords of a folder are joined by name, compressed and empty ones included; other files are ignored."""
         shutil.copy(FILES / "empty.tfrecord", tmp_path / "train-00000-of-00003")
         shutil.copy(FILES / "examples.tfrecord", tmp_path / "train-00001-of-00003")
         shutil.copy(FILES / "examples-gzip.tfrecord", tmp_path / "train-00002-of-00003")
@@ -116,7 +116,7 @@ class TestKinds:
     )
     @pytest.mark.parametrize("message", [None, UnpackedExample])
     def test_by_the_first_records_and_the_last(self, tmp_path: Path, values: Any, field: Field, message: Any) -> None:
-        """One value or several, of one length or not, packed or not."""
+        """The first records and the last determine whether a feature is a scalar, a fixed or a variable array."""
         made = [example({"a": each}, message) if message else example({"a": each}) for each in values]
         source = tfrecord(write_tfrecord(tmp_path / "a.tfrecord", made))
         assert source.fields == {"a": field}
@@ -127,18 +127,18 @@ class TestKinds:
                 assert (found if field.kind == "json" else np.atleast_1d(found).tolist()) == flat
 
     def test_samples_of_arrays_in_every_container(self, tmp_path: Path) -> None:
-        """Numbers as small and large as there are."""
+        """The smallest and largest numbers survive every container."""
         values = [[-(2**63), 2**63 - 1], [0], list(range(300))]
         source = tfrecord(write_tfrecord(tmp_path / "a", [example({"a": each}, UnpackedExample) for each in values]))
         check_source(source, [{"a": np.array(each)} for each in values], tmp_path / "out")
 
     def test_the_last_record_counts(self, tmp_path: Path) -> None:
-        """With lists of one length in the first hundred and another in the last, the length is not fixed."""
+        """If the last record has another length than the first hundred, the array has no fixed shape."""
         source = tfrecord(written(tmp_path, *[{"a": [1, 2]}] * 150, {"a": [1, 2, 3]}))
         assert source.fields == {"a": Field("array", dtype="int64")}
 
     def test_what_differs_later(self, tmp_path: Path) -> None:
-        """Between the first hundred records and the last, what is not of the field's kind is a bad sample."""
+        """A record in between that does not match its field is a bad sample."""
         first, other = (
             {"a": [1], "b": [b"x"], "c": [b"x", b"y"]},
             [{"a": [1, 2]}, {"b": [b"\xff"]}, {"c": [b"\xff", b""]}],
@@ -149,14 +149,14 @@ class TestKinds:
                 source[number]
 
     def test_several_values_of_bytes(self, tmp_path: Path) -> None:
-        """There is no field for a list of images."""
+        """A feature with several values of bytes, such as a list of images, is refused."""
         path = written(tmp_path, {"a": [jpeg(), jpeg()], "b": [1]})
         with pytest.raises(SourceError, match=r"feature 'a': it has 2 bytes values .*; leave it out with fields"):
             tfrecord(path)
         assert all_of(tfrecord(path, fields="b")) == [{"b": 1}]
 
     def test_names(self, tmp_path: Path) -> None:
-        """Names become such as fields may have; those that would be one must be renamed."""
+        """Feature names become valid field names, and those that would collide must be renamed."""
         path = written(tmp_path, {"image/a b": [1], "größe": [2]})
         assert list(tfrecord(path).fields) == ["gr_e", "image.a_b"]
         assert list(tfrecord(path, fields="x=image/a b,größe").fields) == ["x", "gr_e"]
@@ -168,7 +168,7 @@ class TestKinds:
 
 class TestDamage:
     def test_a_wrong_checksum(self, tmp_path: Path) -> None:
-        """One bad sample, though it be the first; nobody looks with crc=False."""
+        """A wrong checksum is one bad sample, even in the first record; crc=False ignores it."""
         data = bytearray(b"".join(framed(example({"a": [number]})) for number in range(3)))
         data[12 + len(example({"a": [0]})) - 1] ^= 1
         (tmp_path / "ü 1.tfrecord").write_bytes(data)
@@ -181,7 +181,7 @@ class TestDamage:
         assert source[2] == {"a": 2}
 
     def test_damaged_framing(self, tmp_path: Path) -> None:
-        """From there on one can't go on: told before anything is converted."""
+        """Damaged framing is refused before anything is converted, because the following records cannot be found."""
         path = written(tmp_path, {"a": [1]}, {"a": [2]})
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
@@ -191,7 +191,7 @@ class TestDamage:
             tfrecord(path)
 
     def test_cut_off(self, tmp_path: Path) -> None:
-        """The message names the byte."""
+        """A truncated file is refused with the offset."""
         path = written(tmp_path, {"a": [1]}, {"a": [2]})
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(
@@ -200,7 +200,7 @@ class TestDamage:
             tfrecord(path)
 
     def test_a_record_that_is_no_example(self, tmp_path: Path) -> None:
-        """It is a bad sample; if there is nothing else, there are no fields."""
+        """A record that is not an Example is a bad sample; a file without any Example is refused."""
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"\x0a\xff\xff", example({"a": [1]})])
         source = tfrecord(path)
         with pytest.raises(BadSample, match=r"record 0: not a tf.train.Example: byte 1: a number is cut short"):
@@ -214,13 +214,13 @@ class TestDamage:
             tfrecord(path)
 
     def test_a_damaged_image(self, tmp_path: Path) -> None:
-        """Named by file, record and feature."""
+        """A damaged image is named by file, record and feature."""
         path = written(tmp_path, {"a": [jpeg()]}, {"a": [jpeg()[:-50]]}, {"a": [jpeg()]})
         with pytest.raises(BadSample, match=r"a.tfrecord, record 1, feature 'a': the jpeg image is cut short"):
             tfrecord(path)[1]
 
     def test_a_file_written_anew(self, tmp_path: Path) -> None:
-        """Places that were found before give bad samples, not wrong ones."""
+        """Records of a file that was rewritten after the scan are bad samples, not wrong ones."""
         path = written(tmp_path, {"a": [1]}, {"a": [2]})
         source = pickle.loads(pickle.dumps(tfrecord(path)))  # noqa: S301
         written(tmp_path, {"b": [b"xyz"]})
@@ -238,19 +238,19 @@ class TestDamage:
         ],
     )
     def test_nothing_there(self, tmp_path: Path, data: bytes, told: str) -> None:
-        """Files without records, and others."""
+        """Files without records, and other files, are refused."""
         (tmp_path / "a.tfrecord").write_bytes(data)
         with pytest.raises(SourceError, match=told):
             tfrecord(tmp_path / "a.tfrecord")
 
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
-        """The message says how the files are called."""
+        """A folder without TFRecords is refused with the names that it looks for."""
         with pytest.raises(SourceError, match=r"holds no TFRecord files \(\*.tfrecord\* or \*-00000-of-00001\)"):
             tfrecord(tmp_path)
 
 
 def test_records_are_not_read_for_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are the records', known from the scan."""
+    """Sizes come from the scan, without reading records again."""
     source = tfrecord(written(tmp_path, *[{"a": [b"x" * number]} for number in range(1, 5)]))
     monkeypatch.setattr("shardio_converters.tfrecord.read_record", None)
     assert np.diff(source.sizes()).tolist() == [1, 1, 1]

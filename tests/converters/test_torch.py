@@ -1,4 +1,4 @@
-"""PyTorch Datasets become samples of any structure, and errors of the user's own code are reported."""
+"""PyTorch Datasets with any sample structure become samples, and errors in the user's code are reported."""
 
 import pickle
 import subprocess
@@ -23,7 +23,7 @@ from shardio_converters.torch import torch
 
 
 class Samples(Dataset[Any]):
-    """Samples from a list; one that is an exception is raised."""
+    """A Dataset of a list; an exception in the list is raised."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples
@@ -38,7 +38,7 @@ class Samples(Dataset[Any]):
 
 
 class Picture:
-    """What a PIL image looks like to those who do not know it."""
+    """The interface of a PIL image."""
 
     def __init__(self, image: Any) -> None:
         self.image = image
@@ -52,14 +52,14 @@ class Picture:
 
 
 def decoded(image: bytes) -> Any:
-    """An image as OpenCV reads it from what is stored, red first."""
+    """An image in RGB, decoded by OpenCV."""
     found = np.asarray(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED))
     return found[..., ::-1] if found.ndim == 3 else found
 
 
 class TestSamples:
     def test_a_dict_of_every_kind(self, tmp_path: Path) -> None:
-        """Tensors, arrays, numbers, texts, bytes, truth values and nested things; keys become names."""
+        """Tensors, arrays, numbers, texts, bytes, booleans and nested values become fields, named after their keys."""
         samples = [
             {
                 "float tensor": pytorch.arange(6).reshape(2, 3) / (7 + n),
@@ -139,12 +139,12 @@ class TestSamples:
         ],
     )
     def test_what_parts_are_called(self, sample: Any, names: Any, fields: list[str]) -> None:
-        """Names are given, or follow from how many parts there are, or from what a lone value is."""
+        """The parts of a sample are named by `fields`, by their number, or by the type of a single value."""
         source = torch(Samples([sample]), names=names)
         assert list(source.fields) == list(source[0]) == fields
 
     def test_shapes_that_differ(self, tmp_path: Path) -> None:
-        """An array that has another shape in the last sample is stored without a fixed one."""
+        """An array whose shape differs in the last sample has no fixed shape."""
         samples = [(np.ones((n, 2)), np.zeros(3)) for n in (1, 5, 3)]
         source = torch(Samples(samples), names="x,y")
         (tmp_path / "out").mkdir()
@@ -157,7 +157,7 @@ class TestSamples:
         )
 
     def test_pytorchs_own(self) -> None:
-        """Data sets made of others are data sets."""
+        """Subsets and concatenations of Datasets are Datasets."""
         tensors = TensorDataset(pytorch.arange(12.0).reshape(4, 3), pytorch.arange(4))
         source = torch(ConcatDataset([Subset(tensors, [3]), tensors]))
         assert len(source.sizes()) == 5
@@ -166,7 +166,7 @@ class TestSamples:
         assert source.sizes().tolist() == [3 * 4 + 8] * 5
 
     def test_classes(self) -> None:
-        """torchvision's data sets know their classes; other attributes of that name are none."""
+        """The `classes` of torchvision's Datasets are class names; other attributes of that name are ignored."""
         named: Any = Samples([(np.zeros(2), 1), (np.zeros(2), 0)])
         named.classes = ["cat", "dog"]
         assert torch(named).metadata == {"source": "torch", "classes": ["cat", "dog"]}
@@ -178,7 +178,7 @@ class TestSamples:
 class TestImages:
     @pytest.mark.parametrize("channels", [1, 3])
     def test_pil_images(self, tmp_path: Path, channels: int) -> None:
-        """They are stored as PNG, and delivered in grey where they are grey."""
+        """PIL images are stored as PNG; grey ones stay grey."""
         images = [pixels(5, 7, channels, seed=seed) for seed in range(3)]
         source = torch(Samples([(Picture(image), number) for number, image in enumerate(images)]))
         assert source.fields["image"] == Field("image", channels=1 if channels == 1 else 3)
@@ -186,7 +186,7 @@ class TestImages:
             assert decoded(source[number]["image"]).tolist() == image.tolist()
 
     def test_colours_among_grey(self) -> None:
-        """An image with colours would lose them where the first and the last are grey: it is a bad sample."""
+        """If the first and last images are grey, a colour image is a bad sample, because it would lose its colours."""
         images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
         with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
             torch(Samples(images))[1]
@@ -225,7 +225,7 @@ def broken():
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of `my_sets.py` and what it imports, which is the working directory."""
+    """The working directory, with `my_sets.py` and the module that it imports."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "code ö"
@@ -256,14 +256,14 @@ class TestNames:
     @pytest.mark.parametrize("place", ["my_sets", "my_sets.py", "../code ö/my_sets.py"])
     @pytest.mark.usefixtures("module")
     def test_an_object_by_name(self, place: str, name: str, options: Any, count: int) -> None:
-        """Instances, classes and functions, of modules and of files."""
+        """Instances, classes and functions of modules and files are found by name."""
         source = torch(f"{place}:{name}", options=options)
         assert len(source.sizes()) == count
         assert source[1] == {"value": 10, "label": 1}
         assert source.metadata == {"source": "torch", "classes": ["even", "odd"]}
 
     def test_a_file_called_as_a_module(self, module: Path) -> None:
-        """A file is itself, even if it has the name of a module that is loaded already."""
+        """A file is loaded even if a loaded module has the same name."""
         (module / "random.py").write_text("data = [1, 2, 3]\n")
         assert torch("random.py:data")[2] == {"scalar": 3}
         import random
@@ -271,7 +271,7 @@ class TestNames:
         assert not hasattr(random, "data")
 
     def test_pickling_sends_the_name(self, module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A worker makes the data set anew, wherever it runs, and does not look at all samples for it."""
+        """A pickled source rebuilds the Dataset by name, anywhere, without reading all samples."""
         source = torch("my_sets:Numbers", options='{"count": 100000}')
         sent = pickle.dumps(source)
         assert len(sent) < 1500
@@ -283,7 +283,7 @@ class TestNames:
 
     @pytest.mark.slow
     def test_worker_processes(self, module: Path, tmp_path: Path) -> None:
-        """New processes find the code, and a sample that fails there is told of here."""
+        """New processes import the user's code, and a sample that fails there is reported here."""
         source = torch("my_sets.py:Numbers", options='{"count": 40, "bad": 17}')
         found = convert(source, tmp_path / "out", shard_size=100, workers=2, on_error="skip", max_bad=1)
         made = dataset.open(tmp_path / "out")
@@ -307,9 +307,9 @@ class TestNames:
         ],
     )
     def test_names_that_lead_nowhere(self, module: Path, name: str, message: str) -> None:
-        """The message says what Python said."""
+        """A name that cannot be imported is refused with Python's message."""
         (module / "wrong.py").write_text("data = 1 / 0\n")
-        for _ in range(2):  # the second time as the first: nothing half done is kept
+        for _ in range(2):  # the second time like the first: no half-imported module is kept
             with pytest.raises(SourceError, match=message):
                 torch(name)
 
@@ -327,13 +327,13 @@ class TestNames:
     )
     @pytest.mark.usefixtures("module")
     def test_wrong_options(self, name: str, options: str, message: str) -> None:
-        """They are keyword arguments, for something that takes them."""
+        """Options must be keyword arguments, and the object must be callable."""
         with pytest.raises(ConfigError, match=message):
             torch(name, options=options)
 
     @pytest.mark.usefixtures("module")
     def test_options_that_it_does_not_take(self) -> None:
-        """What the class says of them is told."""
+        """The error of a class that rejects its options is reported."""
         with pytest.raises(SourceError, match=r"my_sets:Numbers: TypeError: .*unexpected keyword argument 'size'"):
             torch("my_sets:Numbers", options={"size": 3})
 
@@ -376,7 +376,7 @@ class TestRefusals:
         ],
     )
     def test_what_is_no_data_set(self, given: Any, message: str) -> None:
-        """It must have samples by number, and the first must be one that can be stored."""
+        """An object is refused unless it has numbered samples whose first can be stored."""
         with pytest.raises(SourceError, match=message):
             torch(given)
 
@@ -390,7 +390,7 @@ class TestRefusals:
         ],
     )
     def test_wrong_names(self, sample: Any, options: dict[str, str], message: str) -> None:
-        """They must fit the first sample."""
+        """`fields` must match the first sample."""
         with pytest.raises(ConfigError, match=message):
             torch(Samples([sample]), **options)
 
@@ -410,7 +410,7 @@ class TestBadSamples:
     )
     @pytest.mark.parametrize("number", [1, 2])
     def test_a_sample_that_fails(self, sample: Any, message: str, number: int) -> None:
-        """The message has the number, the type and the words; the others can be read, also if it is the last."""
+        """A sample that raises is bad, with its number and the error's type and text; the others are read."""
         samples: list[Any] = [(Picture(pixels()), 1)] * 3
         samples[number] = sample
         source = torch(Samples(samples))
@@ -420,13 +420,13 @@ class TestBadSamples:
 
     @pytest.mark.parametrize("index", [-1, 2])
     def test_an_index_outside_is_an_error(self, index: int) -> None:
-        """There is no counting from the end, though a list does."""
+        """An index below 0 or past the end is an error, although a list accepts -1."""
         with pytest.raises(IndexError, match=rf"index must be in \[0, 2\), got {index}"):
             torch(Samples([1, 2]))[index]
 
 
 def test_importing_is_cheap() -> None:
-    """The converters are listed without loading PyTorch."""
+    """Listing the converters does not import PyTorch."""
     code = "import sys, shardio_converters.torch; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

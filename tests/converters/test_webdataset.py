@@ -35,7 +35,7 @@ def npy(array: Any) -> bytes:
 
 
 def label_as_int64(folder: Path, count: int = 4, name: str = "a.tar", start: int = 0) -> list[dict[str, Any]]:
-    """Writes samples of an image, a label and a text by tarfile; gives what they are."""
+    """Write samples of an image, a label and a text with tarfile; return the samples."""
     members, expected = [], []
     for number in range(start, start + count):
         image, key = jpeg(seed=number), f"img{number}"
@@ -51,13 +51,13 @@ def all_of(source: WebDataset) -> list[dict[str, Any]]:
 
 
 def test_it_is_registered() -> None:
-    """The command line finds it by its name."""
+    """The command line finds the converter by its name."""
     assert find("webdataset") is webdataset
 
 
 class TestSamples:
     def test_written_by_the_library(self, tmp_path: Path) -> None:
-        """Values of all kinds, encoded by webdataset."""
+        """Values of all kinds, encoded by webdataset, are read."""
         names = {"jpg": "image", "cls": "label", "caption.txt": "caption", "json": "json", "box.npy": "box"}
         names |= {"mask.png": "mask", "bin": "bytes"}
         expected = []
@@ -67,7 +67,7 @@ class TestSamples:
                 sample |= {"json": {"a": [number]}, "box.npy": np.arange(4, dtype=np.float32) + number}
                 sample |= {"mask.png": png(seed=number), "bin": bytes([number])}
                 writer.write({"__key__": f"dir/x{number}", **sample})
-                # The library sorts a sample's files by their extensions.
+                # The library sorts the files of a sample by extension.
                 expected.append({names[name]: sample[name] for name in sorted(sample)} | {"key": f"dir/x{number}"})
         source = webdataset(tmp_path / "a.tar")
         check_source(
@@ -83,14 +83,14 @@ class TestSamples:
 
     @pytest.mark.parametrize("kind", FORMATS)
     def test_every_format_of_tar(self, tmp_path: Path, kind: str) -> None:
-        """With names that are long, and in directories."""
+        """Every tar format is read, with long names and directories."""
         members = [(f"{'d' * 90}/{'n' * 80}{number}.txt", b"%d" % number) for number in range(3)]
         write_tar(tmp_path / "a.tar", members, kind)
         expected = [{"txt": str(number), "key": f"{'d' * 90}/{'n' * 80}{number}"} for number in range(3)]
         check_source(webdataset(tmp_path / "a.tar"), expected, tmp_path / "out", txt="text")
 
     def test_many_tars(self, tmp_path: Path) -> None:
-        """By the library's own ShardWriter, found as a folder, a wildcard or a range."""
+        """Tars of the library's ShardWriter are found by folder, wildcard or range."""
         with ShardWriter(str(tmp_path / "a b-%06d.tar"), maxcount=3, verbose=0) as writer:
             for number in range(10):
                 writer.write({"__key__": f"s{number}", "txt": f"{number}", "cls": number})
@@ -100,7 +100,7 @@ class TestSamples:
         assert all_of(webdataset(f"{tmp_path}/a b-{{000001..000002}}.tar")) == expected[3:9]
 
     def test_written_by_shardio(self, tmp_path: Path) -> None:
-        """Fields come back under their names with their kinds: scalars as int64, float64 or bool; no key."""
+        """Shards of shardio keep names and kinds, with scalars as int64, float64 or bool, and have no key."""
         fields = {"image": "image", "label": "int64", "caption": "text", "weight": "float32", "count": "uint8"}
         fields |= {
             "flag": "bool",
@@ -129,12 +129,12 @@ class TestSamples:
         assert list(source.fields) == list(fields)
 
     def test_sizes_are_those_of_the_runs(self, tmp_path: Path) -> None:
-        """Headers and padding too."""
+        """Sizes include headers and padding."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("a.bin", b"y" * 513), ("b.txt", b"x"), ("b.bin", b"")])
         assert webdataset(tmp_path / "a.tar").sizes().tolist() == [2 * 512 + 3 * 512, 2 * 512 + 512]
 
     def test_large_members(self, tmp_path: Path) -> None:
-        """A sample of more than a megabyte, whose headers are far apart."""
+        """A sample of more than a megabyte, whose headers are far apart, is read."""
         data = np.random.default_rng(0).bytes(3 << 20)
         write_tar(
             tmp_path / "a.tar", [("a.bin", data), ("a.cls", b"1"), ("a.txt", b"x"), ("b.bin", b""), ("b.cls", b"2")]
@@ -145,7 +145,7 @@ class TestSamples:
 
 class TestImages:
     def test_formats_may_differ(self, tmp_path: Path) -> None:
-        """A sample with a PNG among those with JPEGs is one like the others, whatever the extensions' case."""
+        """Images of one field may be JPEG and PNG, with extensions in any case."""
         files = {"a.jpg": jpeg(), "b.PNG": png(), "c.jpeg": jpeg(seed=1), "d.webp": webp(), "e.bmp": bmp()}
         write_tar(tmp_path / "a.tar", files.items())
         expected = [{"image": data, "key": name[0]} for name, data in files.items()]
@@ -153,13 +153,13 @@ class TestImages:
         assert all_of(webdataset(tmp_path / "a.tar", fields="photo=png"))[0] == {"photo": jpeg(), "key": "a"}
 
     def test_formats_of_a_named_image(self, tmp_path: Path) -> None:
-        """So with `mask.png` and `mask.jpg`."""
+        """Images of a named field may differ in format, such as `mask.png` and `mask.jpg`."""
         files = {"a.jpg": jpeg(), "a.mask.png": png(), "b.jpg": jpeg(seed=1), "b.mask.jpg": jpeg(seed=2)}
         write_tar(tmp_path / "a.tar", files.items())
         assert [sample["mask"] for sample in all_of(webdataset(tmp_path / "a.tar"))] == [png(), jpeg(seed=2)]
 
     def test_two_images_in_a_sample(self, tmp_path: Path) -> None:
-        """Then each is a field of its own, and none stands in for the other."""
+        """Two images in one sample are two fields, and neither replaces the other."""
         files = {"a.jpg": jpeg(), "a.png": png(), "b.jpg": jpeg(seed=1)}
         write_tar(tmp_path / "a.tar", files.items())
         source = webdataset(tmp_path / "a.tar")
@@ -169,7 +169,7 @@ class TestImages:
         assert webdataset(tmp_path / "a.tar", fields="image=jpg")[1] == {"image": jpeg(seed=1), "key": "b"}
 
     def test_damaged_ones(self, tmp_path: Path) -> None:
-        """Named by tar, key and extension."""
+        """A damaged image is named by tar, key and extension."""
         write_tar(
             tmp_path / "a.tar", [("a.jpg", jpeg()), ("b.jpg", jpeg()[:-50]), ("c.jpg", b""), ("d.jpg", b"<html>")]
         )
@@ -184,19 +184,19 @@ class TestFields:
         "given", ["image=jpg,label=cls,caption=txt", {"image": "jpg", "label": "cls", "caption": "txt"}]
     )
     def test_chosen(self, tmp_path: Path, given: Any) -> None:
-        """In the order in which they are given, under other names."""
+        """`fields` chooses fields in the given order and renames them."""
         samples = label_as_int64(tmp_path)
         expected = [{"image": s["image"], "label": s["label"], "caption": s["txt"], "key": s["key"]} for s in samples]
         check_source(webdataset(tmp_path, fields=given), expected, tmp_path / "out", label="int64", caption="text")
 
     def test_one_that_there_is_not(self, tmp_path: Path) -> None:
-        """The message lists those that there are."""
+        """An unknown field is refused with the list of fields."""
         label_as_int64(tmp_path)
         with pytest.raises(ConfigError, match="has no 'png'; there are jpg, cls, txt"):
             webdataset(tmp_path, fields="image=png")
 
     def test_one_that_the_first_sample_lacks(self, tmp_path: Path) -> None:
-        """It may be chosen if another sample near the beginning has it; then the first one is bad."""
+        """A field that the first sample lacks can be chosen if a nearby one has it; the first sample is then bad."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"y"), ("b.cls", b"1")])
         assert list(webdataset(tmp_path).fields) == ["txt", "key"]
         source = webdataset(tmp_path, fields="txt,label=cls")
@@ -206,7 +206,7 @@ class TestFields:
 
     @pytest.mark.parametrize("suffix", ["pth", "pyd", "pickle", "pkl", "feat.pt"])
     def test_pickles(self, tmp_path: Path, suffix: str) -> None:
-        """Never loaded; the rest can be had without them."""
+        """Pickles are never loaded, and the other fields are read without them."""
         harm = pickle.dumps({"a": 1})
         write_tar(tmp_path / "a.tar", [(f"a.{suffix}", harm), ("a.txt", b"x"), ("a.cls", b"1")])
         told = rf"a.tar, .{suffix}: a pickle, which is never loaded; "
@@ -217,7 +217,7 @@ class TestFields:
         assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
 
     def test_names_that_would_be_one(self, tmp_path: Path) -> None:
-        """Two files that would be one field are called by their whole extensions."""
+        """Files whose field names would collide keep their whole extensions as names."""
         write_tar(tmp_path / "a.tar", [("a.cap.txt", b"x"), ("a.cap.json", b"{}"), ("a.a b.bin", b"y")])
         assert webdataset(tmp_path)[0] == {"cap.txt": "x", "cap.json": {}, "a_b": b"y", "key": "a"}
         write_tar(tmp_path / "a.tar", [("a.x y", b""), ("a.x_y", b"")])
@@ -240,7 +240,7 @@ class TestFields:
         ],
     )
     def test_arrays(self, tmp_path: Path, first: Any, last: Any, field: Field) -> None:
-        """Of fixed shape if the first and the last sample agree."""
+        """Arrays have a fixed shape if the first and the last sample agree."""
         write_tar(tmp_path / "a.tar", [("a.npy", npy(first)), ("b.x", b""), ("c.npy", npy(last))])
         source = webdataset(tmp_path)
         assert source.fields["npy"] == field
@@ -249,7 +249,7 @@ class TestFields:
 
     @pytest.mark.parametrize("array", [np.array(["a", "b"]), np.array([{}], object), np.zeros(2, "f4,i4")])
     def test_arrays_of_no_numbers(self, tmp_path: Path, array: Any) -> None:
-        """Objects would have to be unpickled, texts and structures no field holds."""
+        """Arrays of objects, strings and structures are refused."""
         stream = io.BytesIO()
         np.save(stream, array, allow_pickle=True)
         write_tar(tmp_path / "a.tar", [("a.npy", stream.getvalue()), ("a.txt", b"")])
@@ -257,7 +257,7 @@ class TestFields:
             webdataset(tmp_path)
 
     def test_scalars_in_json(self, tmp_path: Path) -> None:
-        """Only with a name before the extension, and if both ends hold numbers of one kind."""
+        """JSON with a name before the extension is a scalar if the first and last sample hold numbers of one kind."""
         values = {
             "n": [1, 2],
             "f": [1, 2.5],
@@ -300,7 +300,7 @@ class TestFields:
         ],
     )
     def test_bad_values(self, tmp_path: Path, name: str, good: bytes, bad: bytes, told: str) -> None:
-        """Named by tar, key and extension; the neighbours can be read."""
+        """A bad value is named by tar, key and extension, and its neighbours are read."""
         write_tar(tmp_path / "ü 1.tar", [(f"a.{name}", good), (f"b.{name}", bad), (f"c.{name}", good)])
         source = webdataset(tmp_path)
         with pytest.raises(BadSample, match=rf"ü 1.tar, key 'b', .{name}: {told}"):
@@ -310,7 +310,7 @@ class TestFields:
 
 class TestKeys:
     def test_on_and_off(self, tmp_path: Path) -> None:
-        """A text field unless told otherwise."""
+        """The key is a text field unless turned off."""
         label_as_int64(tmp_path)
         assert "key" in webdataset(tmp_path).fields
         assert "key" not in webdataset(tmp_path, key=False).fields
@@ -329,13 +329,13 @@ class TestKeys:
         ],
     )
     def test_running_numbers(self, tmp_path: Path, keys: list[str], there: bool) -> None:
-        """Those that shardio writes say nothing; they can be asked for."""
+        """Running numbers as keys, as shardio writes them, are left out unless requested."""
         write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"") for key in keys])
         assert ("key" in webdataset(tmp_path).fields) == there
         assert [sample["key"] for sample in all_of(webdataset(tmp_path, key=True))] == keys
 
     def test_a_field_called_key(self, tmp_path: Path) -> None:
-        """It stays; to ask for both is a mistake."""
+        """A field named key is kept, and requesting keys as well is refused."""
         write_tar(tmp_path / "a.tar", [("a.key.txt", b"other")])
         assert webdataset(tmp_path)[0] == {"key": "other"}
         with pytest.raises(
@@ -346,7 +346,7 @@ class TestKeys:
 
     @pytest.mark.parametrize("key", ["../../etc/passwd", "/etc/passwd", "-rf", "größe ünd", "a\nb"])
     def test_any_name(self, tmp_path: Path, key: str) -> None:
-        """A name is text, and nothing but."""
+        """A key may be any text, and is never a path."""
         write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"x"), (f"{key}2.txt", b"x")], "gnu")
         check_source(webdataset(tmp_path), [{"txt": "x", "key": k} for k in (key, f"{key}2")], tmp_path / "out")
 
@@ -363,7 +363,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 class TestCompressed:
     @pytest.mark.parametrize("suffix", COMPRESSED)
     def test_every_kind(self, tmp_path: Path, suffix: str) -> None:
-        """Read like the tars in them; nothing is left in the temporary folder or beside them."""
+        """Compressed tars are read like plain ones, and leave no temporary file."""
         samples = label_as_int64(tmp_path, name="plain")
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / f"a{suffix}").write_bytes(COMPRESSED[suffix]((tmp_path / "plain").read_bytes()))
@@ -371,7 +371,7 @@ class TestCompressed:
         assert os.listdir(tmp_path / "in") == [f"a{suffix}"]
 
     def test_cut_off(self, tmp_path: Path) -> None:
-        """Told before anything is converted."""
+        """A truncated compressed file is refused before anything is converted."""
         label_as_int64(tmp_path, name="plain")
         (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "plain").read_bytes())[:-100])
         with pytest.raises(SourceError, match=r"a.tgz cannot be unpacked: damaged or cut off: "):
@@ -380,14 +380,14 @@ class TestCompressed:
 
 class TestDamage:
     def test_a_cut_tar(self, tmp_path: Path) -> None:
-        """The message names tar and byte, and how many samples are whole."""
+        """A truncated tar is refused with its name, the offset and the number of complete samples."""
         label_as_int64(tmp_path, 3)
         os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 100)
         with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 complete samples precede it"):
             webdataset(tmp_path)
 
     def test_links(self, tmp_path: Path) -> None:
-        """A link is refused by its name."""
+        """A link in a tar is refused by name."""
         (tmp_path / "y.txt").symlink_to("x.txt")
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             tar.add(tmp_path / "y.txt", "y.txt")
@@ -395,7 +395,7 @@ class TestDamage:
             webdataset(tmp_path / "a.tar")
 
     def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
-        """One bad sample, though it be the first."""
+        """Two files of one sample with the same extension are one bad sample, even if it is the first."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2"), ("b.txt", b"3")])
         source = webdataset(tmp_path)
         with pytest.raises(BadSample, match=r"a.tar: key 'a' has two files with the extension 'txt'"):
@@ -403,13 +403,13 @@ class TestDamage:
         assert source[1] == {"txt": "3", "key": "b"}
 
     def test_no_sample_can_be_read(self, tmp_path: Path) -> None:
-        """Then there are no fields."""
+        """Tars in which every sample is bad are refused."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
         with pytest.raises(SourceError, match=r"no sample can be read: .*two files"):
             webdataset(tmp_path)
 
     def test_a_tar_written_anew(self, tmp_path: Path) -> None:
-        """A worker that opens a tar which has changed since it was looked through gets bad samples, not wrong ones."""
+        """Samples of a tar that was rewritten after the scan are bad, not wrong."""
         label_as_int64(tmp_path)
         source = pickle.loads(pickle.dumps(webdataset(tmp_path)))  # noqa: S301
         write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 2000)])
@@ -424,20 +424,20 @@ class TestDamage:
         [([], "holds no samples"), ([("README", b"")], "holds no samples"), (None, "holds no tars")],
     )
     def test_nothing_there(self, tmp_path: Path, members: Any, told: str) -> None:
-        """No tars, or none with samples."""
+        """A path without tars, or with empty ones only, is refused."""
         if members is not None:
             write_tar(tmp_path / "a.tar", members)
         with pytest.raises(SourceError, match=told):
             webdataset(tmp_path)
 
     def test_a_tar_without_samples_among_others(self, tmp_path: Path) -> None:
-        """It is passed over."""
+        """A tar without samples is skipped."""
         write_tar(tmp_path / "0.tar", [])
         samples = label_as_int64(tmp_path)
         assert all_of(webdataset(tmp_path)) == samples
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
-        """No bytes are no tar."""
+        """An empty file is not a tar."""
         (tmp_path / "0.tar").touch()
         label_as_int64(tmp_path)
         with pytest.raises(SourceError, match=r"0.tar, byte 0: the file ends here without an end mark"):

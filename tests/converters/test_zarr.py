@@ -1,4 +1,4 @@
-"""Zarr stores of both formats become samples, and nothing that they hold is run."""
+"""Zarr stores of both formats become samples, and nothing in them is executed."""
 
 import io
 import json
@@ -29,7 +29,7 @@ FORMATS = (2, 3)
 
 
 def write(path: Path, form: int = 3, **arrays: Any) -> Path:
-    """A group with one array for each name, `__` for a slash; a dict is the arguments of create_array, with `data`."""
+    """A group with one array per name, `__` for a slash; a dict holds arguments of create_array, with `data`."""
     library.open_group(path, mode="w", zarr_format=form)
     for name, value in arrays.items():
         write_array(path, form, path=name.replace("__", "/"), **(value if isinstance(value, dict) else {"data": value}))
@@ -41,14 +41,14 @@ def write_array(root: Path, form: int = 3, *, data: Any, path: str = "", **argum
     data = np.asarray(data)
     arguments = {"dtype": data.dtype, "chunks": (2, *data.shape[1:]), **arguments}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of types that the third format is yet to describe
+        warnings.simplefilter("ignore")  # for types that the Zarr 3 specification does not define yet
         array = library.create_array(root, name=path or None, shape=data.shape, zarr_format=form, **arguments)
         array[...] = data
     return root
 
 
 def zipped(folder: Path) -> Path:
-    """The store in a zip file beside the folder."""
+    """A zip file of the store, beside its folder."""
     return Path(shutil.make_archive(str(folder), "zip", folder))
 
 
@@ -58,7 +58,7 @@ def numbers(dtype: str, *shape: int) -> NDArray[Any]:
 
 
 def objects(values: list[Any]) -> NDArray[Any]:
-    """Values that differ in length."""
+    """Values of different lengths."""
     data = np.empty(len(values), object)
     data[:] = values
     return data
@@ -95,7 +95,7 @@ class TestKinds:
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("kind", KINDS)
     def test_an_array(self, tmp_path: Path, kind: str, form: int) -> None:
-        """Every type that a field can hold gives its values, in every container."""
+        """An array of any type that a field can hold gives its values, through every container."""
         arguments, field, expected = KINDS[kind]
         source = zarr(write_array(tmp_path / "a.zarr", form, **arguments))
         assert source.metadata == {"source": "zarr"}
@@ -104,7 +104,7 @@ class TestKinds:
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("pack", [lambda path: path, zipped])
     def test_a_group(self, tmp_path: Path, form: int, pack: Callable[[Path], Path]) -> None:
-        """Arrays at any depth, from a folder and from a zip file; those without rows are left out."""
+        """Arrays at any depth of a folder or a zip file are fields; those without rows are left out."""
         write(tmp_path / "-a é", form, label=numbers("u1"), data__x=numbers("f4", 2), data__deep__t=np.array(WORDS))
         library.create_array(tmp_path / "-a é", name="crs", shape=(), dtype="i4", zarr_format=form)
         source = zarr(pack(tmp_path / "-a é"))
@@ -115,7 +115,7 @@ class TestKinds:
         assert source.column("label").tolist() == list(range(COUNT))
 
     def test_shards(self, tmp_path: Path) -> None:
-        """Chunks within shards, as the third format has them."""
+        """Sharded arrays of Zarr 3 are read."""
         data = np.arange(64, dtype="f4").reshape(16, 4)
         source = zarr(write_array(tmp_path / "a", data=data, chunks=(2, 4), shards=(8, 4)))
         check_source(source, [{"array": row} for row in data], tmp_path / "out")
@@ -127,7 +127,7 @@ class TestKinds:
         assert [zarr(tmp_path / "a")[i]["array"] for i in range(COUNT)] == [0, 1, 7, 7, 4]
 
     def test_a_zip_of_the_folder_itself(self, tmp_path: Path) -> None:
-        """Zipped with the folder's name in front, arrays are found all the same."""
+        """Arrays are found in a zip file whose entries begin with the folder's name."""
         write(tmp_path / "in" / "a.zarr", x=numbers("i4"))
         source = zarr(zipped(tmp_path / "in"))
         assert source[3] == {"a.zarr.x": 3}
@@ -139,7 +139,7 @@ class TestKinds:
         (np.zeros((3, 2), "V3"), r"no field holds \[2\] of \|V3"),
     ])  # fmt: skip
     def test_what_no_field_holds(self, tmp_path: Path, data: Any, reason: str, form: int) -> None:
-        """It is refused with the reason, and others can be chosen."""
+        """An array that no field can hold is refused with the reason, and others can be chosen."""
         write(tmp_path / "a", form, x=data, y=np.arange(3))
         with pytest.raises(SourceError, match=f"a: 'x' cannot be taken: {reason}; choose others with fields"):
             zarr(tmp_path / "a")
@@ -148,7 +148,7 @@ class TestKinds:
 
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
-        """Arrays are chosen by their path, and named."""
+        """`fields` chooses arrays by path and names them."""
         write(tmp_path / "a", data__images=numbers("u1", 2), **{"my label": numbers("i2")})
         source = zarr(tmp_path / "a", fields="label=my label,data/images")
         assert dict(source.fields) == {
@@ -160,7 +160,7 @@ class TestFields:
             zarr(tmp_path / "a", fields="z")
 
     def test_rows_must_agree(self, tmp_path: Path) -> None:
-        """Arrays of several lengths are listed, and can be chosen from."""
+        """Arrays of several lengths are refused with a list, and some of one length can be chosen."""
         write(tmp_path / "a", x=numbers("u1", 2), y=numbers("i8"), mean=np.zeros(2))
         with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], x \[5, 2\], y \[5\]"):
             zarr(tmp_path / "a")
@@ -171,7 +171,7 @@ class TestFields:
 
 class TestSizes:
     def test_what_varies_is_an_average(self, tmp_path: Path) -> None:
-        """Of numbers every byte is known, of the rest some rows are looked at."""
+        """Sizes of numeric arrays are exact, and others are estimated from some rows."""
         write(
             tmp_path / "a",
             x=numbers("f4", 3),
@@ -184,13 +184,13 @@ class TestSizes:
 
 class TestWorkers:
     def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A child opens the store itself and reads the same."""
+        """A forked child opens the store itself and reads the same values."""
         source = zarr(write_array(tmp_path / "a", data=numbers("u1", 100)))
         assert source[0]["array"][1] == 1
         context = multiprocessing.get_context("fork")
         receiver, sender = context.Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
             child = context.Process(target=lambda: sender.send(source[4]["array"].tolist()))
             child.start()
         assert receiver.poll(20)
@@ -201,7 +201,7 @@ class TestWorkers:
     def test_a_relative_path_outlives_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A source that was given as a relative path still reads after the process has gone elsewhere."""
+        """A source of a relative path still reads after the working directory has changed."""
         write_array(tmp_path / "a", data=numbers("u1"))
         monkeypatch.chdir(tmp_path)
         source = zarr("a")
@@ -209,7 +209,7 @@ class TestWorkers:
         assert pickle.loads(pickle.dumps(source))[2] == {"array": 2}  # noqa: S301
 
     def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In ascending order every chunk is decompressed once."""
+        """In ascending order each chunk is decompressed once."""
         source = zarr(write_array(tmp_path / "a", data=np.zeros((4000, 1000), "u1"), chunks=(500, 1000)))
         counted: list[Any] = []
         original = library.Array.__getitem__
@@ -225,7 +225,7 @@ class TestWorkers:
 
 
 class Bomb:
-    """Runs something when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -237,7 +237,7 @@ class Bomb:
 class TestPickles:
     @pytest.mark.parametrize("place", ["filter", "compressor", "behind a group of the third format"])
     def test_nothing_is_unpickled(self, tmp_path: Path, place: str) -> None:
-        """An array of pickled objects is refused before zarr sees it, wherever the codec stands."""
+        """An array of pickled objects is refused before zarr opens it, wherever the codec is declared."""
         write(tmp_path / "a", 2, x=numbers("i4"), y={"data": numbers("i4"), "compressors": None})
         metadata = json.loads((tmp_path / "a" / "y" / ".zarray").read_text())
         if place == "compressor":
@@ -258,18 +258,18 @@ class TestPickles:
 
 
 def spoil(chunk: Path) -> None:
-    """Overwrites the second half."""
+    """Overwrite the second half."""
     data = chunk.read_bytes()
     chunk.write_bytes(data[: len(data) // 2] + b"\xff" * (len(data) - len(data) // 2))
 
 
 def cut(chunk: Path) -> None:
-    """Takes the end away."""
+    """Drop the end."""
     chunk.write_bytes(chunk.read_bytes()[:-3])
 
 
 def empty(chunk: Path) -> None:
-    """Leaves nothing."""
+    """Drop everything."""
     chunk.write_bytes(b"")
 
 
@@ -285,7 +285,7 @@ class TestDamage:
     @pytest.mark.parametrize("damage", [spoil, cut, empty])
     @pytest.mark.parametrize("codec", CODECS)
     def test_a_damaged_chunk(self, tmp_path: Path, codec: str, damage: Callable[[Path], None]) -> None:
-        """Only the rows of that chunk are bad, and they are named; a column with them is not offered."""
+        """Only the rows of a damaged chunk are bad, and they are named; the column is not offered for conditions."""
         data = np.random.default_rng(0).integers(0, 4, (6, 4000), np.uint8)
         write(tmp_path / "a", 2, x={"data": data, "compressors": CODECS[codec]})
         write_array(tmp_path / "a", 2, path="y", data=data[:, 0] + 1.5, compressors=CODECS[codec])
@@ -306,7 +306,7 @@ class TestDamage:
     def test_a_damaged_chunk_of_objects(
         self, tmp_path: Path, kind: str, form: int, damage: Callable[[Path], None]
     ) -> None:
-        """Text and bytes of varying length too."""
+        """A damaged chunk of variable-length texts and bytes makes bad samples, too."""
         if (kind, damage) == ("bytes", spoil):
             pytest.skip("without a checksum these are other bytes")
         write_array(tmp_path / "a", form, **KINDS[kind][0] | {"compressors": None})
@@ -317,14 +317,14 @@ class TestDamage:
             source[3]
 
     def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
-        """The row is bad, not the store."""
+        """Text that is not UTF-8 makes its row bad, not the store."""
         source = zarr(write_array(tmp_path / "a", data=np.array([b"a", b"caf\xe9"])))
         assert source[0] == {"array": "a"}
         with pytest.raises(BadSample, match=r"row 1: not UTF-8: .*0xe9"):
             source[1]
 
     def test_an_image_that_is_none(self, tmp_path: Path) -> None:
-        """Where the first is an image, all must be."""
+        """If the first value is an image, any later value that is not is a bad sample."""
         write_array(tmp_path / "a", data=objects([b"", PICTURES[0], b"words"]), dtype=BYTES_TYPE)
         source = zarr(tmp_path / "a")
         assert source.fields == {"array": Field("image")}
@@ -333,7 +333,7 @@ class TestDamage:
                 source[row]
 
     def test_missing(self, tmp_path: Path) -> None:
-        """Nothing there, a folder without arrays, and a file that is no zip."""
+        """A missing path, a folder without arrays, and a file that is not a zip are refused."""
         with pytest.raises(SourceError, match=r"gone cannot be read: .*No such file"):
             zarr(tmp_path / "gone")
         with pytest.raises(SourceError, match="holds no Zarr arrays"):
@@ -348,14 +348,14 @@ class TestDamage:
             zarr(library.create_array(tmp_path / "c", shape=(), dtype="i4") and tmp_path / "c")
 
     def test_a_zip_that_is_cut_short(self, tmp_path: Path) -> None:
-        """A zip file tells of its parts at its end."""
+        """A truncated zip file is refused."""
         path = zipped(write(tmp_path / "a", x=numbers("i4")))
         os.truncate(path, path.stat().st_size - 10)
         with pytest.raises(SourceError, match=r"a.zip cannot be read: "):
             zarr(path)
 
     def test_a_damaged_part_of_a_zip(self, tmp_path: Path) -> None:
-        """Zip files have checksums."""
+        """A damaged member of a zip file fails its checksum."""
         path = zipped(write(tmp_path / "a", x={"data": numbers("i4"), "compressors": None}))
         data = path.read_bytes()
         packed = io.BytesIO()
@@ -372,7 +372,7 @@ class TestDamage:
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"zarr_format": 2}', '{"node_type": "array"}', "\xff"])
     def test_damaged_metadata(self, tmp_path: Path, form: int, text: str) -> None:
-        """What is no metadata is named."""
+        """Invalid metadata is refused by name."""
         write(tmp_path / "a", form, x=numbers("i4"), y=numbers("i4"))
         (tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")).write_text(text, "latin-1")
         with pytest.raises(
@@ -382,7 +382,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("form", FORMATS)
     def test_random_metadata(self, tmp_path: Path, form: int) -> None:
-        """Whatever letter is wrong, the store is refused, a sample is bad, or a value is another."""
+        """With any changed character of the metadata, the store is refused, a sample is bad, or a value differs."""
         write(tmp_path / "a", form, x=numbers("i4"), y=KINDS["strings"][0])
         path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
         whole, random = path.read_bytes(), np.random.default_rng(0)
@@ -402,7 +402,7 @@ class TestDamage:
         assert refused > 20
 
     def test_a_folder_that_links_to_itself(self, tmp_path: Path) -> None:
-        """A loop ends."""
+        """A folder that links to itself is searched once."""
         write(tmp_path / "a", x=numbers("i4"))
         (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
         assert zarr(tmp_path / "a")[1] == {"x": 1}

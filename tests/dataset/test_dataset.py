@@ -1,4 +1,4 @@
-"""Datasets written and read back: every container holds the same, and nothing half-written passes for whole."""
+"""Datasets written and read back: every container holds the same samples, and a partial dataset is never opened."""
 
 import json
 import multiprocessing
@@ -52,13 +52,13 @@ def write(path: Path, container: str = "tar", count: int = 40, **options: Any) -
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether two samples have the same fields and values."""
+    """Whether two samples have equal fields and values."""
     return found.keys() == expected.keys() and all(np.array_equal(found[n], expected[n]) for n in expected)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_what_was_written_is_read(tmp_path: Path, container: str) -> None:
-    """Every kind of field comes back from every container, one by one and many at once, in the order asked for."""
+    """Every kind of field survives every container, read one by one and in batches, in the requested order."""
     ds = write(tmp_path / "d", container)
     assert len(ds) == 40
     assert len(ds.manifest.shards) > 3
@@ -75,7 +75,7 @@ def test_what_was_written_is_read(tmp_path: Path, container: str) -> None:
 
 
 def test_the_digest_names_the_content(tmp_path: Path) -> None:
-    """The same samples have one digest in every container and shard size; another order or value has another."""
+    """The digest depends on samples and their order, not on the container or the shard size."""
     kept = {
         write(tmp_path / f"a{n}", c, shard_size=s).digest
         for n, (c, s) in enumerate([("tar", "3KB"), ("hdf5", "9KB"), ("lmdb", "1GB")])
@@ -87,7 +87,7 @@ def test_the_digest_names_the_content(tmp_path: Path) -> None:
 
 
 def test_a_dataset_in_memory_is_a_dataset() -> None:
-    """from_samples reads as one on disk does, and survives pickling."""
+    """`from_samples` reads like a dataset on disk and can be pickled."""
     ds = shardio.from_samples([sample(n) for n in range(25)], FIELDS, shard_samples=10)
     assert ds.manifest.shards.samples.tolist() == [10, 10, 5]
     again = pickle.loads(pickle.dumps(ds))  # noqa: S301  # our own
@@ -97,7 +97,7 @@ def test_a_dataset_in_memory_is_a_dataset() -> None:
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_it_works_in_another_process(tmp_path: Path, container: str, method: str) -> None:
-    """A dataset that was read here is read by a forked child, and by a new process that it was pickled to."""
+    """A dataset in use works in a forked child, and in a new process after pickling."""
     ds = write(tmp_path / "d", container, count=12)
     assert same(ds[11], sample(11))
     context = multiprocessing.get_context(method)
@@ -115,14 +115,14 @@ def _read_labels(ds: shardio.Dataset, send: Any) -> None:
 
 
 def test_images_that_share_a_size_say_so(tmp_path: Path) -> None:
-    """The manifest tells the common (height, width), which lets batches be stacked; None where they differ."""
+    """The manifest holds the common (height, width) of images, so that batches can be stacked, or None."""
     same_size = shardio.from_samples([{"image": jpeg(8, 9, seed=n)} for n in range(3)])
     assert same_size.fields["image"].shape == (8, 9)
     assert shardio.from_samples([sample(0), sample(1)], FIELDS).fields["image"].shape is None
 
 
 def test_fields_may_be_given_in_short(tmp_path: Path) -> None:
-    """A kind, a dtype, or a dtype and a shape are enough."""
+    """A field may be given as a kind, a dtype, or a dtype and a shape."""
     with shardio.create(
         tmp_path / "d", container="hdf5", fields={"image": "image", "label": "int16", "x": ("float16", (2,))}
     ) as w:
@@ -131,7 +131,7 @@ def test_fields_may_be_given_in_short(tmp_path: Path) -> None:
 
 
 def test_an_empty_dataset_is_a_dataset(tmp_path: Path) -> None:
-    """No samples are fine, as long as somebody says what they would have been."""
+    """A dataset may be empty if its fields are given."""
     with shardio.create(tmp_path / "d", fields={"label": "int64"}):
         pass
     assert len(shardio.open(tmp_path / "d")) == 0
@@ -153,7 +153,7 @@ def test_an_empty_dataset_is_a_dataset(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_sample_is_named_and_leaves_no_trace(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """append says which sample and field and why; the dataset goes on without it."""
+    """`append` names the bad sample, field and reason; the dataset continues without it."""
     with shardio.create(tmp_path / "d", container="hdf5", fields=FIELDS) as writer:
         writer.append(sample(0))
         with pytest.raises(BadSample, match=message):
@@ -165,7 +165,7 @@ def test_a_bad_sample_is_named_and_leaves_no_trace(tmp_path: Path, change: dict[
 
 
 def test_what_was_cut_off_is_no_dataset(tmp_path: Path) -> None:
-    """An error in the middle leaves nothing, and an older dataset as it was."""
+    """An error while writing leaves no dataset, and an older one unchanged."""
 
     def cut_off() -> None:
         with shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB") as writer:
@@ -182,7 +182,7 @@ def test_what_was_cut_off_is_no_dataset(tmp_path: Path) -> None:
 
 
 def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
-    """A writer killed in the middle of a shard leaves no manifest, and no partial shard under a shard's name."""
+    """A writer killed in the middle of a shard leaves no manifest and no partial shard under a shard's name."""
     child = os.fork()
     if child == 0:
         writer = shardio.create(tmp_path / "d", fields=FIELDS, shard_size="8KB")
@@ -205,7 +205,7 @@ def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
 
 
 def test_other_peoples_files_are_never_removed(tmp_path: Path) -> None:
-    """overwrite replaces datasets and nothing else; files that are called like shards may be somebody's, too."""
+    """`overwrite` replaces datasets only, and no other files, even with names like shards."""
     for name in ("notes.txt", "shard-000000.tar"):
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()
@@ -218,7 +218,7 @@ def test_other_peoples_files_are_never_removed(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="a file system can only be mounted by root")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_full_disk_is_an_error_and_no_dataset(tmp_path: Path, container: str) -> None:
-    """On a full disk the error is the system's own, and nothing is left of it."""
+    """A full disk raises the system's own error and leaves no files."""
 
     def fill(path: Path) -> None:
         with shardio.create(path, container=container, shard_size="100KB") as writer:
@@ -257,7 +257,7 @@ def _rename(m: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
-    """What is wrong in shardio.json is named, and a shard's name never leads out of the directory."""
+    """Errors in shardio.json are named, and no shard name leads out of the directory."""
     ds = write(tmp_path / "d")
     path = tmp_path / "d" / manifest.FILE_NAME
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
@@ -267,7 +267,7 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: An
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_damage_is_found(tmp_path: Path, container: str) -> None:
-    """One changed byte, a missing file and a file cut short are each found and named."""
+    """A changed byte, a missing file and a truncated file are each found and named."""
     ds = write(tmp_path / "d", container)
     names = ds.manifest.shards.names
     flipped, gone, short = (tmp_path / "d" / names[number] for number in (0, 1, 2))
@@ -286,7 +286,7 @@ def test_damage_is_found(tmp_path: Path, container: str) -> None:
 
 
 def test_deep_verification_finds_a_forged_shard(tmp_path: Path) -> None:
-    """A whole shard of other samples, with the manifest's checksum adjusted, is found by its samples."""
+    """Deep verification finds a replaced shard by its samples, even with its checksum in the manifest adjusted."""
     ds = write(tmp_path / "d", "hdf5")
     import h5py
 
@@ -307,7 +307,7 @@ def test_deep_verification_finds_a_forged_shard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_the_same_samples_give_the_same_bytes(tmp_path: Path, container: str) -> None:
-    """Writing twice gives identical files, the manifest included."""
+    """Writing the same samples twice gives identical files, the manifest included."""
     first, second = write(tmp_path / "a", container), write(tmp_path / "b", container)
     for path in sorted(first.path.iterdir()):
         assert path.read_bytes() == (second.path / path.name).read_bytes(), path.name
@@ -331,7 +331,7 @@ def test_wrong_questions_are_refused(tmp_path: Path, use: Any, error: type[Excep
 
 
 def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only some shards are open at a time, and all can be read."""
+    """Only some shards are open at a time, and all are readable."""
     monkeypatch.setattr("shardio.system.processes.allow_open_files", lambda wanted: 64)
     ds = write(tmp_path / "d", count=120, shard_size="1KB")
     shards = len(ds.manifest.shards)
@@ -343,7 +343,7 @@ def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """A replacement that fails, by a bad option or in the middle, leaves the old dataset as it was."""
+    """A replacement that fails, by a bad option or midway, leaves the old dataset unchanged."""
     old = write(tmp_path / "d", count=9)
     before = {path.name: path.read_bytes() for path in old.path.iterdir()}
 
@@ -367,7 +367,7 @@ def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Pa
 
 
 def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:
-    """Names that only look like shardio's, folders and links among them, are refused before anything is touched."""
+    """Folders, links and other files with names like shards are refused before anything changes."""
     write(tmp_path / "d", count=3)
     for number, make in enumerate(
         [lambda p: p.mkdir(), lambda p: p.write_text("mine"), lambda p: p.symlink_to(tmp_path)]
@@ -381,7 +381,7 @@ def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error of the disk, close() raises too: what may lack a part never gets a manifest."""
+    """After a disk error close() raises too, and writes no manifest."""
     import resource
     import signal
 
@@ -402,7 +402,7 @@ def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_memoryview_is_its_bytes(tmp_path: Path) -> None:
-    """Views of numbers and views with gaps are stored as plain bytes, with the right checksum."""
+    """Memory views of numbers, and views with gaps, are stored as their bytes with the right checksum."""
     with shardio.create(tmp_path / "d", fields={"b": "bytes"}) as writer:
         writer.append({"b": memoryview(np.arange(10))})
         writer.append({"b": memoryview(b"abcdef")[::2]})
@@ -412,7 +412,7 @@ def test_a_memoryview_is_its_bytes(tmp_path: Path) -> None:
 
 
 def test_a_damaged_value_is_named(tmp_path: Path) -> None:
-    """Text that is no UTF-8 any more says which sample it is."""
+    """Text that is no longer UTF-8 raises an error that names its sample."""
     with shardio.create(tmp_path / "d", fields={"v": "text", "key": "text"}) as writer:
         for number in range(4):
             writer.append({"v": f"hello{number}", "key": f"k{number}"})
@@ -423,7 +423,7 @@ def test_a_damaged_value_is_named(tmp_path: Path) -> None:
 
 
 def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Datasets opened by a relative path, and those in memory, do not care."""
+    """Datasets of a relative path, and those in memory, survive a change of the working directory."""
     write(tmp_path / "d", count=3)
     monkeypatch.chdir(tmp_path)
     on_disk, in_memory = shardio.open("d"), shardio.from_samples([{"x": 1}])
@@ -433,7 +433,7 @@ def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_dataset_in_memory_goes_with_its_last_user() -> None:
-    """Nothing keeps the samples once the dataset is gone."""
+    """The samples of an in-memory dataset are freed with its last reference."""
     from shardio.containers import memory
 
     before = len(memory._SHARDS)
@@ -445,13 +445,13 @@ def test_a_dataset_in_memory_goes_with_its_last_user() -> None:
 
 @pytest.mark.parametrize("metadata", [{"a": object()}, {"a": float("nan")}, {1: 2}])
 def test_metadata_is_checked_first(tmp_path: Path, metadata: dict[Any, Any]) -> None:
-    """What is no JSON is refused before anything is written."""
+    """Metadata that is not JSON is refused before anything is written."""
     with pytest.raises(ConfigError, match="metadata"):
         shardio.create(tmp_path / "d", metadata=metadata)
 
 
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.array([True, False])])
 def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
-    """Masks and fractions are refused, not rounded."""
+    """Masks and fractions are refused as indices, not rounded."""
     with pytest.raises(ConfigError, match="indices must be whole numbers"):
         write(tmp_path / "d", count=3).read(indices)

@@ -1,4 +1,4 @@
-"""Mixtures: drawn from by weight, each source in whole epochs of its own, exact and elastic as a single dataset is."""
+"""Mixtures select sources by weight, each in whole epochs of its own; their order is exact and elastic."""
 
 import json
 import pickle
@@ -22,12 +22,12 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 
 
 def numbers(count: int, first: int = 0) -> shardio.Dataset:
-    """Samples that hold a number each, from `first` on."""
+    """Samples that hold consecutive numbers from `first` on."""
     return shardio.from_samples([{"number": first + n} for n in range(count)], {"number": "int64"}, shard_samples=7)
 
 
 def load(dataset: Any, batch_size: int = 8, **options: Any) -> shardio.Loader:
-    """A loader of a single process with two threads."""
+    """A loader of a single rank with two threads."""
     return shardio.Loader(dataset, batch_size, **{"world": World(), "threads": 2} | options)
 
 
@@ -40,7 +40,7 @@ def load(dataset: Any, batch_size: int = 8, **options: Any) -> shardio.Loader:
 )
 @settings(max_examples=60, deadline=None)
 def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: int, seed: int, shuffle: Any) -> None:
-    """Every window holds each source as often as its weight says; every source's samples come in whole epochs."""
+    """Each window holds every source exactly by its weight, and each source's samples come in whole epochs."""
     weights = weights[: len(sizes)]
     plans = [MixedPlan(n, tuple(sizes), tuple(weights), seed, epoch, shuffle, 4, 3) for epoch in range(4)]
     drawn = [plan.lookup(np.arange(n)) for plan in plans]
@@ -54,8 +54,8 @@ def test_weights_and_epochs_are_exact(sizes: list[int], weights: list[int], n: i
         own = indices[sources == source] - starts[source]
         for epoch in range(len(own) // size):
             assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
-    assert len(np.unique(draws)) == len(draws)  # a sample that comes again is not cropped as before
-    some = np.random.default_rng(0).integers(0, n, 20)  # any position alone, in any order
+    assert len(np.unique(draws)) == len(draws)  # a repeated sample gets another crop
+    some = np.random.default_rng(0).integers(0, n, 20)  # single positions, in any order
     assert plans[2].lookup(some)[0].tolist() == drawn[2][0][some].tolist()
 
 
@@ -78,7 +78,7 @@ def test_elastic_resume(
     stop: int,
     threads: int,
 ) -> None:
-    """Stopped after any step and resumed with another world and batch size, it goes on in the same order."""
+    """Stopped after any step and resumed with another world and batch size, a mixture continues in the same order."""
     starts = np.cumsum([0, *sizes])
     sources = {f"s{n}": numbers(size, int(starts[n])) for n, size in enumerate(sizes)}
     mixed = shardio.mix(sources, dict(zip(sources, weights, strict=False)), samples=samples)
@@ -119,7 +119,7 @@ def _plan(mixed: shardio.Mixture, seed: int, epoch: int) -> MixedPlan:
 
 
 def test_counts_and_sources() -> None:
-    """`source` says where each sample is from, stats count them, and a small source comes again and again."""
+    """`source` names the source of each sample, statistics count by source, and a small source repeats."""
     mixed = shardio.mix({"big": numbers(300), "small": numbers(5, 300)}, {"big": 3, "small": 1}, samples=80)
     loader = load(mixed, 8)
     batches = list(loader)
@@ -127,7 +127,7 @@ def test_counts_and_sources() -> None:
     assert sources.bincount().tolist() == [60, 20]
     assert loader.stats().sources == {"big": 60, "small": 20}
     for batch in batches:
-        assert batch["source"].bincount().tolist() == [6, 2]  # each step, as the window divides the batch
+        assert batch["source"].bincount().tolist() == [6, 2]  # at each step, because the window divides the batch
         assert torch.equal(batch["source"] == 1, batch["number"] >= 300)
     more = torch.cat([batch["number"] for batch in loader])
     assert (
@@ -140,7 +140,7 @@ def test_counts_and_sources() -> None:
 
 
 def test_without_weights_every_sample_comes_once() -> None:
-    """As one dataset would."""
+    """Without weights every sample comes once, as in a single dataset."""
     mixed = shardio.mix({"a": numbers(30), "b": numbers(11, 30)})
     for _ in range(2):
         found = [number for batch in load(mixed, 4, tail="pad") for number in batch["number"][batch["valid"]].tolist()]
@@ -149,7 +149,7 @@ def test_without_weights_every_sample_comes_once() -> None:
 
 
 def photos(count: int, first: int, bad: int = -1) -> list[dict[str, Any]]:
-    """Photos with labels and keys, and a note that other sources do not have; one of them broken."""
+    """Photos with labels and keys, and a `note` that other sources lack; one of them is broken."""
     rows = []
     for n in range(first, first + count):
         image = jpeg(20 + n % 3, 24, seed=n)
@@ -160,7 +160,7 @@ def photos(count: int, first: int, bad: int = -1) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_images_of_different_containers(tmp_path: Path, isolate: bool) -> None:
-    """Sources may be of different containers; a sample's crop is that of its draw, whatever is mixed in one batch."""
+    """Sources may use different containers, and a sample's crop does not depend on the rest of its batch."""
     sources: dict[str, Any] = {"memory": shardio.from_samples(photos(9, 0), shard_samples=4)}
     for number, container in enumerate(("tar", "hdf5", "lmdb"), 1):
         rows = photos(9, 9 * number)
@@ -180,7 +180,7 @@ def test_images_of_different_containers(tmp_path: Path, isolate: bool) -> None:
 
 
 def test_a_bad_sample_is_replaced_by_one_of_its_source() -> None:
-    """The weights stay exact, and the record names the source."""
+    """A replacement comes from the same source, so that weights stay exact, and its record names that source."""
     sources = {"a": shardio.from_samples(photos(10, 0)), "b": shardio.from_samples(photos(10, 10, bad=13))}
     mixed = shardio.mix(sources, {"a": 1, "b": 1})
     loader = load(mixed, 4, transforms=[shardio.RandomResizedCrop(8)], on_bad_sample="replace", max_bad=5)
@@ -193,7 +193,7 @@ def test_a_bad_sample_is_replaced_by_one_of_its_source() -> None:
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:
-    """Sources, weights and the length of an epoch are in the digest."""
+    """The digest covers sources, weights and the length of an epoch."""
     sources = {"a": numbers(20), "b": numbers(20, 20)}
     state = load(shardio.mix(sources, {"a": 1, "b": 1})).state_dict()
     again = shardio.mix(sources, {"b": 0.5, "a": 0.5})
@@ -213,7 +213,7 @@ def test_a_state_of_another_mixture_is_refused() -> None:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_whole_weights_are_close(weights: dict[str, float]) -> None:
-    """Rounded weights are at most one turn off."""
+    """Rounded weights are off by at most one turn."""
     whole = whole_weights(weights)
     total, turns = sum(weights.values()), sum(whole.values())
     assert turns <= MOST_TURNS + len(weights)
@@ -223,7 +223,7 @@ def test_whole_weights_are_close(weights: dict[str, float]) -> None:
 
 
 def test_whole_weights_of_plain_numbers() -> None:
-    """What people write becomes what they mean."""
+    """Decimal weights become the integers that a reader expects."""
     assert whole_weights({"a": 0.7, "b": 0.2, "c": 0.1}) == {"a": 7, "b": 2, "c": 1}
     assert whole_weights({"a": 100, "b": 50}) == {"a": 2, "b": 1}
     assert whole_weights({"a": 1e9, "b": 1}) == {"a": 4095, "b": 1}
@@ -248,6 +248,6 @@ def test_whole_weights_of_plain_numbers() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
-    """In words that name the source and the value."""
+    """Sources that do not match are refused by name and value."""
     with pytest.raises(ConfigError, match=message):
         make(numbers(3), shardio.from_samples([{"number": 1.5}]))

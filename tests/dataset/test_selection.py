@@ -1,4 +1,4 @@
-"""Selections: many rows of many shards in one call of compiled code give what the containers give one by one."""
+"""Reading many rows of many shards in one compiled call gives the values that the containers read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indices=st.lists(st.integers(0, COUNT - 1), max_size=70))
 def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[int]) -> None:
-    """Any samples, in any order and with repeats: compiled code and the containers' own reads agree."""
+    """For any indices, with repeats, compiled reads and the containers' own reads agree."""
     assert len(dataset.manifest.shards) > 3
     fast = everything(dataset, indices)
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[i
 
 
 def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No field of many shards needs a call for each shard."""
+    """A field of many shards is read in one compiled call, not one per shard."""
     if native.library() is None:
         pytest.skip("not compiled here")
     for container in ("tar", "hdf5", "lmdb"):
@@ -79,7 +79,7 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
 @pytest.mark.parametrize("name", ["image", "wide"])
 def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: str) -> None:
-    """What compiled code could not read is told by the container: which file, field and row."""
+    """When a compiled read fails, the container reports file, field and row."""
     path = tmp_path / "d"
     field = FIELDS[name]
     with shardio.create(path, container=container, fields={name: field}, shard_size="1MB") as writer:
@@ -99,4 +99,4 @@ def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: s
             opened.select(everyone).column(name) if field.fixed else opened.select(everyone).values(
                 name, row_locator.Scratch()
             )
-        file.truncate(size)  # mapped pages have a file behind them again
+        file.truncate(size)  # restore the file behind the mapped pages

@@ -1,6 +1,6 @@
-"""Datasets and a loader's state that an older shardio wrote: they read, verify and resume as they did.
+"""Datasets and a loader state that an older shardio wrote still read, verify and resume.
 
-`written_before/make.py` wrote them, with the release candidate before its modules moved into folders.
+`written_before/make.py` wrote them with the release candidate, before modules moved into folders.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from shardio import World
 
 FOLDER = Path(__file__).parent / "written_before"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
-DATASETS = ["tar", "hdf5", "lmdb", "others"]  # the last one is a tar of somebody else's, adopted in place
+DATASETS = ["tar", "hdf5", "lmdb", "others"]  # the last one is an adopted tar of another writer
 
 
-def named(value: Any) -> str:
-    """A value's name: its bytes, hashed with what else tells it from others."""
+def short_name(value: Any) -> str:
+    """A short name of a value: its hash, with its dtype and shape."""
     if isinstance(value, np.ndarray):
         value = value.dtype.str.encode() + repr(value.shape).encode() + value.tobytes()
     data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
@@ -34,17 +34,17 @@ def test_samples_read_as_they_were_written(name: str) -> None:
     """Every value of every sample is the same, byte for byte, and so is the digest."""
     dataset = shardio.open(FOLDER / name)
     assert dataset.digest == EXPECTED["digests"][name]
-    assert [{field: named(v) for field, v in dataset[n].items()} for n in range(20)] == EXPECTED["samples"][name]
+    assert [{field: short_name(v) for field, v in dataset[n].items()} for n in range(20)] == EXPECTED["samples"][name]
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_deep_verification_finds_nothing(name: str) -> None:
-    """Files, checksums and digests stand as the manifests say."""
+    """Deep verification of the old files finds no problems."""
     assert shardio.verify(shardio.open(FOLDER / name), deep=True).found == ()
 
 
 def test_files_are_those_that_were_written() -> None:
-    """No file of the fixture has changed since."""
+    """No file of the fixture has changed since it was written."""
     found = {str(path.relative_to(FOLDER)) for name in DATASETS for path in (FOLDER / name).iterdir()}
     assert found == set(EXPECTED["files"])
     for path, digest in EXPECTED["files"].items():
@@ -53,7 +53,7 @@ def test_files_are_those_that_were_written() -> None:
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path: Path) -> None:
-    """A dataset that is written today has the old one's files."""
+    """Today's writer gives the old dataset's files."""
     old = shardio.open(FOLDER / container)
     names = ("label", "key", "note", "points", "row", "raw")
     fields = {"image": shardio.Field("image"), **{name: old.fields[name] for name in names}}
@@ -66,7 +66,7 @@ def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path
 
 @pytest.mark.parametrize(("container", "batch_size"), [("hdf5", 4), ("tar", 4), ("lmdb", 2)])
 def test_a_state_goes_on(container: str, batch_size: int) -> None:
-    """The epoch goes on with the samples that the old loader would have delivered next, in its order."""
+    """The old state resumes with the samples that the old loader would have delivered next."""
     loader = shardio.Loader(FOLDER / container, batch_size, seed=5, threads=1, world=World())
     loader.load_state_dict(EXPECTED["state"])
     rest = [index for batch in loader for index in batch["index"].tolist()]
@@ -74,7 +74,7 @@ def test_a_state_goes_on(container: str, batch_size: int) -> None:
 
 
 def test_indexing_again_gives_the_same_index(tmp_path: Path) -> None:
-    """An adopted file's index is written as it was."""
+    """Indexing the adopted file again writes the old index."""
     (tmp_path / "others").mkdir()
     shutil.copy(FOLDER / "others" / "photos.tar", tmp_path / "others")
     run("index", "others", "-o", "others", cwd=tmp_path)

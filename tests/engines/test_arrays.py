@@ -1,4 +1,4 @@
-"""Crops, mirrors and quarter turns of arrays: on the host and on a device alike, from seed, epoch and index alone."""
+"""Crops, flips and rotations of arrays: equal on host and device, and determined by seed, epoch and index alone."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ALL = (shardio.RandomSpatialCrop((4, 6, 6)), shardio.RandomAxisFlip(0.5, (-1, -2
 
 
 def volumes(count: int, shape: tuple[int, ...] = VOLUME) -> shardio.Dataset:
-    """Arrays of numbers that say where each stood."""
+    """Arrays whose elements are their own positions."""
     rows = [
         {"field": np.arange(np.prod(shape)).reshape(shape).astype(np.float32) + n, "label": n} for n in range(count)
     ]
@@ -40,7 +40,7 @@ def load(data: shardio.Dataset, batch_size: int = 4, **options: Any) -> shardio.
     count=st.integers(1, 9),
 )
 def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int], seed: int, count: int) -> None:
-    """Whatever the shapes, NumPy and torch give the same, and each result is a block of the array, turned."""
+    """NumPy and torch give equal results for any shapes, and each is a rotated block of its array."""
     cut = (min(cut[0], shape[1]), min(cut[0], shape[2], shape[1]))
     cut = (cut[1], cut[1])
     recipe = ArrayRecipe.of(
@@ -66,7 +66,7 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"isolate": True}, {"verify": True}])
 def test_a_loader_moves_its_arrays(options: dict[str, Any]) -> None:
-    """The batch holds what the recipe makes of each sample, however it is made."""
+    """A batch holds the recipe's result for each sample, whichever way the batch is made."""
     data = volumes(12)
     recipe = ArrayRecipe.of(ALL, VOLUME)
     for batch in load(data, **options):
@@ -78,21 +78,21 @@ def test_a_loader_moves_its_arrays(options: dict[str, Any]) -> None:
 
 
 def test_a_device_gets_them_whole_and_moves_them_there() -> None:
-    """On torch's device for shapes without values: what is copied is the array, what comes out has the crop's shape."""
+    """With a device the whole array is copied and cropped there. (torch's `meta` device has shapes only.)"""
     for batch in load(volumes(12), device="meta"):
         assert batch["field"].device.type == "meta"
         assert batch["field"].shape == (4, 2, 4, 6, 6)
 
 
 def test_a_list_is_for_the_one_array_field() -> None:
-    """Where there is no image field, and one field of arrays of one shape."""
+    """A list of transforms applies to the one array field of fixed shape if there is no image field."""
     (batch, *_) = load(volumes(4), transforms=[shardio.CenterSpatialCrop((2, 2, 2))])
     assert batch["field"].shape == (4, 2, 2, 2, 2)
     assert batch["field"][0, 0, 0, 0, 0] == 2 * 64 + 3 * 8 + 3 + batch["index"][0]
 
 
 def test_axes_move_as_often_as_asked() -> None:
-    """p is the share of mirrored arrays along each axis; turns are of three kinds, as likely."""
+    """p is the share of arrays flipped along each axis; the three rotations are equally likely."""
     indices = np.arange(6000)
     flip = ArrayRecipe.of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
     for mirror in flip:
@@ -107,14 +107,14 @@ def test_axes_move_as_often_as_asked() -> None:
     ("transforms", "message"),
     [
         ([shardio.RandomSpatialCrop((9, 9))], r"a block of \(9, 9\) is not in arrays of shape \(2, 6, 8, 8\)"),
-        ([shardio.RandomSpatialCrop((1,) * 5)], "a block of"),  # more axes than there are
+        ([shardio.RandomSpatialCrop((1,) * 5)], "a block of"),  # more axes than the array has
         ([shardio.RandomAxisFlip(0.5, (-5,))], "there is no axis -5"),
         ([shardio.RandomRotate90(axes=(-3, -1))], "needs axes of one size"),
         ([shardio.RandomHorizontalFlip()], "must be a shardio array transform, got"),
     ],
 )
 def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> None:
-    """With the shape that it was meant for."""
+    """Transforms that do not fit the shape are refused with that shape."""
     with pytest.raises(ConfigError, match=message):
         load(volumes(4), transforms={"field": transforms})
 

@@ -1,4 +1,4 @@
-"""The CPU engine: every format comes out right, through each decoder, with every transform."""
+"""The CPU engine: every format, decoder and transform gives correct pixels."""
 
 import subprocess
 import sys
@@ -28,14 +28,14 @@ SIZES = np.full((2, 2), (60, 80), np.int32)
 
 
 def photo(height: int = 60, width: int = 80, channels: int = 3) -> NDArray[np.uint8]:
-    """A smooth picture, left unlike right and top unlike bottom."""
+    """A smooth image without symmetry between left and right or top and bottom."""
     y, x = np.mgrid[:height, :width]
     planes = [255 * x / width, 255 * y / height, 255 * (1 - x / width)][:channels]
     return np.stack(planes, axis=2).astype(np.uint8)
 
 
 def encode(pixels: NDArray[np.generic], suffix: str, *options: int) -> bytes:
-    """RGB, RGBA or grey pixels as a file."""
+    """Encode RGB, RGBA or grey pixels."""
     swapped = (
         pixels if pixels.ndim == 2 or pixels.shape[2] == 1 else pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]]
     )
@@ -45,7 +45,7 @@ def encode(pixels: NDArray[np.generic], suffix: str, *options: int) -> bytes:
 def run(
     data: list[bytes], transforms: list[Transform], *, channels: int = 3, decoder: Decoder = "auto", epoch: int = 0
 ) -> list[NDArray[np.generic]]:
-    """What the engine makes of some files, in a batch where sizes are known and one by one otherwise."""
+    """Process some files with the engine: as one batch if their sizes are known, else one by one."""
     recipe = Recipe.of(transforms, channels=channels, size=None)
     engine = CpuEngine(recipe, channels=channels, decoder=decoder)
     shapes = [cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_UNCHANGED).shape[:2] for d in data]
@@ -76,8 +76,8 @@ GREY16 = (photo()[:, :, 0].astype(np.uint16) << 8) + 7
         (encode(photo(), ".png"), photo(), 0),
         (encode(photo()[:, :, 0], ".png"), photo()[:, :, [0, 0, 0]], 0),
         (encode(RGBA, ".png"), photo(), 0),  # alpha is dropped
-        (encode(GREY16, ".png"), photo()[:, :, [0, 0, 0]], 1),  # the upper 8 of 16 bits
-        (encode(photo(), ".webp", cv2.IMWRITE_WEBP_QUALITY, 101), photo(), 0),  # 101 is lossless
+        (encode(GREY16, ".png"), photo()[:, :, [0, 0, 0]], 1),  # the upper 8 bits of 16
+        (encode(photo(), ".webp", cv2.IMWRITE_WEBP_QUALITY, 101), photo(), 0),  # a quality of 101 is lossless
         (encode(photo(), ".bmp"), photo(), 0),
     ],
     ids=["jpeg", "progressive", "grey-jpeg", "png", "grey-png", "rgba-png", "png16", "webp", "bmp"],
@@ -85,14 +85,14 @@ GREY16 = (photo()[:, :, 0].astype(np.uint16) << 8) + 7
 def test_every_format_comes_out_as_rgb(
     decoder: Decoder, data: bytes, expected: NDArray[np.uint8], tolerance: int
 ) -> None:
-    """Whatever the file holds, a three-channel field delivers RGB."""
+    """A three-channel field delivers RGB for any file."""
     (found,) = run([data], [], decoder=decoder)
     assert found.shape == expected.shape
     assert np.abs(found.astype(int) - expected).max() <= tolerance
 
 
 def test_a_palette_png_comes_out_as_rgb() -> None:
-    """A PNG of 256 colors (made here chunk by chunk: OpenCV writes none) gives the palette's colors."""
+    """A PNG with a palette of 256 colours, which OpenCV cannot write, is decoded to the palette's colours."""
     import struct
     import zlib
 
@@ -116,7 +116,7 @@ def test_a_palette_png_comes_out_as_rgb() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp"])
 def test_a_grey_field_delivers_one_channel(decoder: Decoder, suffix: str) -> None:
-    """Color files come out as their brightness, HWC with C = 1."""
+    """A one-channel field delivers the brightness of colour files, HWC with C = 1."""
     (found,) = run([encode(photo(), suffix)], [], channels=1, decoder=decoder)
     weights = photo() @ np.array([0.299, 0.587, 0.114])
     assert found.shape == (60, 80, 1)
@@ -127,14 +127,14 @@ def test_a_grey_field_delivers_one_channel(decoder: Decoder, suffix: str) -> Non
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 def test_a_crop_is_that_part_of_the_image(decoder: Decoder, channels: int, suffix: str) -> None:
-    """Decoding only the crop and resizing it into the batch gives what decoding all, cutting and resizing gives."""
+    """Decoding only a crop and resizing it equals decoding the image, cropping and resizing."""
     data = encode(photo(200, 300), suffix, *([cv2.IMWRITE_JPEG_QUALITY, 97] if suffix == ".jpg" else []))
     transforms: list[Transform] = [RandomResizedCrop(64), RandomHorizontalFlip()]
     recipe = Recipe.of(transforms, channels=channels, size=None)
     crop, _, flip = recipe.steps(np.full((4, 2), (200, 300), np.int32), seed=1, epoch=0, indices=np.arange(4))
     (whole,) = run([data], [], channels=channels, decoder=decoder)
     found = run([data] * 4, transforms, channels=channels, decoder=decoder)
-    assert 0 < flip.mask.sum() < 4  # both cases are here
+    assert 0 < flip.mask.sum() < 4  # both cases occur
     for image, (top, left, height, width), flipped in zip(found, crop.boxes, flip.mask, strict=True):
         expected = cv2.resize(whole[top : top + height, left : left + width], (64, 64)).reshape(64, 64, channels)
         expected = expected[:, ::-1] if flipped else expected
@@ -143,7 +143,7 @@ def test_a_crop_is_that_part_of_the_image(decoder: Decoder, channels: int, suffi
 
 
 def test_both_decoders_choose_the_same_crops() -> None:
-    """Engines carry out the same choices: their results differ by decoding noise alone."""
+    """OpenCV and nvImageCodec give the same crops, whose pixels differ by decoding noise only."""
     data = [encode(photo(150 + 10 * n, 200), ".jpg", cv2.IMWRITE_JPEG_QUALITY, 97) for n in range(6)]
     transforms: list[Transform] = [RandomResizedCrop(32), RandomHorizontalFlip()]
     for a, b in zip(run(data, transforms, decoder="nvimgcodec"), run(data, transforms, decoder="opencv"), strict=True):
@@ -168,10 +168,8 @@ def test_both_decoders_choose_the_same_crops() -> None:
             [RandomHorizontalFlip(1.0), Resize((8, 8), "nearest")],
             lambda i: cv2.resize(i[:, ::-1].copy(), (8, 8), interpolation=0),
         ),
-        (
-            [Resize((90, 90), antialias=True)],
-            lambda image: cv2.resize(image, (90, 90)),
-        ),  # enlarging has nothing to filter
+        # enlarging needs no filter
+        ([Resize((90, 90), antialias=True)], lambda image: cv2.resize(image, (90, 90))),
         ([Resize((90, 90), "bicubic")], lambda image: cv2.resize(image, (90, 90), interpolation=cv2.INTER_CUBIC)),
     ],
     ids=[
@@ -195,7 +193,7 @@ def test_both_decoders_choose_the_same_crops() -> None:
 def test_transforms_one_after_the_other(
     transforms: list[Transform], expected: object, decoder: Decoder, suffix: str, channels: int
 ) -> None:
-    """A list of transforms does what each does to the result of the one before, compiled or not."""
+    """A list of transforms applies them in order, compiled or not."""
     data = encode(photo(), suffix, *(FINE if suffix == ".jpg" else ()))
     (whole,) = run([data], [], decoder=decoder, channels=channels)
     (found,) = run([data], transforms, decoder=decoder, channels=channels)
@@ -206,11 +204,11 @@ def test_transforms_one_after_the_other(
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_floats_are_channels_first_and_normalized(channels: int) -> None:
-    """ToFloat gives x / 255 as CHW float32; Normalize (x / 255 - mean) / std by channel."""
+    """ToFloat gives x / 255 as CHW float32, and Normalize (x / 255 - mean) / std by channel."""
     data = encode(photo(), ".png")
     (plain,) = run([data], [], channels=channels)
     mean, std = (0.5, 0.25, 0.75)[:channels], (0.5, 0.2, 0.1)[:channels]
-    for size in ([], [Resize((60, 80))]):  # sizes unknown: a list; known: a batch
+    for size in ([], [Resize((60, 80))]):  # a list if sizes are unknown, else a batch
         (floats,) = run([data], [*size, ToFloat()], channels=channels)
         (normal,) = run([data], [*size, Normalize(mean, std)], channels=channels)
         assert floats.dtype == normal.dtype == np.float32
@@ -231,7 +229,7 @@ def test_floats_are_channels_first_and_normalized(channels: int) -> None:
     ids=["empty", "text", "jpeg", "png"],
 )
 def test_bad_images_are_named(decoder: Decoder, data: bytes, message: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file that does not decode says so, with its place among the others; it never comes out grey."""
+    """An image that does not decode is reported with its position in the batch, and never delivered as grey."""
     good = encode(photo(), ".jpg")
     engine = CpuEngine(Recipe.of([], channels=3, size=(60, 80)), channels=3, decoder=decoder)
     with pytest.raises(BadImage, match=message) as caught:
@@ -240,7 +238,7 @@ def test_bad_images_are_named(decoder: Decoder, data: bytes, message: str, capfd
 
 
 def test_an_image_of_another_size_than_the_batch_is_refused() -> None:
-    """Where all images are said to have one size, one of another size is a bad image."""
+    """With a common image size, an image of another size is bad."""
     engine = CpuEngine(Recipe.of([], channels=3, size=(60, 80)), channels=3)
     with pytest.raises(BadImage, match="the image is 30 x 40 pixels, 60 x 80 were stored"):
         engine([encode(photo(30, 40), ".png")], SIZES[:1], (), np.empty((1, 60, 80, 3), np.uint8))
@@ -249,7 +247,7 @@ def test_an_image_of_another_size_than_the_batch_is_refused() -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_antialias_leaves_no_pattern(interpolation: Interpolation, channels: int) -> None:
-    """A fine checkerboard shrinks to even grey with antialias, and to a coarser pattern without."""
+    """A fine checkerboard shrinks to uniform grey with antialias, and to a coarser pattern without."""
     board = np.indices((64, 80)).sum(0) % 2 * 255
     data = encode(np.dstack([board.astype(np.uint8)] * 3), ".png")
     (smooth,) = run([data], [Resize((19, 27), interpolation, antialias=True)], channels=channels)
@@ -260,14 +258,14 @@ def test_antialias_leaves_no_pattern(interpolation: Interpolation, channels: int
 
 
 def test_antialias_keeps_the_middle_in_place() -> None:
-    """The filter is centred: shrinking a slope four times gives the mean of each 4 x 4 block."""
+    """The filter is centred: shrinking a gradient by four gives the mean of each 4 x 4 block."""
     (found,) = run([encode(photo(), ".png")], [Resize((15, 20), antialias=True)])
     means = photo().reshape(15, 4, 20, 4, 3).mean((1, 3))
     assert np.abs(found[1:-1, 1:-1] - means[1:-1, 1:-1]).max() <= 1
 
 
 def test_a_missing_decoder_says_how_to_get_it() -> None:
-    """Without nvImageCodec `auto` goes on with OpenCV; asked for by name, it says what to install."""
+    """Without nvImageCodec, `auto` uses OpenCV, and a request by name says what to install."""
     code = """
 import sys
 sys.modules["nvidia"] = None

@@ -1,4 +1,4 @@
-"""Engines for whole batches: they deliver what the CPU engine does, in its order, whatever the images are."""
+"""Batch engines deliver the CPU engine's results in its order for any images."""
 
 import io
 import os
@@ -40,7 +40,7 @@ CROP = [shardio.RandomResizedCrop(32), shardio.RandomHorizontalFlip()]
 
 @cache
 def photo(number: int, progressive: bool = False) -> bytes:
-    """A JPEG that is no photo, but has slopes, edges and noise, of about 120 x 160 pixels."""
+    """A synthetic JPEG with gradients, edges and noise, of about 120 x 160 pixels."""
     random = np.random.default_rng(number)
     height, width = 100 + number % 40, 140 + number % 50
     y, x = np.mgrid[0:height, 0:width] / 100
@@ -51,7 +51,7 @@ def photo(number: int, progressive: bool = False) -> bytes:
 
 
 def dataset(images: Sequence[bytes], channels: int = 3) -> shardio.Dataset:
-    """These images with labels and keys."""
+    """A dataset of these images with labels and keys."""
     rows = [{"image": image, "label": number + 1, "key": f"k{number}"} for number, image in enumerate(images)]
     fields = {"image": shardio.Field("image", channels=channels), "label": shardio.Field("scalar", "int64")}
     return shardio.from_samples(rows, fields=fields | {"key": shardio.Field("text")}, shard_samples=11)
@@ -64,7 +64,7 @@ def load(data: shardio.Dataset, engine: str, batch_size: int = 8, **options: Any
 
 
 def images_of(batch: dict[str, Any]) -> NDArray[np.float64]:
-    """The images of a batch as numbers."""
+    """The images of a batch as a NumPy array."""
     made: NDArray[np.float64] = batch["image"].double().numpy()
     return made
 
@@ -91,7 +91,7 @@ TRANSFORMS: dict[str, list[Transform]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("engine", WHOLE)
 def test_same_samples_crops_and_pixels(engine: str, name: str) -> None:
-    """Over an epoch of 64 images: indices and labels are equal, pixels within 2 of 255 in the mean of each batch."""
+    """Over 64 images indices and labels are equal, and each batch's pixels are within 2 of 255 in the mean."""
     data = dataset([photo(number) for number in range(64)])
     transforms = TRANSFORMS[name]
     pairs = zip(load(data, "cpu", transforms=transforms), load(data, engine, transforms=transforms), strict=True)
@@ -107,7 +107,7 @@ def test_same_samples_crops_and_pixels(engine: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["train", "antialias"])
 @pytest.mark.parametrize("engine", WHOLE)
 def test_parity_over_256_images(engine: str, name: str) -> None:
-    """The same indices in every batch, and the pixels of all together within 2 of 255 in the mean."""
+    """Over 256 images, indices are equal in every batch, and the mean pixel difference is within 2 of 255."""
     data, differences = dataset([photo(number) for number in range(256)]), []
     loaders = (load(data, which, 64, transforms=TRANSFORMS[name]) for which in ("cpu", engine))
     for ours, theirs in zip(*loaders, strict=True):
@@ -119,7 +119,7 @@ def test_parity_over_256_images(engine: str, name: str) -> None:
 
 @pytest.mark.parametrize("engine", ["cpu", *WHOLE])
 def test_pillow_judges_the_same_crops(engine: str) -> None:
-    """256 images, cropped and resized with antialias: within 2 of 255 of what Pillow makes of the same crops."""
+    """Crops of 256 images, resized with antialias, differ from Pillow's by at most 2 of 255 in the mean."""
     data = dataset([photo(number) for number in range(256)])
     transforms = [shardio.RandomResizedCrop(64, antialias=True)]
     recipe = Recipe.of(transforms, channels=3, size=None)
@@ -132,7 +132,7 @@ def test_pillow_judges_the_same_crops(engine: str) -> None:
                 top, left, height, width = steps[0].boxes[0].tolist()
                 box = (left, top, left + width, top + height)
                 wanted = np.asarray(file.resize((64, 64), Image.Resampling.BILINEAR, box=box))
-            # Pillow interpolates chroma, and looks beyond the crop for the filter's last taps.
+            # Pillow interpolates chroma, and its filter reads beyond the crop.
             differences.append(np.abs(image.astype(int) - wanted).mean())
     assert np.mean(differences) < 2
 
@@ -140,7 +140,7 @@ def test_pillow_judges_the_same_crops(engine: str) -> None:
 @pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", True)])
 @pytest.mark.parametrize("engine", ["cpu", *WHOLE])
 def test_numbers_of_every_kind(engine: str, dtype: str, channels_last: bool) -> None:
-    """Floats are [B, C, H, W] of the asked precision, in the asked layout, normalized and erased alike."""
+    """Floats are [B, C, H, W] in the requested precision and layout, normalized and erased as on the CPU."""
     data = dataset([photo(number) for number in range(16)])
     erase = shardio.RandomErasing(1.0, value=(0.5, -1.0, 2.0))
     transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype=dtype), erase]  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ ODD = {
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_odd_images_come_in_their_places(engine: str) -> None:
-    """The CPU engine makes the images that a whole-batch engine would reject, and the batch is complete."""
+    """The CPU engine processes images that a batch engine rejects, and the batch is complete and in order."""
     images = [photo(number) for number in range(24)]
     for place, odd in zip(range(1, 24, 3), ODD.values(), strict=True):
         images[place] = odd
@@ -188,7 +188,7 @@ def test_odd_images_come_in_their_places(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
-    """The engine then has nothing to do, and later batches come as before."""
+    """A batch of rejected images only does not disturb later batches."""
     data = dataset([*(png(30, 40, seed=number) for number in range(8)), *(photo(number) for number in range(8))])
     pairs = zip(load(data, "cpu", shuffle=None), load(data, engine, shuffle=None), strict=True)
     for ours, theirs in pairs:
@@ -196,7 +196,7 @@ def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
 
 
 def broken_png(number: int) -> bytes:
-    """A PNG whose pixels do not decompress: the CPU engine gets it and rejects it."""
+    """A PNG whose pixels do not decompress, so that the CPU engine rejects it, too."""
     whole = bytearray(png(30, 40, seed=number))
     middle = whole.index(b"IDAT") + 8
     whole[middle : middle + 40] = bytes(40)
@@ -207,7 +207,7 @@ def broken_png(number: int) -> bytes:
 @pytest.mark.parametrize("action", ["raise", "replace", "mask"])
 @pytest.mark.parametrize("engine", WHOLE)
 def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Callable[[int], bytes]) -> None:
-    """Bad images are raised with their place, replaced or masked as with the CPU engine, and later batches follow."""
+    """Bad images are raised with their position, replaced or masked, and later batches follow."""
     bad = [7, 22]
     data = dataset([broken(number) if number in bad else photo(number) for number in range(40)])
     loader = load(data, engine, on_bad_sample=action, max_bad=0.5)
@@ -230,7 +230,7 @@ def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Ca
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_too_many_bad_images_are_raised(engine: str) -> None:
-    """The budget also counts the images that the engine rejects."""
+    """The budget includes images that the engine rejects."""
     data = dataset([spoiled(photo(number)) if number % 5 == 0 else photo(number) for number in range(40)])
     with pytest.raises(TooManyBad):
         list(load(data, engine, on_bad_sample="replace", max_bad=3))
@@ -238,7 +238,7 @@ def test_too_many_bad_images_are_raised(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_resumed_on_another_world(engine: str) -> None:
-    """The state is the CPU engine's, so that a job may go on with another engine, world and batch size."""
+    """A state resumes with another engine, world and batch size."""
     data = dataset([photo(number) for number in range(64)])
     first = load(data, engine, 8, world=World(0, 2))
     batches = iter(first)
@@ -257,7 +257,7 @@ def test_resumed_on_another_world(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_batches_are_yours_and_epochs_go_on(engine: str) -> None:
-    """Batches that are kept do not change; a loop left in the middle leaves nothing in the next one."""
+    """Batches that are kept do not change, and a loop left early does not affect the next one."""
     data = dataset([photo(number) for number in range(48)])
     loader = load(data, engine)
     kept = list(loader)
@@ -278,7 +278,7 @@ def test_batches_are_yours_and_epochs_go_on(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_padded_tails_grey_fields_and_two_images(engine: str) -> None:
-    """Several image fields have an engine each; grey ones one channel; padding is marked."""
+    """Each image field has its own engine, grey fields have one channel, and padding is marked."""
     rows = [{"left": photo(n), "right": jpeg(40, 50, 1, seed=n), "label": n} for n in range(13)]
     fields = {
         "left": shardio.Field("image", channels=3),
@@ -296,7 +296,7 @@ def test_padded_tails_grey_fields_and_two_images(engine: str) -> None:
 
 
 def test_what_an_engine_cannot_do_is_said() -> None:
-    """The loader says so with the reason before it starts anything; `auto` takes the CPU engine instead."""
+    """The loader refuses an unsupported engine before it starts anything; `auto` uses the CPU engine."""
     data = dataset([photo(number) for number in range(8)])
     for options, message in (
         ({"map": dict}, "does not support map"),
@@ -314,7 +314,7 @@ def test_what_an_engine_cannot_do_is_said() -> None:
 
 
 def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` takes DALI for a GPU, else nvImageCodec; otherwise, and for what these do not support, the CPU engine."""
+    """`auto` prefers DALI on a GPU, then nvImageCodec, and uses the CPU engine where these lack support."""
     recipe = Recipe.of(CROP, channels=3, size=None)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     there = {"nvidia.dali", "nvidia.nvimgcodec"}
@@ -330,7 +330,7 @@ def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dali_is_imported_only_where_it_is_used() -> None:
-    """Neither shardio nor a loader with the CPU engine imports it; without it an engine says how to get it."""
+    """Neither shardio nor the CPU engine imports DALI; without it, an engine says how to install it."""
     code = """
 import sys, shardio
 sys.modules["nvidia.dali"] = None
@@ -359,7 +359,7 @@ PLAIN = [
     (png(30, 40), False),
     (CMYK_JPEG, False),
     (photo(1)[:-30], False),  # cut short
-    (photo(1) + b"\0" * 9, True),  # what follows the end is nobody's concern
+    (photo(1) + b"\0" * 9, True),  # bytes after the end are ignored
     (photo(1)[:400], False),
 ]
 
@@ -369,7 +369,7 @@ PLAIN = [
     [pytest.param(True, marks=pytest.mark.skipif(native.library() is None, reason="not compiled here")), False],
 )
 def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole grey and YCbCr JPEGs of the stored size are; so they are for the compiled part and without."""
+    """Complete grey and YCbCr JPEGs of the stored size count as plain, in the compiled part and in Python."""
     if compiled and native.library() is None:
         pytest.skip("not compiled here")
     if not compiled:
@@ -377,12 +377,12 @@ def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPa
     sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (2, 3) for d, ok in PLAIN]
     found = are_plain_jpegs([data for data, _ in PLAIN], np.array(sizes, np.int32))
     assert found.tolist() == [ok for _, ok in PLAIN]
-    assert not are_plain_jpegs([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the size that was stored
+    assert not are_plain_jpegs([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the stored size
 
 
 @pytest.mark.skipif(native.library() is None, reason="only the compiled part tells it")
 def test_rgb_and_odd_precision_are_not_plain() -> None:
-    """JPEGs that hold RGB, by Adobe's mark or by their components' names, and those of 12 bits."""
+    """JPEGs that hold RGB, by Adobe's marker or by component names, and 12-bit ones are not plain."""
     whole = jpeg(30, 40)
     frame = whole.index(b"\xff\xc0")
     size = np.array([[30, 40]], np.int32)
@@ -396,7 +396,7 @@ def test_rgb_and_odd_precision_are_not_plain() -> None:
 
 
 def test_headers_of_anything_are_read_within_bounds() -> None:
-    """Cut and changed at random, a header is plain or it is not, and nothing beyond it is read."""
+    """For any truncated or damaged header the check answers without reading beyond the file."""
     if native.library() is None:
         pytest.skip("not compiled here")
     random = np.random.default_rng(0)
@@ -441,7 +441,7 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", WHOLE)
 def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
-    """After a fork an engine that was in use says so, and the parent goes on; a process may end in mid-epoch."""
+    """After a fork, an engine in use raises in the child and continues in the parent; a process may exit mid-epoch."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", LEFT, engine],
@@ -476,7 +476,7 @@ else:
 @pytest.mark.parametrize("where", ["module", "function"])
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
-    """The process ends without any output of the engine, even if its own error keeps the iterator alive."""
+    """The process exits without output from the engine, even if an error keeps the iterator alive."""
     done = subprocess.run(
         [sys.executable, "-c", HELD, engine, where],
         capture_output=True,
@@ -509,7 +509,7 @@ class Refusing:
 
 
 def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no image is to blame, the batches come all the same, and a warning gives the engine's reason."""
+    """If the engine fails on good images, all batches are delivered, and a warning gives the engine's error."""
     monkeypatch.setattr("shardio.engines.dali.DaliEngine", Refusing)
     data = dataset([photo(number) for number in range(16)])
     with pytest.warns(
@@ -523,7 +523,7 @@ def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_layout_survives_another_process() -> None:
-    """Worker processes deliver channels-last floats as threads do, in half precision too."""
+    """Worker processes deliver channels-last floats as threads do, in half precision, too."""
     data = dataset([photo(number) for number in range(8)])
     transforms = [*CROP, shardio.Normalize(MEAN, STD, dtype="bfloat16")]
     options = {"transforms": transforms, "channels_last": True}
@@ -534,7 +534,7 @@ def test_a_layout_survives_another_process() -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt while a batch is sent leaves no batch with another one's images, in the next loop or any other."""
+    """After an interrupt while a batch is sent, no batch of any loop has another batch's images."""
     data = dataset([photo(number) for number in range(40)])
     loader = load(data, engine)
     mark, calls = HostCopier.mark, 0
@@ -559,7 +559,7 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
-    """The older loop gets an error, and the newer one delivers all of its epoch."""
+    """A newer loop ends the older one with an error and delivers its whole epoch."""
     loader = load(dataset([photo(number) for number in range(32)]), engine, 4)
     older = iter(loader)
     next(older)
@@ -573,7 +573,7 @@ def test_an_older_loop_takes_nothing_of_a_newer_one(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", WHOLE)
 def test_odd_images_leave_the_layout(engine: str) -> None:
-    """Batches of plain images, of odd ones and of both have the same layout in memory."""
+    """Batches of plain, of rejected and of mixed images have the same memory layout."""
     images = [png(30, 40) if number in (3, *range(8, 12)) else photo(number) for number in range(16)]
     transforms = [*CROP, shardio.ToFloat()]
     for batch in load(dataset(images), engine, 4, transforms=transforms, shuffle=None, channels_last=True):
@@ -582,7 +582,7 @@ def test_odd_images_leave_the_layout(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["cpu", *WHOLE])
 def test_filters_wider_than_the_image(engine: str) -> None:
-    """Borders are mirrored as often as it takes, and one pixel is itself."""
+    """Borders are mirrored repeatedly if needed, and a single pixel stays itself."""
     data = dataset([jpeg(1, 1), *(photo(number) for number in range(7))])
     transforms = [shardio.RandomResizedCrop(8), shardio.GaussianBlur(33, sigma=9.0)]
     (ours,), (theirs,) = (list(load(data, name, transforms=transforms)) for name in ("cpu", engine))

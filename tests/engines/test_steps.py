@@ -1,4 +1,4 @@
-"""Steps on pixels: every engine carries out the same ones alike, and as torchvision means them."""
+"""Steps on pixels: every engine applies them alike, and as torchvision defines them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +50,7 @@ COUNT, SIZE = 12, (40, 56)
 
 
 def photos(channels: int = 3) -> NDArray[np.uint8]:
-    """Some pictures that are no photos, but have slopes, edges and noise: uint8 [12, 40, 56, channels]."""
+    """Synthetic images with gradients, edges and noise: uint8 [12, 40, 56, channels]."""
     made = []
     for seed in range(COUNT):
         image = pixels(*SIZE, 3, seed=seed)
@@ -60,7 +60,7 @@ def photos(channels: int = 3) -> NDArray[np.uint8]:
 
 
 def by_opencv(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.uint8]:
-    """One by one, as the CPU engine does."""
+    """Apply the steps image by image, as the CPU engine does."""
     made = []
     for row, image in enumerate(images):
         for prepared in opencv_steps.prepare(steps):
@@ -70,7 +70,7 @@ def by_opencv(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.
 
 
 def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -> NDArray[np.uint8]:
-    """All at once, as the nvImageCodec engine does."""
+    """Apply the steps to the batch, as the nvImageCodec engine does."""
     tensor = torch.from_numpy(images)
     for step in steps:
         tensor = torch_steps.apply_step(tensor, step)
@@ -78,7 +78,7 @@ def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -
 
 
 def by_dali(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.uint8]:
-    """By DALI's operators for the CPU, from files that lose nothing."""
+    """Apply the steps with DALI's CPU operators, to losslessly encoded files."""
     channels = images.shape[3]
     files = [cv2.imencode(".png", image[:, :, ::-1] if channels == 3 else image)[1].tobytes() for image in images]
     recipe = Recipe.of([], channels=channels, size=SIZE)
@@ -109,14 +109,14 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("carry", [by_torch, by_dali], ids=["torch", "dali"])
 def test_engines_do_the_same(carry: Carry, name: str, channels: int) -> None:
-    """Bytes differ by rounding alone, in a chain of several steps by a few times that."""
+    """Engines' uint8 results differ by rounding only, and by a few times that in a chain of steps."""
     transform = RandomErasing(0.7, value=9) if name == "erasing" and channels == 1 else TRANSFORMS[name]
     images = photos(channels)
     recipe = Recipe.of([transform], channels=channels, size=SIZE)
     steps = recipe.steps(np.array([SIZE] * COUNT, np.int32), seed=1, epoch=0, indices=np.arange(COUNT))
     before = images.copy()
     one, other = by_opencv(images, steps).astype(int), carry(images, steps).astype(int)
-    assert (images == before).all()  # what comes in is not written over
+    assert (images == before).all()  # the input is not modified
     assert np.abs(one - other).mean() < 0.15
     assert (np.abs(one - other) > 2).mean() < 0.004
     if not (channels == 1 and name in ("hue", "grey")):
@@ -126,7 +126,7 @@ def test_engines_do_the_same(carry: Carry, name: str, channels: int) -> None:
 @pytest.mark.parametrize("number", range(len(OPERATIONS)))
 @pytest.mark.parametrize("carry", [by_torch, by_dali], ids=["torch", "dali"])
 def test_every_operation_of_trivial_augment_is_the_same(carry: Carry, number: int) -> None:
-    """Each of the thirteen, with strengths from least to most and both signs."""
+    """Each of the thirteen operations is equal on all engines, from weakest to strongest and with both signs."""
     strength = np.linspace(0, 1, COUNT)
     signed = np.where(np.arange(COUNT) % 2 == 0, strength, -strength)
     step = OPERATIONS[number](np.array([SIZE] * COUNT, np.int32), strength, signed, False)
@@ -160,12 +160,12 @@ AS_TORCHVISION: dict[str, Step] = {
 
 @pytest.mark.parametrize("name", AS_TORCHVISION)
 def test_torchvision_means_the_same(name: str) -> None:
-    """Within one or two of 255: torchvision cuts off fractions, of grey values too, where these are rounded."""
+    """Results are within one or two of 255 of torchvision, which truncates where shardio rounds."""
     with np.load(REFERENCE) as reference:
         image, wanted = reference["image"], reference[name]
     given = image // 2 + 20 if name == "autocontrast" else image
     (made,) = by_opencv(given[None], (AS_TORCHVISION[name],))
-    inside = np.s_[1:-1, 1:-1] if name == "sharpness" else np.s_[:]  # it leaves borders as they are
+    inside = np.s_[1:-1, 1:-1] if name == "sharpness" else np.s_[:]  # torchvision leaves borders unchanged
     difference = np.abs(made.astype(int) - wanted)[inside]
     assert difference.max() <= 2
     assert difference.mean() < 1
@@ -174,7 +174,7 @@ def test_torchvision_means_the_same(name: str) -> None:
 
 @pytest.mark.skipif(native.library() is None, reason="not compiled here")
 def test_hue_compiled_and_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled part turns hues as OpenCV does, for every hue and any turn."""
+    """The compiled part rotates hues as OpenCV does, for every hue and angle."""
     colours = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), dtype=np.uint8)
     colours[0, :8] = colours[0, :8, :, :1]  # grey has no hue
     for shift in (-0.5, -0.21, 0.1, 0.5):
@@ -189,7 +189,7 @@ def test_hue_compiled_and_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("carry", [by_opencv, by_torch, by_dali], ids=["opencv", "torch", "dali"])
 def test_flat_images_stay(carry: Carry) -> None:
-    """An image of one value has nothing to stretch or to make even, and divides nothing by zero."""
+    """Images of a single value are unchanged by autocontrast and equalize, without division by zero."""
     flat = np.full((3, 40, 56, 3), 90, np.uint8)
     mask = np.ones(3, np.bool_)
     assert (carry(flat, (AutoContrast(mask),)) == flat).all()
@@ -198,7 +198,7 @@ def test_flat_images_stay(carry: Carry) -> None:
 
 @pytest.mark.parametrize("carry", [by_opencv, by_torch, by_dali], ids=["opencv", "torch", "dali"])
 def test_only_some_images_change(carry: Carry) -> None:
-    """A step that is for some images leaves the others as they are, and a step for none all of them."""
+    """A step for some images leaves the others unchanged, and a step for none leaves all."""
     images = photos()
     mask = np.arange(COUNT) % 3 == 0
     step = restrict(blend("brightness", np.full(COUNT, 0.5)), mask)
@@ -213,7 +213,7 @@ def _values(step: Any) -> list[list[Any]]:
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_choices_belong_to_the_sample(name: str) -> None:
-    """In whatever company a sample comes, it gets the same; another epoch gives another."""
+    """A sample's random parameters do not depend on its batch, but on the epoch."""
     many = TRANSFORMS[name].steps(np.array([SIZE] * 40, np.int32), RandomGenerator(3, 1, 2, np.arange(40)))
     for row in (0, 7, 39):
         one = TRANSFORMS[name].steps(np.array([SIZE], np.int32), RandomGenerator(3, 1, 2, np.array([row])))

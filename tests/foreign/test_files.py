@@ -1,4 +1,4 @@
-"""Files are found by path and pattern, read at offsets, and unpacked; many records are located in many files."""
+"""Files are found by path and pattern, read at offsets, and decompressed; records of many files are located."""
 
 import bz2
 import gzip
@@ -30,12 +30,12 @@ DATA = np.random.default_rng(0).bytes(300_000) + bytes(3 << 20)
 
 
 def is_tar(name: str) -> bool:
-    """What is looked for."""
+    """Whether a name is that of a wanted file."""
     return name.endswith(".tar")
 
 
 def names(src: str | Path) -> list[str]:
-    """The names of what is found."""
+    """The names of the files found."""
     return [path.name for path in find_files(src, is_tar, "tars")]
 
 
@@ -52,13 +52,13 @@ def folder(tmp_path: Path) -> Path:
 
 class TestFind:
     def test_a_folder(self, folder: Path) -> None:
-        """Its files by name; no hidden ones, no folders, nothing else."""
+        """A folder gives its wanted files sorted by name, without hidden ones and folders."""
         running = [f"a-{number:03d}.tar" for number in range(12)]
         assert names(folder) == ["-rf ü.tar", *running, "a-9.tar", "x{1..2}.tar"]
 
     @pytest.mark.parametrize("name", ["b.txt", ".hidden.tar", "x{1..2}.tar", "-rf ü.tar"])
     def test_a_file(self, folder: Path, name: str) -> None:
-        """One that is named is taken whatever it is called."""
+        """A file given by path is taken whatever its name."""
         assert names(folder / name) == [name]
 
     @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ class TestFind:
         ],
     )
     def test_patterns(self, folder: Path, pattern: str, expected: list[str]) -> None:
-        """Wildcards, ranges of numbers, padded as they are written, and both."""
+        """Wildcards, numeric ranges with padding, and both together select files."""
         assert names(folder / pattern) == expected
         assert names(str(folder / pattern)) == expected
 
     def test_relative_paths_become_absolute(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """So that they hold in another folder."""
+        """Relative paths become absolute, so that they work in another working directory."""
         monkeypatch.chdir(folder)
         assert find_files("a-{000..001}.tar", is_tar, "tars") == [folder / "a-000.tar", folder / "a-001.tar"]
 
@@ -96,7 +96,7 @@ class TestFind:
         ],
     )
     def test_nothing_there(self, folder: Path, name: str, told: str) -> None:
-        """The message names what is missing."""
+        """An error names what is missing."""
         with pytest.raises(SourceError, match=told):
             find_files(f"{folder}/{name}", is_tar, "tars")
 
@@ -105,7 +105,7 @@ class TestOpen:
     @pytest.mark.parametrize("compression", PACKERS)
     @pytest.mark.parametrize("data", [DATA, b"", b"x"], ids=["long", "empty", "short"])
     def test_unpacked(self, tmp_path: Path, compression: str, data: bytes) -> None:
-        """Known by its first bytes, whatever it is called; nothing is left behind."""
+        """Compression is recognised by the first bytes, not the name, and no temporary file is left."""
         (tmp_path / "a").write_bytes(PACKERS[compression](data))
         before = set(os.listdir(tempfile.gettempdir()))
         file = open_file(tmp_path / "a", PACKERS)
@@ -115,14 +115,14 @@ class TestOpen:
 
     @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
     def test_parts_end_to_end(self, tmp_path: Path, compression: str) -> None:
-        """As `cat a.gz b.gz` makes them."""
+        """Concatenated compressed streams, as from `cat a.gz b.gz`, are read completely."""
         pack = PACKERS[compression]
         (tmp_path / "a").write_bytes(pack(b"one") + pack(DATA) + pack(b"two"))
         assert open_file(tmp_path / "a", PACKERS).read(0, 1 << 30) == b"one" + DATA + b"two"
 
     @pytest.mark.parametrize("compression", PACKERS)
     def test_cut_off(self, tmp_path: Path, compression: str) -> None:
-        """A part of the data must not pass for all of it."""
+        """A truncated compressed file is refused."""
         packed = PACKERS[compression](DATA)
         for size in (len(packed) - 1, len(packed) // 2, 13):
             (tmp_path / "a").write_bytes(packed[:size])
@@ -131,7 +131,7 @@ class TestOpen:
 
     @pytest.mark.parametrize("compression", sorted(PACKERS.keys() - {"zstd"}))
     def test_damaged(self, tmp_path: Path, compression: str) -> None:
-        """Bytes that are wrong in the middle. Zstandard may come without a checksum, and then does not tell."""
+        """Damaged compressed data is refused, except in Zstandard without a checksum, which may not notice."""
         packed = bytearray(PACKERS[compression](DATA))
         packed[1000:1100] = bytes(100)
         (tmp_path / "a").write_bytes(packed)
@@ -139,14 +139,14 @@ class TestOpen:
             open_file(tmp_path / "a", PACKERS)
 
     def test_only_what_is_asked_for(self, tmp_path: Path) -> None:
-        """A format may have no such compression, or know by its first bytes that a file has none."""
+        """Only the allowed compressions are recognised, and a format may exclude files by their first bytes."""
         data = gzip.compress(b"x")
         (tmp_path / "a").write_bytes(data)
         assert open_file(tmp_path / "a", ("zlib",)).read(0, 100) == data
         assert open_file(tmp_path / "a", ("gzip",), lambda head: head == data[:12]).read(0, 100) == data
 
     def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The message names the temporary folder: that it is too small is not the file's fault."""
+        """If the temporary folder is full, the error names it and not the file."""
         (tmp_path / "a").write_bytes(gzip.compress(b"x"))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         told = r"a cannot be unpacked to the temporary folder .*none \(TMPDIR\): No such file"
@@ -154,7 +154,7 @@ class TestOpen:
             open_file(tmp_path / "a", PACKERS)
 
     def test_zstd_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The only one that needs a package."""
+        """Only Zstandard needs a package, and the error says which."""
         (tmp_path / "a").write_bytes(PACKERS["zstd"](b"x"))
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(MissingDependency, match="reading a, compressed with Zstandard, needs pyarrow"):
@@ -162,13 +162,13 @@ class TestOpen:
 
     @pytest.mark.parametrize("make", [lambda path: None, os.mkfifo, os.mkdir])
     def test_no_file(self, tmp_path: Path, make: Callable[[Path], object]) -> None:
-        """A pipe would wait for a writer for ever."""
+        """A pipe is refused, because opening it would block."""
         make(tmp_path / "a")
         with pytest.raises(SourceError, match=r"a cannot be read: (No such file|not a regular file|Is a directory)"):
             open_file(tmp_path / "a", PACKERS)
 
     def test_near(self, tmp_path: Path) -> None:
-        """Any bytes in any order, also across what is read at once and behind the end."""
+        """Any range is read in any order, also across the read-ahead's boundaries and past the end."""
         (tmp_path / "a").write_bytes(DATA[:20_000])
         file = File(tmp_path / "a")
         random = np.random.default_rng(0)
@@ -178,7 +178,7 @@ class TestOpen:
 
 
 def open_plain(path: Path) -> File:
-    """An opener that pickles."""
+    """An opener that can be pickled."""
     return open_file(path, ())
 
 
@@ -188,9 +188,15 @@ def spans(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(size), np.ones(size, np.int64)
 
 
+def open_below(folder: Path) -> int:
+    """The number of files below `folder` that this process has open."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith(str(folder)) for link in links if os.path.lexists(link))
+
+
 class TestPlaces:
     def test_records_of_many_files(self, tmp_path: Path) -> None:
-        """In the order of the files; those without records are passed over; few files stay open."""
+        """Records are in the order of the files, files without records are skipped, and few files stay open."""
         paths = []
         for number, size in enumerate([0, 3, 0, 0, 2, *[1] * 20, 0]):
             (tmp_path / f"{number}").write_bytes(bytes([number]) * size)
@@ -199,20 +205,21 @@ class TestPlaces:
         expected = [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), *((number, 0) for number in range(5, 25))]
         assert len(places) == 25
         for source in (places, pickle.loads(pickle.dumps(places))):  # noqa: S301
+            before = open_below(tmp_path)
             for index in (*range(25), *reversed(range(25))):
                 file, row, offset, size = source.locate(index)
                 assert (int(file.path.name), row) == expected[index]
                 assert file.read(offset, size) == bytes([expected[index][0]])
-            assert len(source._open) <= 8
+            assert 0 < open_below(tmp_path) - before <= 8
 
     def test_probes(self, tmp_path: Path) -> None:
-        """The first hundred and the last, each once."""
+        """Probes are the first hundred records and the last, without repeats."""
         (tmp_path / "a").write_bytes(bytes(250))
         for count, expected in [(1, [0]), (3, [0, 1, 2]), (101, [*range(101)]), (250, [*range(100), 249])]:
             found = (np.arange(count), np.ones(count, np.int64))
             assert ValueLocations([tmp_path / "a"], [found], open_plain).probes().tolist() == expected
 
     def test_the_first_failure_is_told(self, tmp_path: Path) -> None:
-        """In the order of the files, whichever comes first."""
+        """The first failure in the order of the files is raised, whichever happens first."""
         with pytest.raises(SourceError, match="/0 cannot be read"):
             scan_files([tmp_path / f"{number}" for number in range(50)], open_plain)

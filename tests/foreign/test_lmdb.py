@@ -1,4 +1,4 @@
-"""LMDB files read page by page: the lmdb library writes them, and says what is in them."""
+"""LMDB files read page by page agree with the lmdb library, which wrote them."""
 
 import os
 import random
@@ -20,7 +20,7 @@ PAGE = 4096
 
 
 def write(path: Path, entries: dict[bytes, bytes], deleted: int = 0, **options: object) -> Path:
-    """Writes an environment in several transactions; every `deleted`-th key is put and taken out again."""
+    """Write an environment in several transactions; every `deleted`-th key is put and deleted again."""
     environment = lmdb.open(str(path), map_size=MAP, **options)
     keys = list(entries)
     for part in (keys[::2], keys[1::2]):
@@ -47,7 +47,7 @@ def found(path: Path) -> list[tuple[bytes, bytes]]:
 
 
 def entries_of(count: int, largest: int, longest: int = 8, seed: int = 0) -> dict[bytes, bytes]:
-    """Entries with keys of up to `longest` more bytes than 8, in no order, and values of up to `largest` bytes."""
+    """Entries in random order, with keys of 8 to 8 + `longest` bytes and values of up to `largest` bytes."""
     numbers = random.Random(seed)
     return {
         numbers.randbytes(8 + numbers.randrange(longest)): numbers.randbytes(numbers.randrange(largest + 1))
@@ -71,20 +71,20 @@ class TestEntries:
     )
     @pytest.mark.parametrize("deleted", [0, 3])
     def test_what_lmdb_wrote(self, tmp_path: Path, count: int, largest: int, longest: int, deleted: int) -> None:
-        """Trees of every depth, values in their page and on pages of their own, long keys, deleted entries."""
+        """Trees of any depth, overflow pages, long keys and deleted entries are read as the lmdb library does."""
         entries = entries_of(count, largest, longest)
         path = write(tmp_path / "db", entries, deleted)
         assert found(path) == sorted(entries.items())
 
     def test_a_file(self, tmp_path: Path) -> None:
-        """The environment may be a single file, and the file of a directory may be named."""
+        """The path may be an environment of a single file, or the data file of a directory."""
         entries = entries_of(10, 100)
         write(tmp_path / "a b-ü.mdb", entries, subdir=False)
         write(tmp_path / "db", entries)
         assert found(tmp_path / "a b-ü.mdb") == found(tmp_path / "db" / "data.mdb") == sorted(entries.items())
 
     def test_nothing_is_written_beside_it(self, tmp_path: Path) -> None:
-        """No lock file, also where there was none; and the file may be open elsewhere in this process."""
+        """Reading creates no lock file, and the file may be open elsewhere in this process."""
         path = write(tmp_path / "a.mdb", entries_of(10, 100), subdir=False, lock=False)
         environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
         assert len(found(path)) == 10
@@ -92,8 +92,8 @@ class TestEntries:
         environment.close()
 
     @pytest.mark.skipif(native.library() is None, reason="the compiled part is not built")
-    def test_places_are_those_of_the_compiledlookup(self, tmp_path: Path) -> None:
-        """A value's place is where shardio's own containers find it."""
+    def test_places_are_those_of_the_compiled_lookup(self, tmp_path: Path) -> None:
+        """The offsets of values are those that the compiled lookup returns."""
         entries = entries_of(500, 5000)
         file = foreign.open_lmdb(write(tmp_path / "db", entries))
         get = lookup(RawFile(file.path).map())
@@ -104,7 +104,7 @@ class TestEntries:
             assert value.tobytes() == foreign.read(file, int(place["offset"]), int(place["size"]))
 
     def test_the_newer_of_two_roots(self, tmp_path: Path) -> None:
-        """Each transaction writes the other meta page; the last one counts."""
+        """Transactions alternate between two meta pages, and the newer one counts."""
         entries: dict[bytes, bytes] = {}
         for number in range(5):
             write(tmp_path / "db", {b"%d" % number: b"x"})
@@ -114,7 +114,7 @@ class TestEntries:
 
 class TestRefusals:
     def test_named_databases(self, tmp_path: Path) -> None:
-        """Their entries stand in trees of their own, of which one would have to be chosen."""
+        """An environment with named databases is refused."""
         environment = lmdb.open(str(tmp_path / "db"), max_dbs=2)
         with environment.begin(write=True, db=environment.open_db(b"train")) as transaction:
             transaction.put(b"a", b"b")
@@ -123,7 +123,7 @@ class TestRefusals:
             foreign.scan(foreign.open_lmdb(tmp_path / "db"))
 
     def test_several_values_for_a_key(self, tmp_path: Path) -> None:
-        """A sample has one value. py-lmdb makes no such database without a name, so the flag is set by hand."""
+        """A database with duplicate keys is refused. py-lmdb makes no unnamed one, so the test sets the flag."""
         path = write(tmp_path / "db", {b"a": b"b"}) / "data.mdb"
         data = bytearray(path.read_bytes())
         data[92] = data[PAGE + 92] = 4  # MDB_DUPSORT
@@ -140,14 +140,14 @@ class TestRefusals:
         ],
     )
     def test_no_file(self, tmp_path: Path, make: object, told: str) -> None:
-        """Missing, a directory without data.mdb, or a pipe, which would never end."""
+        """A missing path, a directory without data.mdb and a pipe are refused."""
         make(tmp_path / "db")  # type: ignore[operator]
         with pytest.raises(SourceError, match=f"lmdb takes a directory that holds data.mdb, or a file; .*{told}"):
             foreign.open_lmdb(tmp_path / "db")
 
     @pytest.mark.parametrize("data", [b"", b"x" * 10, b"x" * 10_000, bytes(10_000)])
     def test_not_an_lmdb(self, tmp_path: Path, data: bytes) -> None:
-        """By its first page."""
+        """A file is refused if its first page is not LMDB's."""
         (tmp_path / "a.mdb").write_bytes(data)
         with pytest.raises(SourceError, match=r"a.mdb: not an LMDB file"):
             foreign.scan(foreign.open_lmdb(tmp_path / "a.mdb"))
@@ -155,7 +155,7 @@ class TestRefusals:
 
 class TestDamage:
     def test_cut_anywhere(self, tmp_path: Path) -> None:
-        """A file that ends early lacks pages or values: told before any is read."""
+        """A file that is truncated anywhere is refused before any value is read."""
         path = write(tmp_path / "db", entries_of(60, 5000)) / "data.mdb"
         data = path.read_bytes()
         for size in range(2 * PAGE, len(data) - 6 * PAGE, 5 * PAGE + 1000):
@@ -164,7 +164,7 @@ class TestDamage:
                 found(path)
 
     def test_a_value_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """It is a bad sample."""
+        """A value beyond the end of a file truncated after the scan is a bad sample."""
         file = foreign.open_lmdb(write(tmp_path / "db", {b"a": b"x" * 9000}))
         place = foreign.scan(file)[0]
         os.truncate(file.path, int(place["offset"]) + 100)
@@ -172,7 +172,7 @@ class TestDamage:
             foreign.read(file, int(place["offset"]), int(place["size"]))
 
     def test_pages_that_lead_round(self, tmp_path: Path) -> None:
-        """A branch page that names itself, or its neighbours again and again, ends in an error."""
+        """A branch page that refers to itself or repeatedly to others is an error, not an endless loop."""
         path = write(tmp_path / "db", entries_of(3000, 30)) / "data.mdb"
         data = bytearray(path.read_bytes())
         branches = [at for at in range(2 * PAGE, len(data), PAGE) if data[at + 10] == 1]
@@ -184,7 +184,7 @@ class TestDamage:
             foreign.scan(foreign.open_lmdb(path))
 
     def test_entries_that_are_missing(self, tmp_path: Path) -> None:
-        """A leaf page with fewer entries than the tree has: samples must not go missing silently."""
+        """A leaf page with fewer entries than the tree claims is an error, so that no samples are silently missing."""
         path = write(tmp_path / "db", entries_of(20, 30)) / "data.mdb"
         data = bytearray(path.read_bytes())
         for at in (at for at in range(2 * PAGE, len(data), PAGE) if data[at + 10] == 2):
@@ -201,7 +201,7 @@ class TestDamage:
         )
     )
     def test_random_damage(self, whole: bytes, damage: list[tuple[int, int, int]], damaged: Path) -> None:
-        """Whatever is wrong in the pages: places within the file, or SourceError; never the end of the process."""
+        """Any damage in the pages gives offsets within the file or SourceError, and never ends the process."""
         data = bytearray(whole)
         for page, at, value in damage:
             data[(page * PAGE + at) % len(data)] = value
@@ -224,5 +224,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a damaged copy may be written."""
+    """A path for damaged copies."""
     return tmp_path_factory.mktemp("damaged") / "data.mdb"

@@ -1,4 +1,4 @@
-"""The wire reader against protobuf's own runtime, and against bytes that are no message."""
+"""The protobuf wire reader agrees with protobuf's own runtime, and refuses invalid messages."""
 
 import struct
 from contextlib import suppress
@@ -22,7 +22,7 @@ FEATURES = st.dictionaries(st.text(max_size=4), FEATURE, max_size=4)
 
 
 def varint(value: int) -> bytes:
-    """`value`, 0 to 2**64 - 1, as it is written."""
+    """`value`, 0 to 2**64 - 1, encoded as a varint."""
     data = b""
     while value > 127:
         data, value = data + bytes([value & 127 | 128]), value >> 7
@@ -40,7 +40,7 @@ def values(data: bytes) -> dict[str, Any]:
 
 
 def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
-    """The same by protobuf's runtime."""
+    """The same features by protobuf's runtime."""
     found = message.FromString(data).features.feature
     kinds = {name: feature.WhichOneof("kind") for name, feature in found.items()}
     return {name: list(getattr(found[name], kind).value) for name, kind in kinds.items() if kind}
@@ -49,21 +49,21 @@ def by_protobuf(data: bytes, message: Any = Example) -> dict[str, Any]:
 class TestNumbers:
     @given(number=INT64)
     def test_varints(self, number: int) -> None:
-        """Numbers of any length, negative ones in ten bytes."""
+        """Varints of any length are read; negative numbers take ten bytes."""
         data = varint(number % 2**64)
         assert protobuf.varint(data, 0, len(data)) == (number % 2**64, len(data))
         assert protobuf.int64s(data).tolist() == [number]
 
     @given(numbers=st.lists(INT64))
     def test_packed_varints(self, numbers: list[int]) -> None:
-        """Many at once, and none."""
+        """Packed varints are read, many at once or none."""
         data = b"".join(varint(number % 2**64) for number in numbers)
         found = protobuf.int64s(data)
         assert (found.dtype, found.tolist()) == (np.int64, numbers)
 
     @pytest.mark.parametrize("data", [b"\x80", b"\x01\xff", b"\xff" * 9])
     def test_cut_short(self, data: bytes) -> None:
-        """The last number lacks its last byte."""
+        """A last varint without its last byte is refused."""
         with pytest.raises(ValueError, match="cut short"):
             protobuf.int64s(data)
         with pytest.raises(ValueError, match="cut short"):
@@ -71,19 +71,19 @@ class TestNumbers:
 
     @pytest.mark.parametrize("data", [b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1"])
     def test_too_long(self, data: bytes) -> None:
-        """A number of 64 bits takes ten bytes at most."""
+        """A varint of more than ten bytes is refused."""
         with pytest.raises(ValueError, match="more than 10 bytes"):
             protobuf.int64s(data)
         with pytest.raises(ValueError, match="byte 0: a number has more than 10 bytes"):
             protobuf.varint(data, 0, len(data))
 
     def test_ten_bytes(self) -> None:
-        """The largest, -1, the smallest, and a zero that takes its time."""
+        """The largest and smallest number, -1, and a zero padded to ten bytes are read."""
         data = b"\xff" * 8 + b"\x7f" + b"\xff" * 9 + b"\1" + b"\x80" * 9 + b"\1" + b"\x80" * 9 + b"\0"
         assert protobuf.int64s(data).tolist() == [2**63 - 1, -1, -(2**63), 0]
 
     def test_floats_that_are_no_whole_number_of_bytes(self) -> None:
-        """Each takes four."""
+        """Packed floats whose size is no multiple of four bytes are refused."""
         with pytest.raises(ValueError, match="floats take 4 bytes each, got 6"):
             protobuf.floats(bytes(6))
 
@@ -105,12 +105,12 @@ class TestMessages:
         ],
     )
     def test_damage(self, data: bytes, told: str) -> None:
-        """Lengths beyond the message, cut numbers, numbers and types that there are not: each with its byte."""
+        """Lengths beyond the message, truncated numbers, and invalid field numbers and types are refused by offset."""
         with pytest.raises(ValueError, match=told):
             list(protobuf.records(data))
 
     def test_a_message_within_another_ends_with_it(self) -> None:
-        """A length that leads out of the message that it is in, though not out of the record."""
+        """A length that exceeds the enclosing message is refused, even within the record."""
         inner = b"\x0a\x09" + b"x" * 4
         data = nested(1, nested(1, inner)) + b"\x12\x08" + b"y" * 8
         with pytest.raises(BadSample, match=r"not a tf.train.Example: byte 4: field 1 ends at byte 15, .* at byte 10"):
@@ -119,7 +119,7 @@ class TestMessages:
     @given(data=st.binary(max_size=80))
     @settings(max_examples=1000)
     def test_random_bytes(self, data: bytes) -> None:
-        """Whatever the bytes: fields within them, or ValueError; an Example and a Datum, or BadSample."""
+        """Any bytes give fields within them or ValueError, and an Example or a Datum or BadSample."""
         with suppress(ValueError):
             for record in protobuf.records(data):
                 assert 0 < record.start <= record.end <= len(data)
@@ -134,14 +134,14 @@ class TestExamples:
     @pytest.mark.parametrize("message", [Example, UnpackedExample])
     @given(features=FEATURES)
     def test_as_protobuf_writes_them(self, message: Any, features: dict[str, Any]) -> None:
-        """Packed or not: what protobuf wrote comes back."""
+        """Features are read as protobuf writes them, packed or not."""
         data = example(features, message)
         assert values(data) == {k: v for k, v in features.items() if v is not None} == by_protobuf(data, message)
 
     @settings(max_examples=300)
     @given(features=FEATURES, damage=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=3))
     def test_damaged_ones(self, features: Any, damage: list[tuple[int, int]]) -> None:
-        """A few wrong bytes in a message that was whole: some features, or BadSample."""
+        """A few wrong bytes in a valid message give features or BadSample."""
         data = bytearray(example(features) + example(features, UnpackedExample))
         for at, value in damage:
             if at < len(data):
@@ -150,12 +150,12 @@ class TestExamples:
             values(bytes(data))
 
     def test_the_last_of_two_features_counts(self) -> None:
-        """A map that was written twice, as when messages are put end to end."""
+        """Of two features with one name the last counts, as in concatenated messages."""
         data = example({"a": [1, 2], "b": [1]}) + example({"a": [b"x"], "c": [0.5]})
         assert values(data) == {"a": [b"x"], "b": [1], "c": [0.5]} == by_protobuf(data)
 
     def test_the_last_of_two_kinds_counts(self) -> None:
-        """A feature is of one kind; values of the same kind that came in parts are put together."""
+        """Of two kinds in a feature the last counts; values of one kind are concatenated."""
         one, two = nested(3, b"\x0a\1\1"), nested(3, b"\x08\2")
         other = nested(1, nested(1, b"x"))
         for feature, expected in [
@@ -168,30 +168,30 @@ class TestExamples:
             assert values(data) == {"a": expected} == by_protobuf(data)
 
     def test_a_feature_without_a_kind(self) -> None:
-        """It takes the place of an earlier one, and is none."""
+        """A later feature without a kind replaces an earlier one."""
         data = example({"a": [1]}) + example({"a": None})
         assert values(data) == {} == by_protobuf(data)
 
     def test_fields_that_nobody_knows(self) -> None:
-        """They are passed over, as protobuf passes them over."""
+        """Unknown fields are skipped, as in protobuf."""
         strange = b"\x98\x06\x05" + nested(100, b"x") + b"\xa5\x06abcd" + b"\xa1\x06abcdefgh"
         feature = strange + nested(3, strange + b"\x08\2" + strange)
         data = strange + nested(1, strange + nested(1, nested(1, b"a") + nested(2, feature)))
         assert values(data) == {"a": [2]} == by_protobuf(data)
 
     def test_names_that_are_not_utf8(self) -> None:
-        """A name must be text."""
+        """A name that is not UTF-8 is refused."""
         with pytest.raises(BadSample, match=r"not a tf.train.Example: .*utf-8"):
             tfrecord.parse_example(nested(1, nested(1, nested(1, b"\xff"))))
 
     def test_floats_of_a_wrong_length(self) -> None:
-        """Three bytes are no float."""
+        """A float of three bytes is refused."""
         data = nested(1, nested(1, nested(1, b"a") + nested(2, nested(2, nested(1, b"abc")))))
         with pytest.raises(BadSample, match="floats take 4 bytes each, got 3 bytes"):
             values(data)
 
     def test_places(self) -> None:
-        """A lone value of bytes and packed floats have a place in the record, where they can be read without it."""
+        """A single bytes value and packed floats have an offset in the record, where they can be read directly."""
         data = example({"a": [b"hello"], "b": [0.5, 1.5], "c": [1, 2], "d": [b"x", b"y"]})
         features = tfrecord.parse_example(data)
         start, size = features["a"].span or (0, 0)
@@ -210,7 +210,7 @@ class TestDatums:
         floats=st.lists(FLOAT, max_size=4),
     )
     def test_as_protobuf_writes_them(self, shape: Any, label: int, encoded: bool, data: bytes, floats: Any) -> None:
-        """Every field of Caffe's message."""
+        """Every field of Caffe's Datum is read as protobuf writes it."""
         channels, height, width = shape
         message = Datum(channels=channels, height=height, width=width, data=data, label=label, encoded=encoded)
         message.float_data.extend(floats)
@@ -220,7 +220,7 @@ class TestDatums:
         assert protobuf.floats(protobuf.joined(record, found.floats)).tolist() == floats
 
     def test_what_is_not_said(self) -> None:
-        """Everything has a default; pixels there are none."""
+        """Missing fields have their defaults, and missing pixels are a bad sample."""
         found = lmdb.parse_datum(b"")
         assert (found.shape, found.label, found.encoded, found.data, found.floats) == ((0, 0, 0), 0, False, None, ())
         with pytest.raises(BadSample, match="a Datum of 0 x 0 x 0 holds 0 values"):
@@ -230,7 +230,7 @@ class TestDatums:
         ("shape", "size"), [((3, 2, 2), 11), ((3, 2, 2), 13), ((-1, -1, 4), 4), ((1 << 30,) * 3, 4)]
     )
     def test_shapes_that_are_wrong(self, shape: tuple[int, int, int], size: int) -> None:
-        """As many values as channels x height x width, all positive."""
+        """A Datum whose values are not channels x height x width, all positive, is refused."""
         record = Datum(channels=shape[0], height=shape[1], width=shape[2], data=bytes(size)).SerializeToString()
         with pytest.raises(BadSample, match=f"holds {size} values"):
             lmdb.parse_datum(record).array(record)

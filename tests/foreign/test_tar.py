@@ -1,4 +1,4 @@
-"""Tars of samples: every kind of header that others write, what webdataset makes of them, and damage."""
+"""Tars of samples: every header format, webdataset's grouping, and damage."""
 
 import io
 import os
@@ -20,20 +20,20 @@ BLOCK = 512
 
 
 def samples(path: Path) -> list[tuple[str, dict[str, bytes]]]:
-    """Key and files of all samples, and each run read again by its place."""
+    """The key and files of all samples, each run read again at its offset."""
     file = open_tar(path)
     runs = list(scan(file))
     assert [sample_at(file, run.offset, run.size) for run in runs] == runs
-    return [(run.key, contents(file, run)) for run in runs]
+    return [(run.key, files_of(file, run)) for run in runs]
 
 
-def contents(file: File, run: TarSample) -> dict[str, bytes]:
-    """The bytes of a sample's files by extension."""
+def files_of(file: File, run: TarSample) -> dict[str, bytes]:
+    """The files of a sample by extension."""
     return {extension: file.read(*place) for extension, place in run.places().items()}
 
 
 def by_webdataset(data: bytes) -> list[tuple[str, dict[str, bytes]]]:
-    """The same by the webdataset library."""
+    """The same samples by the webdataset library."""
     files = tar_file_expander([{"url": "", "stream": io.BytesIO(data)}])
     found = []
     for sample in group_by_keys(files):
@@ -44,7 +44,7 @@ def by_webdataset(data: bytes) -> list[tuple[str, dict[str, bytes]]]:
 class TestHeaders:
     @pytest.mark.parametrize("kind", FORMATS)
     def test_names_of_every_length(self, tmp_path: Path, kind: str) -> None:
-        """Names of up to 400 bytes, in directories, are the key, whatever the format makes of them."""
+        """Names of up to 400 bytes with directories are the key, in any header format."""
         lengths = [1, 99, 100, 101, 155, 200] + ([400] if kind != "ustar" else [])
         names = [("d" * 60 + "/") * (length // 61) + "x" * (length - length // 61 * 61) for length in lengths]
         names = [name if not name.endswith("/") else name + "x" for name in names]
@@ -57,29 +57,29 @@ class TestHeaders:
         "key", ["größe ünd", "a b", "-rf", "../../etc/passwd", "/etc/passwd", "./a", "a\\b", "日本/x"]
     )
     def test_names_are_only_keys(self, tmp_path: Path, kind: str, key: str) -> None:
-        """Whatever a name is, it is a key and never a path."""
+        """Any name is a key and never a path."""
         path = write_tar(tmp_path / "a.tar", [(f"{key}.jpg", b"1"), (f"{key}.cls", b"2")], kind)
         assert samples(path) == [(key, {"jpg": b"1", "cls": b"2"})] == by_webdataset(path.read_bytes())
 
     def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """Bytes that are no UTF-8 are written as escapes, so that the key can be stored."""
+        """Bytes that are not UTF-8 are escaped, so that the key can be stored."""
         path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"caf\xe9.txt"), b"1")])
         assert samples(path) == [("caf\\xe9", {"txt": b"1"})]
 
     def test_v7(self, tmp_path: Path) -> None:
-        """The oldest format has no mark, its files are of type NUL and directories end in a slash."""
+        """The oldest format is read, without a magic, with files of type NUL and directories that end in a slash."""
         path = write_tar(tmp_path / "a.tar", [("d/", b""), ("d/a.txt", b"1"), ("d/a.cls", b"2")])
         path.write_bytes(changed(path.read_bytes(), lambda h: h[:156] + b"\0" + bytes(355)))
         assert samples(path) == [("d/a", {"txt": b"1", "cls": b"2"})] == by_webdataset(path.read_bytes())
 
     def test_base_256_sizes(self, tmp_path: Path) -> None:
-        """GNU tar writes sizes beyond 8 GiB in binary; small ones may be so, too."""
+        """Binary sizes, which GNU tar writes beyond 8 GiB, are read."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"hello")])
         path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:]))
         assert samples(path) == [("a", {"txt": b"hello"})] == by_webdataset(path.read_bytes())
 
     def test_a_size_by_a_pax_header(self, tmp_path: Path) -> None:
-        """The size in a pax header counts, and the header after the data is found by it."""
+        """The size in a pax header counts, and determines where the next header begins."""
         with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
             member = tarfile.TarInfo("a.txt")
             member.size, member.pax_headers = 700, {"size": "700", "comment": "with = and \n"}
@@ -94,14 +94,14 @@ class TestHeaders:
         assert samples(tmp_path / "a.tar") == [("a", {"txt": b"x" * 700, "cls": b"1"})]
 
     def test_a_global_comment(self, tmp_path: Path) -> None:
-        """`git archive` writes a comment for all members, which changes none."""
+        """A global comment, as `git archive` writes it, changes no member."""
         with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}) as tar:
             tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
         assert samples(tmp_path / "a.tar") == [("a", {"txt": b""})]
 
     @pytest.mark.parametrize("signed", [False, True])
     def test_checksums_of_both_kinds(self, tmp_path: Path, signed: bool) -> None:
-        """Some old programs summed bytes as signed: with letters beyond ASCII the two differ."""
+        """Header checksums over signed bytes, as some old programs wrote them, are accepted."""
         path = write_tar(tmp_path / "a.tar", [("größe.txt", b"1")])
         if signed:
             path.write_bytes(changed(path.read_bytes(), lambda h: h, signed=True))
@@ -109,7 +109,7 @@ class TestHeaders:
 
 
 def changed(data: bytes | bytearray, change: Any, *, signed: bool = False, one: bool = False) -> bytes:
-    """A tar of members below one block each with every header changed, and its checksum made right."""
+    """A tar of members below one block each, every header changed and its checksum corrected."""
     blocks = [bytes(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
     for number, block in enumerate(blocks):
         if block[257:262] == b"ustar" and (number == 0 or not one):
@@ -121,13 +121,13 @@ def changed(data: bytes | bytearray, change: Any, *, signed: bool = False, one: 
 
 
 def zero_size(header: bytes) -> bytes:
-    """A header that says its member has no bytes."""
+    """Set the size in a header to zero."""
     return header[:124] + b"00000000000\0" + header[136:]
 
 
 class TestSamples:
     def test_neighbours_with_one_key(self, tmp_path: Path) -> None:
-        """A sample ends where the key changes; a key that comes again is another sample."""
+        """A sample ends where the key changes, and a key that recurs later is another sample."""
         names = ["a.jpg", "a.seg.PNG", "b.jpg", "a.cls", "x/a.cls", "y/a.b.c"]
         path = write_tar(tmp_path / "a.tar", [(name, name.encode()) for name in names])
         expected = [
@@ -140,7 +140,7 @@ class TestSamples:
         assert samples(path) == expected == by_webdataset(path.read_bytes())
 
     def test_what_is_passed_over(self, tmp_path: Path) -> None:
-        """Directories, names without an extension, meta entries and hidden files; they don't part a sample either."""
+        """Directories, names without an extension, meta entries and hidden files are skipped, also within a sample."""
         names = [
             "a.jpg",
             "README",
@@ -156,7 +156,7 @@ class TestSamples:
         assert samples(path) == [("a", {"jpg": b"", "cls": b""}), ("__a", {"b": b""})]
 
     def test_the_end_of_a_run_is_its_last_member(self, tmp_path: Path) -> None:
-        """What is passed over behind a sample isn't part of it; places are those of the data in the file."""
+        """Skipped members after a sample are not part of it, and offsets are those of the data."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 600), ("README", b""), ("b.txt", b"y")])
         file = open_tar(path)
         first, second = scan(file)
@@ -165,7 +165,7 @@ class TestSamples:
         assert path.read_bytes()[BLOCK : BLOCK + 600] == b"x" * 600
 
     def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
-        """That sample is bad, and only that one."""
+        """Two files of one sample with the same extension make only that sample bad."""
         path = write_tar(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")])
         bad, good = scan(open_tar(path))
         with pytest.raises(BadSample, match=r"key 'a' has two files with the extension 'jpg'"):
@@ -176,7 +176,7 @@ class TestSamples:
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_as_webdataset_reads_them(self, tmp_path_factory: pytest.TempPathFactory, kind: str, data: Any) -> None:
-        """Any names: the same keys, extensions and bytes as by the webdataset library."""
+        """Any names give the keys, extensions and bytes that the webdataset library reads."""
         part = st.text("aB-_ ü.", min_size=1, max_size=8).filter(lambda text: text[0] != ".")
         names = st.lists(st.lists(part, min_size=1, max_size=2).map("/".join), max_size=6, unique_by=str.lower)
         members = [(name, bytes([n])) for n, name in enumerate(data.draw(names))]
@@ -198,7 +198,7 @@ class TestRefusals:
         ],
     )
     def test_what_is_not_a_file(self, tmp_path: Path, kind: bytes, told: str) -> None:
-        """Each is named with its byte: a sample must not go missing silently."""
+        """Other types of members are refused with their offset, so that no sample is silently missing."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"")])
         data = path.read_bytes()
         path.write_bytes(data[: 2 * BLOCK] + changed(data[2 * BLOCK :], lambda h: h[:156] + kind + h[157:]))
@@ -211,7 +211,7 @@ class TestRefusals:
         "headers", [{"GNU.sparse.major": "1", "GNU.sparse.realsize": "9"}, {"GNU.sparse.map": "0,1"}]
     )
     def test_sparse_by_pax(self, tmp_path: Path, headers: dict[str, str]) -> None:
-        """GNU tar's newer sparse files are regular ones but for a pax header."""
+        """Sparse files of GNU tar's pax format, which look regular, are refused."""
         with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
             member = tarfile.TarInfo("a.txt")
             member.pax_headers = headers
@@ -221,7 +221,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("keyword", ["path", "size", "GNU.sparse.name"])
     def test_global_names(self, tmp_path: Path, keyword: str) -> None:
-        """One name or size for all members is a mistake, or an attack."""
+        """A global pax header with a name or a size is refused."""
         pax = {keyword: "1"}
         with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=pax) as tar:
             tar.addfile(tarfile.TarInfo("a.txt"))
@@ -232,7 +232,7 @@ class TestRefusals:
 class TestDamage:
     @pytest.mark.parametrize("kind", FORMATS)
     def test_cut_anywhere(self, tmp_path: Path, kind: str) -> None:
-        """Wherever a tar is cut before its end mark, that is told, with the number of whole samples before."""
+        """A tar that is truncated before its end mark is refused with the number of complete samples."""
         name = "long/" * 30
         path = write_tar(tmp_path / "a.tar", [(f"{name}{n}.txt", b"x" * 700) for n in range(3)], kind)
         data = path.read_bytes()
@@ -247,7 +247,7 @@ class TestDamage:
         assert len(list(scan(open_tar(path)))) == 3
 
     def test_the_message_names_the_byte(self, tmp_path: Path) -> None:
-        """A member that isn't all there is named with its header's byte, its size and where the file ends."""
+        """A truncated member is named with the offset of its header, its size and the end of the file."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
         os.truncate(path, 4 * BLOCK)
         told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
@@ -255,7 +255,7 @@ class TestDamage:
             list(scan(open_tar(path)))
 
     def test_empty(self, tmp_path: Path) -> None:
-        """No bytes are no tar; a tar without members is one."""
+        """An empty file is not a tar, but a tar without members is."""
         (tmp_path / "a.tar").write_bytes(b"")
         with pytest.raises(SourceError, match="byte 0: the file ends here without an end mark"):
             list(scan(open_tar(tmp_path / "a.tar")))
@@ -263,7 +263,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("offset", [0, 100, 148, 257, 400])
     def test_a_damaged_header(self, tmp_path: Path, offset: int) -> None:
-        """One wrong byte in a header, and its checksum tells."""
+        """One wrong byte in a header fails its checksum."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
         data = bytearray(path.read_bytes())
         data[4 * BLOCK + offset] ^= 3
@@ -273,7 +273,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("size", [b"\xff" * 12, b"\xc0" + bytes(11), b"12345678901z", b"-0000000001\0"])
     def test_sizes_that_are_none(self, tmp_path: Path, size: bytes) -> None:
-        """Negative numbers, and digits that are not octal."""
+        """Negative sizes and invalid octal digits are refused."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
         path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + size + h[136:]))
         with pytest.raises(SourceError, match="byte 0: damaged: its size is b"):
@@ -281,7 +281,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"77777777777\0"])
     def test_sizes_beyond_the_file(self, tmp_path: Path, size: bytes) -> None:
-        """A member as large as can be written is not in a small file."""
+        """The largest size that a header can hold is refused in a small file."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
         path.write_bytes(changed(path.read_bytes(), lambda h: h[:124] + size + h[136:]))
         with pytest.raises(SourceError, match=r"byte 0: the member 'a.txt' has .* cut off"):
@@ -292,7 +292,7 @@ class TestDamage:
         [b"99 path=x\n", b"9 path=x.\n", b"path=x\n", b"0 path=x\n", b"5 pat\n", b"12 size=-1\n\n", b"10 path=x"],
     )
     def test_damaged_pax_records(self, tmp_path: Path, record: bytes) -> None:
-        """Lengths that go beyond the header or are not right, and records without a value."""
+        """Pax records with wrong lengths or without a value are refused."""
         with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
             header = tarfile.TarInfo("pax")
             header.type, header.size = b"x", len(record)
@@ -302,7 +302,7 @@ class TestDamage:
             list(scan(open_tar(tmp_path / "a.tar")))
 
     def test_an_extended_header_without_a_member(self, tmp_path: Path) -> None:
-        """A name for nothing."""
+        """An extended header without a member is refused."""
         path = write_tar(tmp_path / "a.tar", [("x" * 200 + ".txt", b"")], "gnu")
         data = path.read_bytes()
         path.write_bytes(data[: 2 * BLOCK] + bytes(2 * BLOCK))
@@ -310,7 +310,7 @@ class TestDamage:
             list(scan(open_tar(path)))
 
     def test_a_huge_extended_header(self, tmp_path: Path) -> None:
-        """Nobody has names of megabytes."""
+        """An extended header of megabytes is refused."""
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             header = tarfile.TarInfo("x")
             header.type, header.size = b"L", 2 << 20
@@ -319,7 +319,7 @@ class TestDamage:
             list(scan(open_tar(tmp_path / "a.tar")))
 
     def test_more_behind_the_end(self, tmp_path: Path) -> None:
-        """Tars put end to end: the second one's samples would be lost."""
+        """Concatenated tars are refused, because the samples of the second would be lost."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
         whole = path.read_bytes()
         path.write_bytes(whole + whole)
@@ -329,7 +329,7 @@ class TestDamage:
             list(scan(open_tar(path)))
 
     def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
-        """A place that was found before the file was written anew gives a bad sample, not another one's bytes."""
+        """An offset into a file that was rewritten gives a bad sample, not other data."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1" * 600), ("b.txt", b"2")])
         first, second = scan(open_tar(path))
         write_tar(path, [("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3" * 600), ("d.txt", b"")])
@@ -342,7 +342,7 @@ class TestDamage:
     @settings(max_examples=300, deadline=None)
     @given(data=st.data())
     def test_random_damage(self, tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-        """Whatever is wrong in a tar, samples or a SourceError come of it, and places are within the file."""
+        """Any damage gives samples or a SourceError, and offsets stay within the file."""
         kind = data.draw(st.sampled_from(sorted(FORMATS)))
         members = [("d/" * 80 + "a.txt", b"1" * 300), ("ü.cls", b"2"), ("ü.jpg", b""), ("b.npy", b"3" * 600)]
         path = write_tar(tmp_path_factory.mktemp("tar") / "a.tar", members, kind)
@@ -351,7 +351,7 @@ class TestDamage:
             st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=4)
         ):
             whole[at] = value
-        if data.draw(st.booleans()):  # so that damage gets past the checksums
+        if data.draw(st.booleans()):  # so that damage passes the checksums
             whole = bytearray(changed(whole, lambda header: header))
         path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
         file = open_tar(path)

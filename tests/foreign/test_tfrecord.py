@@ -1,4 +1,4 @@
-"""TFRecord framing: TensorFlow's own files, checksums, cuts and damage."""
+"""TFRecord framing: TensorFlow's own files, checksums, truncation and damage."""
 
 import os
 import struct
@@ -26,7 +26,7 @@ def records(path: Path) -> list[bytes]:
 
 class TestFraming:
     def test_places(self, tmp_path: Path) -> None:
-        """Where each record's data is in the file."""
+        """The scan gives the offset of each record's data."""
         data = [b"hello", b"", b"x" * 10_000]
         path = write_tfrecord(tmp_path / "a.tfrecord", data)
         offsets, sizes = scan(open_tfrecord(path))
@@ -34,7 +34,7 @@ class TestFraming:
         assert records(path) == data
 
     def test_files_of_tensorflow(self) -> None:
-        """What TensorFlow wrote, plain or compressed, is the same."""
+        """TensorFlow's files, plain and compressed, hold the same records."""
         plain = records(FILES / "examples.tfrecord")
         assert len(plain) == 5
         assert records(FILES / "examples-gzip.tfrecord") == plain == records(FILES / "examples-zlib.tfrecord")
@@ -43,11 +43,11 @@ class TestFraming:
         assert parse(plain[0])["image/class/label"].values(plain[0]) == [-2]
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
-        """TensorFlow writes a file without bytes when it has no records."""
+        """An empty file, which TensorFlow writes for no records, is valid."""
         assert records(FILES / "empty.tfrecord") == []
 
     def test_a_record_as_long_as_a_gzip_mark(self, tmp_path: Path) -> None:
-        """A length that reads like the mark of a compressed file: the checksum behind it tells."""
+        """A record whose length resembles a gzip header is recognised by the checksum after it."""
         data = bytes(0x088B1F)
         path = write_tfrecord(tmp_path / "a.tfrecord", [data])
         assert path.read_bytes()[:3] == b"\x1f\x8b\x08"
@@ -67,13 +67,13 @@ class TestFraming:
         ],
     )
     def test_names(self, name: str, taken: bool) -> None:
-        """Which files of a directory are TFRecords."""
+        """File names are recognised as TFRecords."""
         assert is_tfrecord_name(name) == taken
 
 
 class TestDamage:
     def test_a_wrong_byte_in_the_data(self, tmp_path: Path) -> None:
-        """That record is bad, and only that one, unless nobody looks."""
+        """A wrong byte makes only its record bad, and only if checksums are compared."""
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"one", b"two", b"three"])
         data = bytearray(path.read_bytes())
         data[12 + 3 + 4 + 12] ^= 1
@@ -88,7 +88,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("byte", [0, 7, 8, 11])
     def test_a_wrong_byte_in_the_framing(self, tmp_path: Path, byte: int) -> None:
-        """From there on nothing can be found: the message names the byte, and how many records are whole."""
+        """Damaged framing is refused with its offset and the number of complete records."""
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"one", b"two", b"three"])
         data = bytearray(path.read_bytes())
         data[19 + byte] ^= 1
@@ -101,14 +101,14 @@ class TestDamage:
 
     @pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**40, 4])
     def test_lengths_beyond_the_file(self, tmp_path: Path, length: int) -> None:
-        """With a checksum that is right."""
+        """A length beyond the file is refused, even with a valid checksum."""
         head = struct.pack("<Q", length)
         (tmp_path / "a.tfrecord").write_bytes(head + masked(head) + b"one" + masked(b"one"))
         with pytest.raises(SourceError, match="byte 0: the file ends at byte 19 within this record: it was cut off"):
             scan(open_tfrecord(tmp_path / "a.tfrecord"))
 
     def test_cut_anywhere(self, tmp_path: Path) -> None:
-        """Between records there is no telling; within one there is."""
+        """A file truncated within a record is refused; between records truncation cannot be noticed."""
         data = framed(b"one") + framed(b"four")
         path = tmp_path / "a.tfrecord"
         for size in range(1, len(data)):
@@ -122,7 +122,7 @@ class TestDamage:
                     scan(open_tfrecord(path))
 
     def test_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """A record that is no longer there is a bad sample."""
+        """A record beyond the end of a file truncated after the scan is a bad sample."""
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"one"])
         file = open_tfrecord(path)
         os.truncate(path, 16)
@@ -130,14 +130,14 @@ class TestDamage:
             read_record(file, 12, 3)
 
     def test_not_a_tfrecord(self, tmp_path: Path) -> None:
-        """Text, say."""
+        """Files of other formats are refused."""
         (tmp_path / "a.tfrecord").write_text("some words that are no record at all")
         with pytest.raises(SourceError, match="byte 0: not a TFRecord, or damaged"):
             scan(open_tfrecord(tmp_path / "a.tfrecord"))
 
     @pytest.mark.parametrize("name", ["examples-gzip", "examples-zlib"])
     def test_compressed_ones_that_are_cut_off(self, tmp_path: Path, name: str) -> None:
-        """What is unpacked would end between two records, perhaps."""
+        """A truncated compressed file is refused, even if the data would end between records."""
         data = (FILES / f"{name}.tfrecord").read_bytes()
         (tmp_path / "a.tfrecord").write_bytes(data[:-20])
         with pytest.raises(SourceError, match=r"a.tfrecord cannot be unpacked: damaged or cut off: "):
@@ -146,7 +146,7 @@ class TestDamage:
     @settings(max_examples=200, deadline=None)
     @given(data=st.binary(max_size=60), whole=st.integers(0, 3))
     def test_random_bytes(self, tmp_path_factory: pytest.TempPathFactory, data: bytes, whole: int) -> None:
-        """Records behind which anything stands: a SourceError that counts them."""
+        """Records followed by random bytes are refused with the number of complete records."""
         path = tmp_path_factory.mktemp("tfrecord") / "a.tfrecord"
         path.write_bytes(framed(b"one") * whole + data)
         told = ""
@@ -158,7 +158,7 @@ class TestDamage:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The message says how to get it."""
+    """Without the package, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     path = write_tfrecord(tmp_path / "a.tfrecord", [example({"a": [1]})])
     with pytest.raises(MissingDependency, match=r"google_crc32c: pip install 'shardio-data\[tfrecord\]'"):

@@ -1,4 +1,4 @@
-"""Fields: values survive encoding and decoding unchanged, and a value that does not fit is refused, not changed."""
+"""Fields: values survive encoding and decoding exactly, and values that do not fit are refused."""
 
 import io
 import json
@@ -43,14 +43,14 @@ JSON = st.recursive(
 
 
 def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether dtype, shape and every bit agree, of NaN too."""
+    """Whether dtype, shape and all bits agree, those of NaN included."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 class TestRoundTrips:
     @given(ARRAYS)
     def test_fixed_arrays(self, array: NDArray[Any]) -> None:
-        """A fixed array is stored as its bare numbers and comes back bit by bit."""
+        """A fixed array is stored as its bytes alone and survives bit by bit."""
         field = Field("array", dtype=array.dtype.name, shape=array.shape)
         stored = field.encode(array)
         assert bytes(stored) == array.tobytes()
@@ -59,7 +59,7 @@ class TestRoundTrips:
 
     @given(ARRAYS)
     def test_arrays_of_any_shape(self, array: NDArray[Any]) -> None:
-        """An array without a fixed shape is stored as a .npy file, which NumPy itself reads."""
+        """An array without a fixed shape is stored as a .npy file that NumPy reads."""
         field = Field("array", dtype=array.dtype.name)
         stored = bytes(field.encode(array))
         assert same(field.decode(stored), array)
@@ -67,7 +67,7 @@ class TestRoundTrips:
 
     @given(DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, ())))
     def test_scalars(self, array: NDArray[Any]) -> None:
-        """A NumPy scalar comes back as the Python number of the same value."""
+        """A NumPy scalar is decoded as the Python number of equal value."""
         field = Field("scalar", dtype=array.dtype.name)
         stored = field.encode(array[()])
         value = field.decode(stored)
@@ -83,7 +83,7 @@ class TestRoundTrips:
 
     @given(JSON)
     def test_json(self, value: Any) -> None:
-        """JSON comes back equal, and any JSON parser reads what is stored."""
+        """JSON survives, and any JSON parser reads the stored bytes."""
         stored = Field("json").encode(value)
         assert Field("json").decode(stored) == value
         assert json.loads(bytes(stored)) == value
@@ -91,13 +91,13 @@ class TestRoundTrips:
     @pytest.mark.parametrize("kind", ["bytes", "image"])
     @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
     def test_bytes_and_images(self, kind: Any, buffer: type) -> None:
-        """Bytes and encoded images are stored as they are."""
+        """Bytes and encoded images are stored unchanged."""
         data = bytes(range(256))
         assert bytes(Field(kind).encode(buffer(data))) == data
         assert Field(kind).decode(buffer(data)) == data
 
     def test_decoded_arrays_are_copies(self) -> None:
-        """A decoded array can be written to, and the stored bytes stay as they were."""
+        """A decoded array is writable and independent of the stored bytes."""
         field = Field("array", dtype="int32", shape=(2,))
         stored = bytes(8)
         field.decode(stored)[:] = 7
@@ -105,33 +105,33 @@ class TestRoundTrips:
 
 
 class TestStoredBytes:
-    """The same value gives the same bytes, however it lay in memory."""
+    """Equal values are stored as equal bytes, whatever their memory layout."""
 
     @pytest.mark.parametrize(
         "other",
         [
             lambda array: np.asfortranarray(array),
             lambda array: np.ascontiguousarray(array[:, ::-1])[:, ::-1],  # negative strides
-            lambda array: array.astype(">i4"),  # big-endian, as many scientific files are
-            lambda array: np.asfortranarray(array.astype(np.int64)),  # converted from another layout and dtype
+            lambda array: array.astype(">i4"),  # big-endian, like many scientific files
+            lambda array: np.asfortranarray(array.astype(np.int64)),  # from another layout and dtype
             lambda array: array.tolist(),
         ],
     )
     @pytest.mark.parametrize("shape", [(3, 2), None])
     def test_arrays_in_any_layout(self, other: Any, shape: tuple[int, ...] | None) -> None:
-        """Order, strides and byte order of the given array leave no trace."""
+        """Order, strides and byte order of an array do not affect the stored bytes."""
         array = np.arange(6, dtype=np.int32).reshape(3, 2)
         field = Field("array", dtype="int32", shape=shape)
         assert bytes(field.encode(other(array))) == bytes(field.encode(array))
 
     def test_numbers_are_little_endian(self) -> None:
-        """Scalars and fixed arrays are little-endian, whatever the machine or the given dtype."""
+        """Scalars and fixed arrays are stored little-endian on any machine and for any dtype."""
         assert Field("scalar", dtype="int32").encode(1) == b"\1\0\0\0"
         assert Field("scalar", dtype=">i4").encode(np.array(1, ">i4")) == b"\1\0\0\0"
         assert bytes(Field("array", dtype="uint16", shape=(2,)).encode([1, 256])) == b"\1\0\0\1"
 
     def test_json_is_canonical(self) -> None:
-        """Keys are sorted and no space is spent; text stays readable."""
+        """JSON is stored with sorted keys, without spaces and with readable text."""
         assert Field("json").encode({"b": [1, None], "a": "ü"}) == '{"a":"ü","b":[1,null]}'.encode()
 
 
@@ -139,25 +139,25 @@ class TestWhatFits:
     @pytest.mark.parametrize(
         ("dtype", "value", "expected"),
         [
-            ("float32", 0.1, float(np.float32(0.1))),  # a Python float has no dtype: rounded to the field's
+            ("float32", 0.1, float(np.float32(0.1))),  # a Python float has no dtype and is rounded to the field's
             ("float32", 3, 3.0),
-            ("float32", math.inf, math.inf),  # infinite before, so nothing is lost
+            ("float32", math.inf, math.inf),  # infinite already, so nothing is lost
             ("float64", True, 1.0),
             ("complex64", 0.5, 0.5 + 0j),
             ("int64", True, 1),
-            ("int64", 3.0, 3),  # whole, so nothing is lost
+            ("int64", 3.0, 3),  # an integer, so nothing is lost
             ("uint8", 255, 255),
             ("uint64", 2**64 - 1, 2**64 - 1),
             ("bool", 1, True),
         ],
     )
     def test_numbers_that_lose_nothing_are_taken(self, dtype: str, value: Any, expected: Any) -> None:
-        """A number of another type is stored if the field's dtype holds it."""
+        """A number of another type is accepted if the field's dtype holds its value."""
         field = Field("scalar", dtype=dtype)
         assert field.decode(field.encode(value)) == expected
 
     def test_missing_values_survive_a_wider_or_narrower_float(self) -> None:
-        """NaN is a value that every float dtype holds."""
+        """NaN survives in every float dtype."""
         wide = np.array([1.5, math.nan])
         field = Field("array", dtype="float32", shape=(2,))
         np.testing.assert_array_equal(field.decode(field.encode(wide)), wide.astype(np.float32))
@@ -167,7 +167,7 @@ class TestWhatFits:
         [
             (Field("scalar", dtype="uint8"), 256, "uint8 cannot hold 256"),
             (Field("scalar", dtype="uint8"), -1, "uint8 cannot hold -1"),
-            (Field("scalar", dtype="uint64"), -1, "uint64 cannot hold -1"),  # back as int64 it would be -1 again
+            (Field("scalar", dtype="uint64"), -1, "uint64 cannot hold -1"),  # as int64 it would be -1 again
             (Field("scalar", dtype="int64"), 2**64 - 1, "int64 cannot hold"),
             (Field("scalar", dtype="int64"), 2**80, "expected int64, got object"),
             (Field("scalar", dtype="int64"), 0.5, "int64 cannot hold 0.5"),
@@ -182,20 +182,20 @@ class TestWhatFits:
             (Field("array", dtype="int64", shape=(2,)), [1, [2, 3]], "not an array"),  # ragged
             (Field("array", dtype="int64"), [[1], [2, 3]], "not an array"),
             (Field("array", dtype="uint8"), [1, 300], "uint8 cannot hold"),
-            (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype holds more
-            (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy calls the two equal
+            (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype is wider
+            (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy compares the two as equal
             (Field("text"), b"bytes", "expected str, got bytes"),
             (Field("text"), "\ud800", "not text"),  # half a surrogate pair has no UTF-8
             (Field("bytes"), "text", "expected bytes, got str"),
             (Field("image"), np.zeros((2, 2, 3)), "expected bytes, got ndarray"),
             (Field("json"), {"a": {1, 2}}, "not JSON"),
             (Field("json"), {"a": b"bytes"}, "not JSON"),
-            (Field("json"), [math.nan], "not JSON"),  # Python writes NaN, which no other parser need read
+            (Field("json"), [math.nan], "not JSON"),  # Python writes NaN, which is not valid JSON
             (Field("json"), {"a": 1, 2: 3}, "not JSON"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, field: Field, value: Any, reason: str) -> None:
-        """A value that the stored bytes could not give back is a bad sample, and the message says why."""
+        """A value that would not survive is a bad sample, and the message says why."""
         with pytest.raises(BadSample, match=reason):
             field.encode(value)
 
@@ -209,18 +209,18 @@ class TestField:
             (Field("array", dtype="float32", shape=()), True, 4),
             (Field("array", dtype="float32", shape=(0, 3)), True, 0),
             (Field("array", dtype="float32"), False, None),
-            (Field("image", shape=(28, 28)), False, None),  # images of one size still differ in bytes
+            (Field("image", shape=(28, 28)), False, None),  # images of one size differ in bytes
             (Field("text"), False, None),
         ],
     )
     def test_fixed_fields_know_their_size(self, field: Field, fixed: bool, row_bytes: int | None) -> None:
-        """A field is fixed if all its samples take the same number of bytes."""
+        """A field is fixed if all its values take the same number of bytes."""
         assert field.fixed is fixed
         if row_bytes is not None:
             assert field.row_bytes == row_bytes
 
     def test_values_are_normalised(self) -> None:
-        """The same field has one spelling, so that manifests compare equal."""
+        """Equal fields have one normal form, so that manifests compare equal."""
         assert Field("array", dtype="<f4", shape=[2, np.int64(3)]) == Field("array", dtype="float32", shape=(2, 3))  # type: ignore[arg-type]
         assert Field("scalar", dtype=">i8") == Field("scalar", dtype="int64")
         assert Field("image") == Field("image", channels=3)
@@ -246,7 +246,7 @@ class TestField:
         ],
     )
     def test_fields_that_make_no_sense_are_refused(self, options: Mapping[str, Any], reason: str) -> None:
-        """A field checks itself at construction."""
+        """An invalid field is refused when it is constructed."""
         with pytest.raises(ConfigError, match=reason):
             Field(**options)
 
@@ -260,7 +260,7 @@ class TestShortForms:
             ("text", Field("text")),
             ("bytes", Field("bytes")),
             ("json", Field("json")),
-            ("int64", Field("scalar", dtype="int64")),  # a dtype is a scalar
+            ("int64", Field("scalar", dtype="int64")),  # a dtype stands for a scalar
             (("float32", (2, 3)), Field("array", dtype="float32", shape=(2, 3))),
             ({"kind": "image", "channels": 1}, Field("image", channels=1)),
             ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
@@ -268,7 +268,7 @@ class TestShortForms:
         ],
     )
     def test_short_forms(self, short: FieldLike, expected: Field) -> None:
-        """Each short form stands for one field."""
+        """Each short form gives one field."""
         assert as_field(short) == expected
 
     @pytest.mark.parametrize(
@@ -282,18 +282,18 @@ class TestShortForms:
         ],
     )
     def test_what_is_no_field(self, value: Any, reason: str) -> None:
-        """Anything else is refused with the value."""
+        """Any other value is refused."""
         with pytest.raises(ConfigError, match=reason):
             as_field(value)
 
     @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
     def test_names_are_plain(self, name: Any) -> None:
-        """A name becomes part of file names and keys; a leading underscore is kept for shardio's own columns."""
+        """Field names hold plain characters only; a leading underscore is reserved for hidden columns."""
         with pytest.raises(ConfigError, match="a field's name must be letters"):
             as_fields({name: "text"})
 
     def test_fields_keep_their_order(self) -> None:
-        """Fields stay in the order in which they are given; there is at least one."""
+        """Fields keep their order, and there is at least one."""
         assert list(as_fields({"b": "text", "a-1.x_y": "int64"})) == ["b", "a-1.x_y"]
         with pytest.raises(ConfigError, match="at least one"):
             as_fields({})
@@ -323,7 +323,7 @@ class TestInference:
         ],
     )
     def test_the_field_of_a_value(self, value: Any, expected: Field) -> None:
-        """The inferred field has the expected kind, and stores the value."""
+        """The field inferred from a value has the expected kind and can store the value."""
         fields = infer_fields({"value": value})
         assert fields == {"value": expected}
         fields["value"].encode(value)
@@ -336,7 +336,7 @@ class TestInference:
 
 
 def test_hidden_columns() -> None:
-    """Every shard also has a checksum, and each image its height and width."""
+    """Every shard has a hidden checksum column, and the height and width of each image."""
     fields = as_fields({"image": "image", "mask": "image", "label": "int64"})
     assert with_hidden(fields) == {
         **fields,

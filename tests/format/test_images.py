@@ -1,4 +1,4 @@
-"""`images.probe` reads sizes as the decoders do, and finds files that are cut short."""
+"""`images.probe` returns the sizes that decoders find, and detects truncated files."""
 
 import struct
 
@@ -33,7 +33,7 @@ def core_bmp(height: int = 3, width: int = 5) -> bytes:
 
 
 def run_length_bmp(height: int = 3, width: int = 5) -> bytes:
-    """A BMP of 8 bits a pixel, whose rows are one run each."""
+    """A BMP of 8 bits per pixel with one run per row."""
     runs = b"".join(bytes([width, row, 0, 0]) for row in range(height)) + b"\0\1"
     palette = b"".join(bytes([i, i, i, 0]) for i in range(256))
     start = 54 + len(palette)
@@ -47,27 +47,27 @@ def run_length_bmp(height: int = 3, width: int = 5) -> bytes:
         (jpeg(12, 16), ImageInfo("jpeg", 12, 16, 3)),
         (jpeg(12, 16, 1), ImageInfo("jpeg", 12, 16, 1)),  # grey
         (jpeg(12, 16, progressive=True), ImageInfo("jpeg", 12, 16, 3)),  # several scans
-        (jpeg(1, 700), ImageInfo("jpeg", 1, 700, 3)),  # sides above 255 need both bytes
-        (with_thumbnail(jpeg(12, 16), jpeg(3, 4)), ImageInfo("jpeg", 12, 16, 3)),  # the size is not the thumbnail's
+        (jpeg(1, 700), ImageInfo("jpeg", 1, 700, 3)),  # a side above 255 needs both bytes
+        (with_thumbnail(jpeg(12, 16), jpeg(3, 4)), ImageInfo("jpeg", 12, 16, 3)),  # not the size of the thumbnail
         (png(12, 16), ImageInfo("png", 12, 16, 3)),
         (png(12, 16, 1), ImageInfo("png", 12, 16, 1)),
         (png(12, 16, 4), ImageInfo("png", 12, 16, 4)),
         (png(12, 16, dtype=np.uint16), ImageInfo("png", 12, 16, 3)),  # 16 bits a channel
         (webp(12, 16), ImageInfo("webp", 12, 16, 3)),  # VP8
         (webp(12, 16, quality=101), ImageInfo("webp", 12, 16, 3)),  # VP8L
-        (webp(12, 16, 4), ImageInfo("webp", 12, 16, 4)),  # VP8X: lossy, alpha apart
-        (webp(12, 16, 4, quality=101), ImageInfo("webp", 12, 16, 4)),  # VP8L holds alpha itself
+        (webp(12, 16, 4), ImageInfo("webp", 12, 16, 4)),  # VP8X: lossy with separate alpha
+        (webp(12, 16, 4, quality=101), ImageInfo("webp", 12, 16, 4)),  # VP8L includes alpha
         (webp(300, 400), ImageInfo("webp", 300, 400, 3)),
         (bmp(12, 16), ImageInfo("bmp", 12, 16, 3)),  # 24 bits
-        (bmp(12, 15), ImageInfo("bmp", 12, 15, 3)),  # rows padded
+        (bmp(12, 15), ImageInfo("bmp", 12, 15, 3)),  # padded rows
         (bmp(12, 16, 4), ImageInfo("bmp", 12, 16, 4)),  # 32 bits, long header
-        (bmp(12, 16, 1), ImageInfo("bmp", 12, 16, 3)),  # 8 bits and a palette, which may hold colours
+        (bmp(12, 16, 1), ImageInfo("bmp", 12, 16, 3)),  # 8 bits and a palette, possibly of colours
         (core_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
         (run_length_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
     ],
 )
 def test_probe_says_what_the_decoder_finds(data: bytes, expected: ImageInfo) -> None:
-    """Format, size and channels come from the header; OpenCV decodes the same size from the same bytes."""
+    """Format, size and channels come from the header, and OpenCV decodes that size."""
     assert probe(data) == expected
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     assert decoded is not None
@@ -75,13 +75,13 @@ def test_probe_says_what_the_decoder_finds(data: bytes, expected: ImageInfo) -> 
 
 
 def test_a_cmyk_jpeg_has_four_channels() -> None:
-    """A JPEG made for print is accepted: it becomes RGB where it is decoded."""
+    """A CMYK JPEG is accepted and has four channels; decoding converts it to RGB."""
     assert probe(CMYK_JPEG) == ImageInfo("jpeg", 2, 3, 4)
 
 
 @pytest.mark.parametrize("data", [*FILES.values(), core_bmp(), run_length_bmp()], ids=[*FILES, "bmp core", "bmp runs"])
 def test_every_truncation_is_found(data: bytes) -> None:
-    """A file that lost its end is refused wherever it was cut, down to the last byte."""
+    """A truncated file is refused wherever it is cut, even before its last byte."""
     probe(data)
     for cut in range(len(data)):
         with pytest.raises(BadSample):
@@ -89,7 +89,7 @@ def test_every_truncation_is_found(data: bytes) -> None:
 
 
 def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image() -> None:
-    """A JPEG with a whole thumbnail is refused wherever its own pixels are cut."""
+    """A truncated JPEG is refused, although its thumbnail is complete."""
     data = with_thumbnail(jpeg(12, 16), thumbnail := jpeg(3, 4))
     assert thumbnail.endswith(b"\xff\xd9")
     for cut in range(data.index(thumbnail) + len(thumbnail), len(data)):
@@ -100,7 +100,7 @@ def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image() -> None:
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy", "bmp"])
 @pytest.mark.parametrize("extra", [b"\0", b"\n", b"padding " * 20])
 def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
-    """Cameras and downloads append bytes that every decoder ignores."""
+    """Bytes after the end, which some programs append, are ignored."""
     assert probe(FILES[name] + extra) == probe(FILES[name])
 
 
@@ -109,9 +109,9 @@ def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
     [
         (b"", r"empty \(0 bytes\)"),
         (b"not an image, whatever its name says", "not a JPEG, PNG, WebP or BMP image: it begins with b'not an i'"),
-        (b"\0" * 1000, "not a JPEG"),  # a hole that a crash left
+        (b"\0" * 1000, "not a JPEG"),  # zeros after a crash
         (b"GIF89a\x01\0\x01\0", "not a JPEG"),
-        (b"BM", "not a JPEG"),  # two letters are no BMP
+        (b"BM", "not a JPEG"),  # only the BMP signature
         (b"\xff\xd8\xff\xe0\0\4ab12345678", "no marker at byte 8"),
         (b"\xff\xd8\xff\xd9", "ends before any scan"),
         (b"\xff\xd8\xff\xda\0\2\0\0\xff\xd9", "no frame header before the first scan"),
@@ -132,7 +132,7 @@ def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> 
 )
 @settings(deadline=None, max_examples=300)
 def test_any_bytes_are_an_image_or_a_bad_sample(head: bytes, rest: bytes) -> None:
-    """Nothing but BadSample comes out of bytes that only begin like an image."""
+    """Any bytes that begin like an image are an image or raise BadSample only."""
     try:
         info = probe(head + rest)
     except BadSample:
@@ -144,7 +144,7 @@ def test_any_bytes_are_an_image_or_a_bad_sample(head: bytes, rest: bytes) -> Non
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 120), st.integers(0, 255))
 @settings(deadline=None, max_examples=300)
 def test_a_damaged_byte_is_an_image_or_a_bad_sample(name: str, place: int, byte: int) -> None:
-    """One wrong byte in a header gives no error but BadSample, and a size of at least one pixel."""
+    """A wrong byte in a header raises BadSample or gives a size of at least one pixel."""
     data = bytearray(FILES[name])
     data[place % len(data)] = byte
     try:
@@ -157,13 +157,13 @@ def test_a_damaged_byte_is_an_image_or_a_bad_sample(name: str, place: int, byte:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_will_do(kind: type[Buffer]) -> None:
-    """Readers hand out memory they don't own; it is looked at as it is."""
+    """A memoryview is probed without a copy."""
     assert sniff(kind(FILES["jpeg"])) == "jpeg"
     assert probe(kind(FILES["jpeg"])).format == "jpeg"
 
 
 def test_every_format_has_a_suffix() -> None:
-    """The formats that `sniff` knows are those that have a suffix."""
+    """Each format that `sniff` recognises has a suffix."""
     assert {sniff(data) for data in FILES.values()} == set(SUFFIXES)
 
 
@@ -172,7 +172,7 @@ def test_every_format_has_a_suffix() -> None:
 @pytest.mark.parametrize("kind", [3, 4])
 @pytest.mark.parametrize("name", ["jpeg", "jpeg, progressive", "png", "webp, lossy"])
 def test_orientations_are_read(name: str, kind: int, order: str, number: int) -> None:
-    """In every format that has EXIF, either byte order, as a short or a long number."""
+    """EXIF orientations are read in every format, byte order and number type."""
     data = with_exif(FILES[name], tiff(number, order=order, kind=kind))
     assert orientation(data) == number
     assert orientation(memoryview(data)) == number
@@ -186,7 +186,7 @@ def test_no_orientation_is_upright(data: bytes) -> None:
 
 
 def test_the_orientation_is_the_images_own() -> None:
-    """The orientation of a thumbnail does not count, nor does EXIF data behind the image."""
+    """EXIF data of a thumbnail, or after the image, is ignored."""
     thumbnail = with_exif(jpeg(3, 4), tiff(6))
     assert orientation(with_thumbnail(jpeg(9, 11), thumbnail)) == 1
     assert orientation(jpeg(9, 11) + thumbnail) == 1
@@ -204,21 +204,21 @@ def test_the_orientation_is_the_images_own() -> None:
         b"XX" + tiff(6)[2:],  # no byte order
         tiff(6)[:4] + struct.pack("<I", 2**32 - 1) + tiff(6)[8:],  # a directory beyond the end
         tiff(6)[:4] + struct.pack("<I", 30) + tiff(6)[8:],
-        tiff(6)[:8] + struct.pack("<H", 1) + tiff(6)[10:],  # the tag is not in the directory
-        tiff(6)[:22] + b"\x13\x01" + tiff(6)[24:],  # which counts more tags than there are
+        tiff(6)[:8] + struct.pack("<H", 1) + tiff(6)[10:],  # the tag is missing
+        tiff(6)[:22] + b"\x13\x01" + tiff(6)[24:],  # the directory claims more tags than it has
         tiff(6)[:30],
     ],
 )
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy"])
 def test_a_damaged_orientation_is_none(name: str, exif: bytes) -> None:
-    """Damaged EXIF data, or a value that EXIF does not define, counts as upright."""
+    """Damaged EXIF data and undefined orientations count as upright."""
     assert orientation(with_exif(FILES[name], exif)) == 1
 
 
 @given(st.sampled_from(["jpeg", "png", "webp, lossy"]), st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255))))
 @settings(deadline=None, max_examples=300)
 def test_any_bytes_have_an_orientation(name: str, changes: list[tuple[int, int]]) -> None:
-    """A number from 1 to 8, whatever is in the file, and wherever it ends."""
+    """Any bytes, truncated anywhere, have an orientation from 1 to 8."""
     data = bytearray(with_exif(FILES[name], tiff(6)))
     for place, byte in changes:
         data[place] = byte
@@ -227,14 +227,14 @@ def test_any_bytes_have_an_orientation(name: str, changes: list[tuple[int, int]]
 
 
 def adobe(image: bytes, transform: int) -> bytes:
-    """A JPEG with Adobe's mark in the place of JFIF's."""
+    """A JPEG with Adobe's marker instead of JFIF's."""
     assert image[2:4] == b"\xff\xe0"
     body = b"Adobe" + struct.pack(">HHHB", 100, 0, 0, transform)
     return image[:2] + b"\xff\xee" + struct.pack(">H", len(body) + 2) + body + image[20:]
 
 
 def named(image: bytes, names: bytes) -> bytes:
-    """A JPEG without JFIF's mark, whose components have other names, in the frame's header and in the scan's."""
+    """A JPEG without JFIF's marker and with other component names, in the frame and scan headers."""
     image = image[:2] + image[2 + 2 + int.from_bytes(image[4:6]) :] if image[2:4] == b"\xff\xe0" else image
     frame, scan = image.index(b"\xff\xc0") + 10, image.index(b"\xff\xda") + 5
     data = bytearray(image)
@@ -257,7 +257,7 @@ def named(image: bytes, names: bytes) -> bytes:
     ],
 )
 def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
-    """The image's own headers decide, not a thumbnail's; colour spaces follow the rules of decoders."""
+    """The coding is that of the image, not of a thumbnail, and colour spaces follow the decoders' rules."""
     assert jpeg_coding(data) == expected
     plain = expected.colors in ("ycbcr", "grey")
     assert (expected.baseline, expected.transcodable) == (plain and not expected.process, plain)
@@ -276,14 +276,14 @@ def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
     ],
 )
 def test_colors_are_what_decoders_take_them_for(data: bytes) -> None:
-    """If OpenCV decodes the picture that was encoded, it took the components for YCbCr, else for RGB."""
+    """The colour space is the one that OpenCV assumes when it decodes."""
     decoded, plain = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
     assert jpeg_coding(data).colors == ("ycbcr" if (decoded == plain).all() else "rgb")
 
 
 @pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])
 def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
-    """A JPEG that is cut within its headers is a bad sample, as for `probe`."""
+    """A JPEG that is truncated within its headers is a bad sample."""
     with pytest.raises(BadSample, match="headers end before any scan"):
         jpeg_coding(jpeg(9, 11)[:cut])
 
@@ -291,7 +291,7 @@ def test_a_jpeg_without_headers_has_no_coding(cut: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_a_damaged_header_has_a_coding_or_none(changes: list[tuple[int, int]], progressive: bool) -> None:
-    """A damaged header raises BadSample or nothing."""
+    """A damaged header has a coding or raises BadSample only."""
     data = bytearray(jpeg(9, 11, progressive=progressive))
     for place, byte in changes:
         data[place] = byte

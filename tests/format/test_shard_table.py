@@ -1,4 +1,4 @@
-"""The table of shards: listed in the manifest, or in a file beside it when there are very many."""
+"""The table of shards is in the manifest, or in a file beside it for very many shards."""
 
 from pathlib import Path
 
@@ -33,22 +33,22 @@ def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Datas
         ["a.tar", "x/b.tar"],  # a folder
         ["a.tar", ""],
         ["a.tar", ".hidden"],
-        ["a.tar", "-rf"],  # an option to other programs
-        ["a.tar", "b\0c.tar"],  # ends early for the system
+        ["a.tar", "-rf"],  # an option for other programs
+        ["a.tar", "b\0c.tar"],  # ends early for the operating system
         ["a.tar", "b c"],
         ["a.tar", "é.tar"],
         ["a.tar", "a.tar"],  # twice
-        ["c.tar", "a.tar", "c.tar"],  # twice, out of order
+        ["c.tar", "a.tar", "c.tar"],  # twice, not in order
     ],
 )
 def test_names_that_are_no_plain_file_are_refused(names: list[str]) -> None:
-    """A shard's name is one plain file name, and no two shards have the same."""
+    """A shard's name is a plain file name, and unique."""
     with pytest.raises(ManifestError, match="shards: "):
         shards(names)
 
 
 def test_counts_that_overflow_are_refused() -> None:
-    """Sample counts are neither negative nor add up to more than indices can number."""
+    """Sample counts that are negative or add up to more than int64 are refused."""
     with pytest.raises(ManifestError, match="samples must be in"):
         shards(["a", "b", "c"], [2**62, 2**62, 2**62])
     with pytest.raises(ManifestError, match="samples must be in"):
@@ -56,7 +56,7 @@ def test_counts_that_overflow_are_refused() -> None:
 
 
 def test_names_read_as_text() -> None:
-    """The names are a sequence of strings, although they are stored as one array."""
+    """Shard names are a sequence of strings, although they are stored as one array."""
     found = shards(["b.tar", "a.tar", "long-name.tar"]).names
     assert list(found) == ["b.tar", "a.tar", "long-name.tar"]
     assert (found[0], found[-1], list(found[1:]), len(found)) == (
@@ -69,7 +69,7 @@ def test_names_read_as_text() -> None:
 
 
 def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is memory-mapped, holds what the manifest would, and goes when the dataset is replaced."""
+    """The table file is memory-mapped, equals the manifest's table, and is removed with the dataset."""
     listed = write(tmp_path / "a").manifest.shards
     monkeypatch.setattr(manifest, "MOST_INLINE", 5)
     ds = write(tmp_path / "b")
@@ -84,7 +84,7 @@ def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error tells a missing, changed or cut table from one with other columns or with Python objects."""
+    """Missing, changed and truncated tables, wrong columns and Python objects each have their own error."""
     monkeypatch.setattr(manifest, "MOST_INLINE", 5)
     write(tmp_path / "d")
     table = tmp_path / "d" / manifest.TABLE_NAME

@@ -1,6 +1,6 @@
-"""However a job ends, its threads and processes end with it, and nothing is left in /dev/shm or in temporary folders.
+"""However a job ends, its threads and processes end too, and nothing is left in /dev/shm and temporary folders.
 
-Fork and spawn are beginnings: what was made before them works after them.
+Loaders that are created before a fork, or pickled, work in the other process.
 """
 
 import json
@@ -23,7 +23,7 @@ import shardio
 from shardio import World
 from shardio.errors import PipelineClosed
 
-ENDS = 2.0 + 3.0  # seconds: the promise, and what a loaded machine and the interpreter's own end may add
+ENDS = 2.0 + 3.0  # seconds: the promised time, plus what a loaded machine and the interpreter's exit may add
 
 SCRIPT = """
 import multiprocessing, os, sys, threading, time
@@ -60,7 +60,7 @@ CODES = {"break": 0, "raise": 1, "exit": 3, "SIGINT": -2, "SIGTERM": -15, "SIGKI
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("how", list(CODES))
 def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
-    """A loop left early, an exception, sys.exit, Ctrl-C, SIGTERM and SIGKILL: the code of each, and nothing stays."""
+    """A loop left early, an exception, sys.exit, Ctrl-C, SIGTERM and SIGKILL leave nothing behind."""
     (tmp_path / "main.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()
     before = names()
@@ -93,7 +93,7 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -106,17 +106,17 @@ def numbers() -> shardio.Dataset:
 
 
 def make(**options: Any) -> shardio.Loader:
-    """A loader of them."""
+    """A loader of these samples."""
     return shardio.Loader(numbers(), 4, **{"world": World(), "threads": 2, "seed": 5, "timeout": 30.0} | options)
 
 
 def epoch(loader: shardio.Loader) -> list[int]:
-    """What the next epoch delivers."""
+    """The samples of the next epoch."""
     return [n for batch in loader for n in batch["x"].tolist()]
 
 
 def send_epoch(loader: shardio.Loader, pipe: Any) -> None:
-    """In a child: two epochs, to the parent."""
+    """In a child process: send two epochs to the parent."""
     pipe.send((epoch(loader), epoch(loader)))
 
 
@@ -125,15 +125,15 @@ def send_epoch(loader: shardio.Loader, pipe: Any) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_loader_works_in_another_process(method: str, isolate: bool) -> None:
-    """Made, and used, before a fork or pickled to a new process: it goes on there, and here, where it stood."""
+    """A loader in use continues in a forked child and after pickling, and in this process too."""
     loader, wanted = make(isolate=isolate), make()
     assert epoch(loader) == epoch(wanted)
-    begun = iter(loader)  # a loop is under way when the process forks
+    begun = iter(loader)  # fork in the middle of a loop
     next(begun)
     context = multiprocessing.get_context(method)
     if method == "fork":
         begun_elsewhere = wanted.state_dict()
-        wanted.set_epoch(2)  # a loop left early is over: the next one is the next epoch
+        wanted.set_epoch(2)  # a loop left early is over, so that the next one is the next epoch
     else:
         wanted.set_epoch(1)
         begun_elsewhere = loader.state_dict()
@@ -145,12 +145,12 @@ def test_a_loader_works_in_another_process(method: str, isolate: bool) -> None:
     assert ours.recv() == (epoch(wanted), epoch(wanted))
     child.join(10)
     assert child.exitcode == 0
-    assert len(list(begun)) == 15  # and here it goes on
+    assert len(list(begun)) == 15  # the parent continues
     assert sorted(epoch(loader)) == list(range(64))
 
 
 def test_pickling_keeps_where_it_stands() -> None:
-    """In the middle of an epoch, the copy delivers the rest of it."""
+    """A loader pickled in the middle of an epoch delivers the rest of it."""
     loader = make(shuffle="block", block=4, window=3)
     batches = iter(loader)
     seen = [n for _ in range(5) for n in next(batches)["x"].tolist()]
@@ -161,7 +161,7 @@ def test_pickling_keeps_where_it_stands() -> None:
 
 @pytest.mark.slow
 def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
-    """The kernel ends a child with the thread that started it; so a thread that stays starts it."""
+    """Worker processes survive the thread that began the loop, although the kernel ends children with their thread."""
     loader = make(isolate=True)
     found: list[int] = []
 
@@ -181,7 +181,7 @@ def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
 
 @pytest.mark.slow
 def test_worker_processes_that_died_are_made_anew() -> None:
-    """The loop that met it ends with the error; the next one works."""
+    """After an error about a dead worker process, the next loop works with new ones."""
     loader = make(isolate=True)
     next(iter(loader))
     for process in workers_of(loader):
@@ -191,7 +191,7 @@ def test_worker_processes_that_died_are_made_anew() -> None:
 
 
 def test_a_batch_after_the_end_is_refused() -> None:
-    """A closed loop says so, and does not hang."""
+    """The next batch of a closed loop is an error and does not hang."""
     loader = make()
     batches = iter(loader)
     next(batches)
@@ -202,7 +202,7 @@ def test_a_batch_after_the_end_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_short_soak() -> None:
-    """`soak.py` for half a minute: ranks killed and restarted, shards damaged, disks full; nothing lost or repeated."""
+    """`soak.py` kills ranks, damages shards and fills disks for half a minute; no sample is lost or repeated."""
     soak = Path(__file__).parents[1] / "soak.py"
     done = subprocess.run(
         [sys.executable, soak, "--minutes", "0.5", "--seed", "3"], capture_output=True, text=True, timeout=300

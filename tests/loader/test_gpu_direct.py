@@ -1,6 +1,6 @@
-"""Arrays read by the device itself: the same as the host reads, from every container that holds them as they are.
+"""Arrays read by the device itself equal those that the host reads, from every container that stores them raw.
 
-kvikio needs a GPU's driver to be called at all, so a stand-in with its interface reads here, late and into host memory.
+kvikio cannot be called without a GPU driver, so a stand-in with its interface reads late, into host memory.
 """
 
 import sys
@@ -21,14 +21,14 @@ SHAPE = (4, 64, 80)
 
 
 class Future:
-    """A read that happens when it is asked for."""
+    """A read that happens in `get`."""
 
     def __init__(self, path: str, target: torch.Tensor, size: int, offset: int) -> None:
-        self.how = (path, target, size, offset)
+        self.request = (path, target, size, offset)
 
     def get(self) -> int:
-        """Reads; how many bytes there were."""
-        path, target, size, offset = self.how
+        """Read, and return the number of bytes."""
+        path, target, size, offset = self.request
         with open(path, "rb") as file:
             file.seek(offset)
             data = file.read(size)
@@ -40,7 +40,7 @@ _read = Future.get
 
 
 class CuFile:
-    """As kvikio.CuFile."""
+    """The interface of kvikio.CuFile."""
 
     opened: list[str] = []
     reads: list[int] = []
@@ -51,14 +51,14 @@ class CuFile:
         self.opened.append(path)
 
     def pread(self, target: torch.Tensor, size: int, file_offset: int) -> Future:
-        """A future."""
+        """Return a future of the read."""
         self.reads.append(size)
         return Future(self.path, target, size, file_offset)
 
 
 @pytest.fixture
 def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
-    """The stand-in, with a driver that is said to be there, and a GPU that is the host."""
+    """Replace kvikio, with a driver that claims to be available, and the GPU by the host."""
     CuFile.opened, CuFile.reads = [], []
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
 
 
 def dataset(path: Path, container: str, **options: Any) -> shardio.Dataset:
-    """Large arrays, a label, and an array that is small."""
+    """A dataset of large arrays, small arrays and a label."""
     fields = {
         "field": shardio.Field("array", "float32", SHAPE),
         "small": shardio.Field("array", "int16", (3,)),
@@ -91,7 +91,7 @@ def load(data: Any, **options: Any) -> shardio.Loader:
 def test_the_device_reads_what_the_host_reads(
     tmp_path: Path, kvikio: type[CuFile], container: str, shuffle: Any
 ) -> None:
-    """Every array of an epoch, each file opened once; neighbours in a file are read at once."""
+    """The device reads every array of an epoch, opens each file once, and reads neighbours together."""
     data = dataset(tmp_path / "d", container)
     plain = load(data, shuffle=shuffle)
     for ours, theirs in zip(plain, load(data, shuffle=shuffle, gpu_direct=True), strict=True):
@@ -106,7 +106,7 @@ def test_the_device_reads_what_the_host_reads(
 
 @pytest.mark.parametrize("weights", [None, {"a": 2, "b": 1}])
 def test_a_mixture_is_read_from_the_files_of_its_sources(tmp_path: Path, kvikio: type[CuFile], weights: Any) -> None:
-    """Each row from the file of its own source."""
+    """Each row of a mixture is read from the file of its own source."""
     sources = {"a": dataset(tmp_path / "a", "hdf5"), "b": dataset(tmp_path / "b", "tar")}
     plain, direct = (load(shardio.mix(sources, weights), gpu_direct=gpu_direct) for gpu_direct in (False, True))
     for ours, theirs in zip(plain, direct, strict=True):
@@ -116,7 +116,7 @@ def test_a_mixture_is_read_from_the_files_of_its_sources(tmp_path: Path, kvikio:
 
 
 def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile]) -> None:
-    """With the sample and the field, and how much of it there was."""
+    """A truncated file is named with the field and the number of bytes read."""
     data = dataset(tmp_path / "d", "hdf5")
     loader = load(data, shuffle=None, gpu_direct=True)
     batches = iter(loader)
@@ -129,7 +129,7 @@ def test_a_file_that_ends_early_is_named(tmp_path: Path, kvikio: type[CuFile]) -
 
 
 def same(loaded: shardio.Loader, wanted: shardio.Loader) -> None:
-    """Checks that both give the same batches, and meet the same bad samples."""
+    """Check that both loaders deliver the same batches and the same bad samples."""
     for ours, theirs in zip(loaded, wanted, strict=True):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -142,7 +142,7 @@ def same(loaded: shardio.Loader, wanted: shardio.Loader) -> None:
 def test_bad_samples_of_a_shard_that_is_cut_short(
     tmp_path: Path, kvikio: type[CuFile], fields: Any, on_bad: Any
 ) -> None:
-    """They are replaced or masked as without gpu_direct, also where a whole batch is bad."""
+    """Bad samples of a truncated shard are replaced or masked as without gpu_direct, even a whole batch of them."""
     data = dataset(tmp_path / "d", "tar")
     given: dict[str, Any] = {"shuffle": None, "on_bad_sample": on_bad, "max_bad": 12, "fields": fields}
     (*_, last) = sorted((tmp_path / "d").glob("*.tar"))
@@ -153,7 +153,7 @@ def test_bad_samples_of_a_shard_that_is_cut_short(
 
 @pytest.mark.parametrize("on_bad", ["replace", "mask"])
 def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, kvikio: type[CuFile], on_bad: Any) -> None:
-    """Whoever meets them, the device or the host: the epoch goes on to its end."""
+    """The epoch completes when a shard is truncated during reading, whether device or host notices."""
     data = dataset(tmp_path / "d", "tar")
     loader = load(data, shuffle=None, on_bad_sample=on_bad, max_bad=12, gpu_direct=True)
     batches = iter(loader)
@@ -171,7 +171,7 @@ def test_bad_samples_of_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, kvi
 def test_reads_that_cannot_begin(
     tmp_path: Path, kvikio: type[CuFile], where: str, on_bad: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host reads such a batch; where damage is to be raised, it is raised in that batch's turn."""
+    """The host reads a batch whose device reads cannot begin, and raises damage in that batch's turn."""
     data = dataset(tmp_path / "d", "hdf5")
     _, second, _ = sorted(str(path) for path in (tmp_path / "d").glob("*.h5"))
 
@@ -195,7 +195,7 @@ def test_reads_that_cannot_begin(
 
 
 def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile]) -> None:
-    """The epoch's first samples come again as padding, and their shard is gone."""
+    """Padding whose shard is lost is masked."""
     dataset(tmp_path / "d", "tar")
     (first, *_) = sorted((tmp_path / "d").glob("*.tar"))
     first.unlink()
@@ -208,7 +208,7 @@ def test_padding_that_is_bad_is_masked(tmp_path: Path, kvikio: type[CuFile]) -> 
 def test_reads_that_fail_on_the_device_only(
     tmp_path: Path, kvikio: type[CuFile], on_bad: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host reads such a batch, and finds nothing wrong with it."""
+    """The host reads a batch that the device failed to read, and reports no bad samples."""
     data = dataset(tmp_path / "d", "hdf5")
     short = iter(range(100))
     monkeypatch.setattr(Future, "get", lambda self: _read(self) if next(short) % 3 else 0)
@@ -221,14 +221,14 @@ def test_reads_that_fail_on_the_device_only(
 
 
 def test_rows_that_are_compressed_are_refused(tmp_path: Path, kvikio: type[CuFile]) -> None:
-    """What stands in the file is not what is delivered."""
+    """Compressed arrays are refused, because the device reads stored bytes."""
     data = dataset(tmp_path / "d", "hdf5", compression="gzip")
     with pytest.raises(ConfigError, match="field 'field': gpu_direct needs rows that stand in files"):
         list(load(data, gpu_direct=True))
 
 
 def test_what_cannot_go_together_is_said() -> None:
-    """There is no GPU here; where there is one, what needs arrays on the host is refused."""
+    """`gpu_direct` on a device other than a GPU is refused."""
     data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
     with pytest.raises(ConfigError, match="needs device='cuda', got 'cpu'"):
         load(data, gpu_direct=True)
@@ -236,7 +236,7 @@ def test_what_cannot_go_together_is_said() -> None:
 
 @pytest.mark.parametrize("option", ["map", "isolate", "verify"])
 def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before kvikio is looked for."""
+    """Options that need arrays on the host are refused before kvikio is imported."""
     data = shardio.from_samples([{"field": np.zeros(SHAPE, np.float32)}] * 6)
     monkeypatch.setattr("shardio.loader.loader.torch_device", lambda device: torch.device("cuda"))
     with pytest.raises(ConfigError, match=f"gpu_direct=True and {option} cannot be combined"):
@@ -244,7 +244,7 @@ def test_what_needs_the_host_is_refused(option: str, monkeypatch: pytest.MonkeyP
 
 
 def test_without_kvikio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how to get it."""
+    """Without kvikio, the error says how to install it."""
     from shardio.loader.device.gpu_direct import GpuDirect
 
     monkeypatch.setitem(sys.modules, "kvikio", None)
@@ -253,7 +253,7 @@ def test_without_kvikio(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_driver(kvikio: type[CuFile]) -> None:
-    """It warns that reads go through host memory, and reads."""
+    """Without the driver a warning says that reads go through host memory, and reading works."""
     from shardio.loader.device.gpu_direct import GpuDirect
 
     sys.modules["kvikio"].cufile_driver = {"is_gds_available": False}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The loader: every sample once, resumable, and the same whatever threads, container and engine do."""
+"""The loader delivers every sample once, resumes exactly, and is independent of threads, container and engine."""
 
 import gc
 import json
@@ -25,23 +25,23 @@ TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
 
 
 def photos(count: int = 60, **options: Any) -> shardio.Dataset:
-    """Images of differing sizes with labels and keys, in memory."""
+    """A dataset in memory of images of various sizes with labels and keys."""
     rows = [{"image": jpeg(20 + n % 5, 30, seed=n), "label": n % 10, "key": f"k{n}"} for n in range(count)]
     return shardio.from_samples(rows, shard_samples=17, **options)
 
 
 def numbers(count: int) -> shardio.Dataset:
-    """Samples that hold nothing but their own number."""
+    """A dataset in memory whose samples hold their own number."""
     return shardio.from_samples([{"number": n} for n in range(count)], {"number": "int64"}, shard_samples=7)
 
 
 def load(dataset: shardio.Dataset, batch_size: int = 8, **options: Any) -> shardio.Loader:
-    """A loader of a single process with two threads."""
+    """A loader of a single rank with two threads."""
     return shardio.Loader(dataset, batch_size, **{"world": World(), "threads": 2} | options)
 
 
 def valid_indices(batch: dict[str, Any]) -> list[int]:
-    """The samples of a batch that count."""
+    """The indices of a batch without padding."""
     return batch["index"][batch["valid"]].tolist() if "valid" in batch else batch["index"].tolist()
 
 
@@ -55,7 +55,7 @@ def valid_indices(batch: dict[str, Any]) -> list[int]:
 )
 @settings(max_examples=40, deadline=None)
 def test_exactly_once_over_real_loaders(n: int, world: int, batch: int, seed: int, tail: str, threads: int) -> None:
-    """Ranks deliver disjoint parts of every epoch, in equally many steps, and what they deliver is what they say."""
+    """Ranks deliver disjoint parts of each epoch in equally many steps, and samples match their indices."""
     ds = numbers(n)
     if tail == "drop" and n < world * batch:
         with pytest.raises(ConfigError, match="fill no global batch"):
@@ -73,7 +73,7 @@ def test_exactly_once_over_real_loaders(n: int, world: int, batch: int, seed: in
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], shardio.Dataset]:
-    """Gives the numbers below n in a container on disk, in several shards."""
+    """Return a function that gives the numbers below n in a container on disk, in several shards."""
 
     @cache
     def make(n: int, container: str) -> shardio.Dataset:
@@ -106,8 +106,7 @@ def test_elastic_resume(
     order: dict[str, Any],
     stop: int,
 ) -> None:
-    """Stop after any step, go on with another world, batch size, container and number of threads: no sample twice, none
-    lost, in the same order."""
+    """Stopped anywhere and resumed with another world, batch size, container and threads, an epoch is the same."""
 
     def ranks(which: int) -> list[shardio.Loader]:
         options: dict[str, Any] = {"tail": "pad", "seed": 5, "threads": threads[which]} | order
@@ -130,7 +129,7 @@ def test_elastic_resume(
 
 
 def test_the_state_is_small_and_counts_what_was_delivered() -> None:
-    """What is prefetched does not count; the state is under 1 KB of plain JSON."""
+    """The state is under 1 KB of plain JSON and excludes prefetched batches."""
     loader = load(numbers(100), 10, prefetch=5)
     iterator = iter(loader)
     assert loader.state_dict()["position"] == 0
@@ -140,7 +139,7 @@ def test_the_state_is_small_and_counts_what_was_delivered() -> None:
 
 
 def test_after_the_last_batch_the_next_epoch_begins() -> None:
-    """A checkpoint after the last batch, even before the loop ends, goes on with the next epoch's first sample."""
+    """A state taken after the last batch, even before the loop ends, resumes with the next epoch."""
     ds = numbers(20)
     loader = load(ds, 5)
     iterator = iter(loader)
@@ -156,7 +155,7 @@ def test_after_the_last_batch_the_next_epoch_begins() -> None:
 
 
 def test_iterating_again_is_the_next_epoch() -> None:
-    """After a whole loop, and after one that was left early; set_epoch goes anywhere."""
+    """The loop after a complete or abandoned one is the next epoch, and set_epoch selects any."""
     ds = numbers(12)
     loader = load(ds, 4)
     orders = [shardio.Plan(12, 0, epoch).indices(0, 12).tolist() for epoch in range(4)]
@@ -170,13 +169,13 @@ def test_iterating_again_is_the_next_epoch() -> None:
 
 
 def test_stored_order_without_shuffle() -> None:
-    """shuffle=None delivers the samples as they are stored."""
+    """shuffle=None delivers samples in stored order."""
     assert [i for b in load(numbers(12), 4, shuffle=None) for i in b["index"].tolist()] == list(range(12))
 
 
 @pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5, "prefetch": 7}, {"prefetch": 1}])
 def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
-    """Samples, order and crops are the same for any number of threads and batches ahead."""
+    """Samples, order and crops do not depend on the number of threads and prefetched batches."""
     ds = photos()
     for plain, other in zip(load(ds, transforms=TRAIN), load(ds, transforms=TRAIN, **changed), strict=True):
         assert plain.keys() == other.keys()
@@ -185,7 +184,7 @@ def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
 
 
 def test_containers_change_nothing(tmp_path: Path) -> None:
-    """Each container gives the same epoch, to the pixel."""
+    """Every container gives the same epoch, pixel by pixel."""
     rows = photos()
     epochs = []
     for container in ("tar", "hdf5", "lmdb"):
@@ -201,7 +200,7 @@ def test_containers_change_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_batch_holds() -> None:
-    """Tensors for what can be stacked, lists for what can't; index always, valid under pad."""
+    """A batch holds tensors where values can be stacked, lists elsewhere, `index` always, and `valid` with padding."""
     rows = [
         {
             "image": jpeg(10 + n % 2, 12, seed=n),
@@ -233,13 +232,13 @@ def test_what_a_batch_holds() -> None:
 
 
 def test_images_of_one_size_are_stacked_without_transforms() -> None:
-    """Equal sizes in the manifest make one tensor."""
+    """Images with a common size in the manifest are stacked without transforms."""
     ds = shardio.from_samples({"image": jpeg(8, 9, seed=n)} for n in range(4))
     assert next(iter(load(ds, 4)))["image"].shape == (4, 8, 9, 3)
 
 
 def test_floats_for_training() -> None:
-    """ToFloat and Normalize deliver float32 NCHW, what they do to the bytes of the same crop."""
+    """ToFloat and Normalize deliver float32 NCHW, computed from the bytes of the same crop."""
     ds = photos()
     plain = next(iter(load(ds, transforms=TRAIN)))["image"]
     floats = next(iter(load(ds, transforms=[*TRAIN, shardio.Normalize(0.5, 0.25)])))["image"]
@@ -248,7 +247,7 @@ def test_floats_for_training() -> None:
 
 
 def test_batches_may_be_kept() -> None:
-    """A whole epoch in a list holds what a loop saw; reused memory never shows."""
+    """Batches that are kept do not change, although memory is reused."""
     ds = photos()
     seen = [(b["image"].clone(), b["label"].clone()) for b in load(ds, transforms=TRAIN)]
     for batch, (image, label) in zip(list(load(ds, transforms=TRAIN)), seen, strict=True):
@@ -258,7 +257,7 @@ def test_batches_may_be_kept() -> None:
 
 @pytest.mark.parametrize(("job_cost", "most"), [(1, 6), (1 << 20, 6 * 4)])
 def test_memory_is_reused_by_a_plain_loop(job_cost: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that drops its batches goes round the same few addresses, without the garbage collector."""
+    """A loop that drops its batches reuses the same few addresses, without the garbage collector."""
     monkeypatch.setattr(job, "JOB_COST", job_cost)
     gc.disable()
     try:
@@ -269,7 +268,7 @@ def test_memory_is_reused_by_a_plain_loop(job_cost: int, most: int, monkeypatch:
 
 
 def test_leaving_early_ends_the_threads() -> None:
-    """Dropping the iterator, and the next loop, end the threads of the one before."""
+    """Dropping the iterator, or starting the next loop, ends the threads of the previous one."""
     loader = load(photos(), transforms=TRAIN, world=World(0, 1))
     for _ in loader:
         break
@@ -288,7 +287,7 @@ def test_leaving_early_ends_the_threads() -> None:
     ],
 )
 def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: str) -> None:
-    """The message holds both values."""
+    """A state of another dataset, seed or order is refused with both values."""
     loader = load(numbers(12), 4)
     with pytest.raises(StateMismatch, match=message):
         loader.load_state_dict(loader.state_dict() | change)
@@ -321,7 +320,7 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
 
 
 def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A JPEG that was damaged after it was stored is named by shard, row, sample and key, at its own batch."""
+    """A JPEG damaged on disk is named by shard, row, sample and key, in its batch's turn."""
     with shardio.create(tmp_path / "d", fields={"image": "image", "key": "text"}) as writer:
         for number in range(12):
             writer.append({"image": jpeg(40, 40, seed=number), "key": f"k{number}"})
@@ -360,7 +359,7 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def test_stats_add_up() -> None:
-    """Samples, bytes, time waited and time by stage of the epoch that was last begun."""
+    """Statistics hold samples, bytes, waiting time and time by stage of the current epoch."""
     ds = photos()
     loader = load(ds, transforms=TRAIN, fields=["image"])
     assert loader.stats().samples == 0
@@ -376,7 +375,7 @@ def test_stats_add_up() -> None:
 
 
 def test_set_epoch_and_load_state_dict_in_the_middle_of_a_loop() -> None:
-    """The running loop goes on as it was; the next one begins where it was told to, whatever the running one does."""
+    """The running loop continues unchanged, and the next one begins at the requested place."""
     loader = load(numbers(20), 4)
     state = loader.state_dict()
     for step, _ in enumerate(loader):
@@ -392,7 +391,7 @@ def test_set_epoch_and_load_state_dict_in_the_middle_of_a_loop() -> None:
 
 
 def test_a_newer_loop_ends_the_older_one_in_words() -> None:
-    """Two loops over one loader: the older one says that it was closed."""
+    """With two loops over one loader, the older one raises that it was closed."""
     loader = load(numbers(20), 4)
     older = iter(loader)
     next(older)
@@ -402,7 +401,7 @@ def test_a_newer_loop_ends_the_older_one_in_words() -> None:
 
 
 def test_fields_that_clash_with_the_loaders_own_are_refused() -> None:
-    """A field called index is never silently replaced."""
+    """A field named `index` is refused, not silently replaced."""
     ds = shardio.from_samples([{"index": n * 10, "y": 1} for n in range(8)])
     for fields in (None, ["index", "y"]):
         with pytest.raises(ConfigError, match="field 'index' clashes"):
@@ -411,7 +410,7 @@ def test_fields_that_clash_with_the_loaders_own_are_refused() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    """Seeds, epochs and batch sizes may be NumPy's; fractions are refused."""
+    """Seeds, epochs and batch sizes may be NumPy integers, but not fractions."""
     loader = load(numbers(20), np.int64(4), seed=np.int64(3))
     loader.set_epoch(np.int64(2))
     assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 3, 2).indices(0, 4).tolist()
@@ -424,7 +423,7 @@ def test_numpy_numbers_are_numbers() -> None:
 def test_block_shuffle_asks_storage_for_what_comes(
     tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks are asked for before their samples are read, each once in an epoch, and the samples are the plan's."""
+    """Each block is prefetched once per epoch before its samples are read, and the samples are the plan's."""
     with shardio.create(tmp_path / "d", container=container, fields={"x": "bytes"}, shard_size=900) as writer:
         for number in range(100):
             writer.append({"x": bytes([number]) * 50})

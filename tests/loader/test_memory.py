@@ -1,4 +1,4 @@
-"""Batch memory comes back when nobody refers to it, and not a moment sooner."""
+"""Batch memory is returned when its last reference is gone, and not before."""
 
 import gc
 
@@ -9,19 +9,19 @@ from shardio.loader.batch.memory import BufferPool
 
 
 def pool() -> BufferPool:
-    """Arrays of 4 x 3 float32, two kept."""
+    """A pool of 4 x 3 float32 arrays that keeps two."""
     return BufferPool((4, 3), np.dtype(np.float32))
 
 
 def test_dropped_memory_is_used_again() -> None:
-    """A loan that nobody holds is the next loan."""
+    """Memory without references is lent again."""
     lender = pool()
     address = lender.lend().ctypes.data
     assert lender.lend().ctypes.data == address
 
 
 def test_memory_in_use_is_left_alone() -> None:
-    """A tensor, a view of it, or an array made of it each keep the loan, with the garbage collector off."""
+    """A tensor, a view of it, or an array made from it each keep the memory in use, without the garbage collector."""
     lender = pool()
     gc.disable()
     try:
@@ -40,7 +40,7 @@ def test_memory_in_use_is_left_alone() -> None:
 
 
 def test_views_of_a_loan_keep_it() -> None:
-    """A slice of the array itself is enough to keep the memory."""
+    """A slice of the array keeps the memory in use."""
     lender = pool()
     kept = lender.lend()[1:]
     kept[:] = 7
@@ -50,5 +50,5 @@ def test_views_of_a_loan_keep_it() -> None:
 
 
 def test_nothing_to_lend() -> None:
-    """A shape with a 0 in it is an array all the same."""
+    """A shape with a 0 in it gives an empty array."""
     assert BufferPool((4, 0), np.dtype(np.int64)).lend().shape == (4, 0)

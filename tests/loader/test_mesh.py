@@ -1,4 +1,4 @@
-"""Data-parallel groups of a larger job, on real ranks: four gloo processes in a mesh of two by two."""
+"""Data-parallel groups of a larger job: four real gloo processes in a mesh of two by two."""
 
 import json
 import os
@@ -36,7 +36,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
-    """Along `dp` ranks are disjoint, and those that differ in `tp` only get the same; both together are four worlds."""
+    """Ranks along `dp` read disjoint samples, those that differ in `tp` the same; over both, all four differ."""
     with shardio.create(tmp_path / "d", fields={"n": "int64"}) as writer:
         for n in range(48):
             writer.append({"n": n})
@@ -67,7 +67,7 @@ def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
 
 
 def test_what_a_mesh_does_not_have_is_refused() -> None:
-    """A dimension of another name, and a rank outside of the mesh."""
+    """An unknown dimension and a rank outside of the mesh are refused."""
     mesh: Any = SimpleNamespace(mesh_dim_names=("dp", "tp"), get_coordinate=lambda: [1, 0], size=lambda place: 2)
     assert World.from_mesh(mesh, "dp").rank == 1
     with pytest.raises(ConfigError, match="the mesh's dimensions are dp, tp, got 'pp'"):
@@ -78,5 +78,5 @@ def test_what_a_mesh_does_not_have_is_refused() -> None:
 
 
 def test_horovod_and_others_say_it_themselves() -> None:
-    """Any launcher's numbers do: `World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())`."""
+    """The numbers of any launcher make a world: `World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())`."""
     assert World(3, 8, 1, 2) == World(rank=3, size=8, local_rank=1, local_size=2)

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: shares from the seed, labels in the same shares as pixels, whatever makes the batch."""
+"""MixUp and CutMix take shares from the seed, weight labels like pixels, and do not depend on how a batch is made."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def load(data: shardio.Dataset, batch_size: int = 8, **options: Any) -> shardio.
     "options", [{}, {"threads": 1}, {"isolate": True}, {"engine": "dali"}, {"engine": "nvimgcodec"}]
 )
 def test_mixup(options: dict[str, Any]) -> None:
-    """Image and label are the same mixture of a sample and the one before it; the share differs between batches."""
+    """Image and label are the same mixture of a sample and the previous one, with another share in each batch."""
     shares = []
     for plain, mixed in zip(
         load(photos(), engine=options.get("engine", "cpu")), load(photos(), mixing=MixUp(5), **options), strict=True
@@ -59,7 +59,7 @@ def test_mixup(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("transforms", [FLOATS, BYTES], ids=["floats", "bytes"])
 @pytest.mark.parametrize("engine", ["cpu", "dali"])
 def test_cutmix(engine: str, transforms: list[Any]) -> None:
-    """What is not the sample's own is one box of the sample before it, and the label says how much of the area."""
+    """The foreign pixels are one box of the previous sample, and the label has the shares of the areas."""
     boxes = 0
     options = {"engine": engine, "transforms": transforms}
     for epoch in range(4):
@@ -81,7 +81,7 @@ def test_cutmix(engine: str, transforms: list[Any]) -> None:
 
 
 def test_one_of_several() -> None:
-    """Each batch gets one of them, the same whatever the number of threads."""
+    """Each batch gets one of several mixings, chosen independently of the number of threads."""
     mixing = [MixUp(5), CutMix(5)]
     one, two = (list(load(photos(40), 4, mixing=mixing, threads=threads)) for threads in (1, 3))
     assert all(torch.equal(a["image"], b["image"]) for a, b in zip(one, two, strict=True))
@@ -92,7 +92,7 @@ def test_one_of_several() -> None:
 
 
 def test_what_does_not_count_is_left_alone() -> None:
-    """Padding is neither mixed nor mixed into others."""
+    """Padding is neither mixed nor mixed into other samples."""
     plain, mixed = (list(load(photos(11), 8, tail="pad", mixing=mixing)) for mixing in (None, MixUp(5)))
     valid = plain[-1]["valid"]
     assert valid.tolist() == [True] * 3 + [False] * 5
@@ -105,7 +105,7 @@ def test_what_does_not_count_is_left_alone() -> None:
 
 @given(alpha=st.sampled_from([0.1, 0.2, 0.5, 1.0, 2.0, 8.0]), seed=st.integers(0, 9))
 def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
-    """Mean 1/2 and variance 1 / (4 (2 alpha + 1)), in [0, 1]."""
+    """Shares have mean 1/2 and variance 1 / (4 (2 alpha + 1)), in [0, 1]."""
     found = RandomGenerator(seed, 0, 0, np.arange(20_000)).beta(alpha)
     assert found.min() >= 0
     assert found.max() <= 1
@@ -115,7 +115,7 @@ def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 999))
 def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
-    """For images of any size, and the share is that of what is left."""
+    """Boxes lie within images of any size, and the share is the remaining area."""
     mix = CutMix(5).draw((height, width), np.ones(4, np.bool_), RandomGenerator(seed, 0, 0, np.arange(1)))
     assert mix.box is not None
     top, left, tall, wide = mix.box
@@ -140,7 +140,7 @@ def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
-    """Before anything is read."""
+    """Fields that cannot be mixed are refused before anything is read."""
     with pytest.raises(ConfigError, match=message):
         load(photos(), **options)
 
@@ -159,7 +159,7 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 
 
 def test_a_label_that_is_no_class() -> None:
-    """It is raised with its value, by the loader too."""
+    """A label outside the classes is raised with its value, also by the loader."""
     mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), RandomGenerator(0, 0, 0, np.arange(1)))
     with pytest.raises(BadSample, match="labels from 0 to 2, one is 7"):
         mixed_labels(np.array([1, 7]), mix, 3)
@@ -168,7 +168,7 @@ def test_a_label_that_is_no_class() -> None:
 
 
 def test_a_label_that_rotted_is_a_bad_sample(tmp_path: Path) -> None:
-    """Where checksums are compared, a class that cannot be is no mistake in the arguments."""
+    """With verify=True, a label damaged on disk is a bad sample and not an invalid argument."""
     fields = {"image": "image", "label": "int64"}
     with shardio.create(tmp_path / "d", container="hdf5", fields=fields) as writer:
         for number in range(16):

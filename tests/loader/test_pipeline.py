@@ -1,4 +1,4 @@
-"""Jobs on threads, delivered in order; failures and stalls come out where they belong."""
+"""Jobs run on threads and their results come in order; errors and stalls are raised at their place."""
 
 import gc
 import subprocess
@@ -16,7 +16,7 @@ from shardio.loader.workers.pipeline import Pipeline
 
 @dataclass
 class Counting:
-    """A job whose tasks each note that they ran."""
+    """A job that records which of its tasks ran."""
 
     number: int
     work: Callable[[int], None] = lambda number: None
@@ -41,21 +41,21 @@ def jobs(count: int, work: Callable[[int], None] = lambda number: None) -> Itera
 
 
 def threads_of(name: str) -> list[threading.Thread]:
-    """The pipeline's threads that are alive."""
+    """The living threads of a pipeline."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_results_come_in_order(threads: int, depth: int) -> None:
-    """Whatever job is done first, results come in the jobs' order, each once, and the threads end."""
+    """Results come in the order of the jobs, each once, and the threads end."""
     uneven = Pipeline(jobs(20, lambda n: time.sleep(0.003 * (n % 3))), threads=threads, depth=depth, name="order")
     assert list(uneven) == list(range(20))
     assert threads_of("order") == []
 
 
 def test_no_more_than_depth_jobs_are_open() -> None:
-    """Memory is bounded: a consumer that waits lets only `depth` jobs begin."""
+    """At most `depth` jobs begin while the consumer waits, so that memory is bounded."""
     begun: set[int] = set()
     with_depth = Pipeline(jobs(50, begun.add), threads=4, depth=3, name="depth")
     time.sleep(0.2)
@@ -67,7 +67,7 @@ def test_no_more_than_depth_jobs_are_open() -> None:
 
 
 def test_a_failure_comes_out_at_its_place() -> None:
-    """Jobs before the failing one are delivered; then its error is raised in the consumer, and the threads end."""
+    """An error of a job is raised in the consumer after the results before it, and the threads end."""
 
     def fail(number: int) -> None:
         if number == 3:
@@ -83,7 +83,7 @@ def test_a_failure_comes_out_at_its_place() -> None:
 
 
 def test_a_failure_to_make_a_job_comes_out_too() -> None:
-    """An error of the iterator of jobs reaches the consumer after the jobs before it."""
+    """An error of the iterator of jobs is raised in the consumer after the results before it."""
 
     def broken() -> Iterator[Counting]:
         yield Counting(0)
@@ -96,7 +96,7 @@ def test_a_failure_to_make_a_job_comes_out_too() -> None:
 
 
 def test_a_stall_says_what_each_worker_does() -> None:
-    """A wait has a limit, and its error names the workers and what they are at."""
+    """A wait that exceeds its limit raises an error that says what each worker is doing."""
     release = threading.Event()
     stuck = Pipeline(jobs(1, lambda n: release.wait(20) and None), threads=2, depth=1, timeout=0.2, name="rank 5")  # type: ignore[func-returns-value]
     with pytest.raises(PipelineStalled, match=r"rank 5: no batch for 0 s; worker 0: .* for \d+ s; worker 1"):
@@ -106,7 +106,7 @@ def test_a_stall_says_what_each_worker_does() -> None:
 
 
 def test_closing_early_ends_the_threads_and_may_be_repeated() -> None:
-    """A consumer that has had enough leaves nothing behind."""
+    """Closing early, even twice, ends all threads."""
     early = Pipeline(jobs(1000, lambda n: time.sleep(0.001)), threads=3, depth=2, name="early")
     next(early)
     early.close()
@@ -115,7 +115,7 @@ def test_closing_early_ends_the_threads_and_may_be_repeated() -> None:
 
 
 def test_delivered_results_are_not_kept() -> None:
-    """No worker holds on to a job that has been delivered: its memory is free at once, without collection."""
+    """No worker keeps a reference to a delivered job, so that its memory is freed at once."""
     alive: list[int] = []
 
     class Noting(Counting):
@@ -139,7 +139,7 @@ def test_delivered_results_are_not_kept() -> None:
 
 
 def test_waiting_is_measured() -> None:
-    """`waited` is the consumer's time in waiting, not its own work."""
+    """`waited` counts the consumer's waiting and not its own work."""
     slow = Pipeline(jobs(2, lambda n: time.sleep(0.05)), threads=1, depth=2, name="slow")
     next(slow)
     assert slow.waited >= 0.14
@@ -159,7 +159,7 @@ def test_waiting_is_measured() -> None:
     ],
 )
 def test_a_script_may_end_in_the_middle_of_an_epoch(ending: str, code: int) -> None:
-    """With batches under way a process ends as it would without: its own exit code, nothing else on stderr."""
+    """A process that exits mid-epoch keeps its exit code and prints nothing to stderr."""
     script = f"""
 import numpy, shardio, cv2
 image = cv2.imencode(".jpg", numpy.zeros((500, 500, 3), numpy.uint8))[1].tobytes()
@@ -176,7 +176,7 @@ next(batches)
 
 @pytest.mark.parametrize("order", [(4, 1, 3), (1, 4), (2, 1, 1, 4)])
 def test_workers_can_be_fewer_and_more_again(order: tuple[int, ...]) -> None:
-    """After `resize` no more than that many tasks run at once, the order stays, and nothing is left waiting."""
+    """`resize` limits the tasks that run at once, in order and without a stall."""
     busy, most = 0, 0
     lock = threading.Lock()
 
@@ -193,7 +193,7 @@ def test_workers_can_be_fewer_and_more_again(order: tuple[int, ...]) -> None:
     delivered = []
     for threads in order:
         pipeline.resize(threads, 3)
-        delivered += [next(pipeline) for _ in range(6)]  # what was begun before may still run
+        delivered += [next(pipeline) for _ in range(6)]  # tasks that have begun may still run
         with lock:
             most = 0
         delivered += [next(pipeline) for _ in range(14)]
@@ -205,7 +205,7 @@ def test_workers_can_be_fewer_and_more_again(order: tuple[int, ...]) -> None:
 
 
 def test_idle_workers_are_measured() -> None:
-    """Workers that wait for room are idle; workers that have tasks are not."""
+    """Workers that wait for room are idle, and those with tasks are not."""
     fed = Pipeline(jobs(6), threads=2, depth=2, name="idle")
     for _ in range(3):
         next(fed)
@@ -218,7 +218,7 @@ def test_idle_workers_are_measured() -> None:
 
 
 def test_closed_by_its_own_worker() -> None:
-    """As the garbage collector may do, wherever it runs: nothing waits for itself, and the consumer is told."""
+    """Closing on a worker's own thread, as garbage collection may, does not deadlock; the consumer gets an error."""
     made: list[Pipeline[int]] = []
     ready = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Batches on their way to a device: copies that are slow change nothing, and one batch is always ahead."""
+"""Copies to a device: slow copies change nothing, and one batch is always copied ahead."""
 
 import ctypes
 import time
@@ -20,11 +20,12 @@ from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
 
 
 class LateCopier:
-    """A device whose copies happen as late as they may: when the host waits for them. A consumer that works on the
-    device never does."""
+    """A copier whose copies happen as late as possible: when the host waits for them, which a consumer that works on
+    the device never does.
+    """
 
     def __init__(self) -> None:
-        # By address: like a device's copy it keeps nothing alive.
+        # Addresses: like a device's copy, they keep no memory alive.
         self.pending: deque[tuple[int, torch.Tensor]] = deque()
         self.begun = self.over = 0
         self.most = 0
@@ -34,7 +35,7 @@ class LateCopier:
     def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Nothing yet."""
+        """Queue the copy."""
         made = torch.full_like(tensor, 0)
         assert tensor.is_contiguous()
         self.pending.append((tensor.data_ptr(), made))
@@ -42,7 +43,7 @@ class LateCopier:
         return made
 
     def mark(self) -> int:
-        """How many copies have been begun."""
+        """The number of copies that have begun."""
         self.most = max(self.most, self.begun - self.over)
         return self.begun
 
@@ -53,14 +54,14 @@ class LateCopier:
             self.over += 1
 
     def wait(self, mark: int, batch: Batch) -> None:
-        """The consumer's stream waits, and the host goes on."""
+        """Make the consumer's stream wait, which does not block the host."""
 
     def finish(self) -> None:
-        """All copies."""
+        """Perform all copies."""
         self._work(self.begun)
 
     def done(self, mark: int, *, block: bool) -> bool:
-        """Only with `block`."""
+        """Perform copies only if `block`."""
         if block:
             self._work(mark)
         return self.over >= mark
@@ -68,14 +69,14 @@ class LateCopier:
 
 @pytest.fixture
 def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
-    """The copier of all loaders."""
+    """Give every loader this copier."""
     late = LateCopier()
     monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", lambda device: late)
     return late
 
 
 def tensors(count: int = 60) -> shardio.Dataset:
-    """Arrays that say which sample they are."""
+    """Arrays filled with the number of their sample."""
     rows = [{"array": np.full(50, n, np.int64), "label": n} for n in range(count)]
     return shardio.from_samples(rows, shard_samples=7)
 
@@ -87,7 +88,7 @@ def load(data: shardio.Dataset, batch_size: int = 6, **options: Any) -> shardio.
 
 @pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
 def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, options: dict[str, Any]) -> None:
-    """However late a batch is copied, it is the batch."""
+    """A batch is right however late it is copied."""
     data = tensors()
     for _ in range(3):
         kept = list(load(data, **options))
@@ -100,7 +101,7 @@ def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, op
 
 
 def test_few_copies_are_under_way(copier: LateCopier) -> None:
-    """Pinned memory is held for no more batches than that."""
+    """The number of batches that hold pinned memory is limited."""
     tensors_of_a_batch = 3
     for _ in load(tensors(120)):
         pass
@@ -108,21 +109,21 @@ def test_few_copies_are_under_way(copier: LateCopier) -> None:
 
 
 def test_one_batch_is_ahead(copier: LateCopier) -> None:
-    """When a batch is handed over and the next one is made, that one's copy has begun."""
+    """When a batch is delivered and the next one is ready, the next one's copy has begun."""
     loader = load(tensors(60), threads=1)
     batches = iter(loader)
     for number in range(4):
         next(batches)
         assert copier.begun >= 3 * (number + 1)
-    time.sleep(0.5)  # the next batch is made meanwhile
+    time.sleep(0.5)  # the next batch becomes ready
     before = copier.begun
     next(batches)
     assert copier.begun >= before + 3
-    assert loader.state_dict()["position"] == 5 * 6  # what is ahead does not count
+    assert loader.state_dict()["position"] == 5 * 6  # the batch ahead does not count
 
 
 def test_an_error_comes_in_its_turn(copier: LateCopier) -> None:
-    """The batches before the one that fails are delivered, though it was found while they were on their way."""
+    """Batches before the failing one are delivered, although they are still being copied when it fails."""
     rows = [{"image": spoiled(jpeg(20, 24)) if n == 21 else jpeg(20, 24), "label": n} for n in range(40)]
     crop = [shardio.RandomResizedCrop(8)]
     loader = load(shardio.from_samples(rows), 5, transforms=crop, shuffle=None)
@@ -135,7 +136,7 @@ def test_an_error_comes_in_its_turn(copier: LateCopier) -> None:
 
 
 def test_a_loop_that_is_left_leaves_nothing(copier: LateCopier) -> None:
-    """The next one begins with its own first batch."""
+    """After an abandoned loop, the next one begins with its own first batch."""
     loader, wanted = load(tensors()), load(tensors())
     for _ in loader:
         break
@@ -146,7 +147,7 @@ def test_a_loop_that_is_left_leaves_nothing(copier: LateCopier) -> None:
 
 
 def test_errors_and_batches_keep_their_order() -> None:
-    """What is sent comes back in order, errors among it."""
+    """Batches and errors are received in the order in which they were sent."""
     copier = LateCopier()
     prefetcher = DevicePrefetcher(copier, {})
     for number in range(3):
@@ -161,8 +162,9 @@ def test_errors_and_batches_keep_their_order() -> None:
 
 @pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", False)])
 def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a device that is not the host go bytes; what comes out of there is as asked for. torch's device without
-    values shows shapes, precision and layout."""
+    """The copier gets uint8, and the device makes floats of the requested dtype and layout. torch's `meta` device
+    shows shape, dtype and layout.
+    """
     rows = [{"image": jpeg(20 + n % 3, 24), "label": n} for n in range(8)]
     transforms = [
         shardio.RandomResizedCrop(8),
@@ -188,7 +190,7 @@ def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypa
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A device that is not the host, whose tensors can be looked at all the same."""
+    """A copier of a device whose tensors the test can read."""
     monkeypatch.setattr(
         "shardio.loader.device.prefetcher.copier_to", lambda device: BlockingCopier(torch.device("cpu"))
     )
@@ -205,7 +207,7 @@ NUMBERS = [
 @pytest.mark.parametrize("mixing", [None, shardio.MixUp(30), shardio.CutMix(30)], ids=["plain", "mixup", "cutmix"])
 @pytest.mark.parametrize("bad", [(), (3, 11)], ids=["good", "masked"])
 def test_the_device_makes_what_the_host_makes(device: str, bad: tuple[int, ...], mixing: Any) -> None:
-    """Normalized, erased, mixed, zeros where a sample is masked: the same numbers, made there."""
+    """The device normalizes, erases, mixes and masks with the host's results."""
     rows = [{"image": (spoiled if n in bad else bytes)(jpeg(20 + n % 3, 24, seed=n)), "label": n} for n in range(24)]
     data = shardio.from_samples(rows)
     options = {"transforms": NUMBERS, "on_bad_sample": "mask", "max_bad": 9, "engine": "cpu", "mixing": mixing}
@@ -222,7 +224,7 @@ def test_the_device_makes_what_the_host_makes(device: str, bad: tuple[int, ...],
 
 
 def test_a_label_that_is_no_class_is_a_bad_sample(device: str) -> None:
-    """It is named, and passed over where that is asked for, on the host and for a device."""
+    """A label outside the classes is a bad sample, raised or masked on the host and for a device."""
     rows = [{"image": jpeg(20, 24, seed=n), "label": -1 if n == 13 else n % 5} for n in range(24)]
     data = shardio.from_samples(rows)
     options = {"transforms": NUMBERS, "mixing": shardio.MixUp(5), "engine": "cpu"}

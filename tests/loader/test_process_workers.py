@@ -1,4 +1,4 @@
-"""The user's own function, on threads and in processes: the same batches, and clear words when it fails."""
+"""`map` functions on threads and in processes give the same batches, and their failures are explained."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ COUNT = 40
 
 
 def photos() -> shardio.Dataset:
-    """Photos of several sizes, and fields that come as lists."""
+    """Photos of several sizes, with fields that are delivered as lists."""
     return shardio.from_samples(
         [
             {
@@ -57,7 +57,7 @@ def load(dataset: shardio.Dataset, **options: Any) -> shardio.Loader:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two batches, or parts of them, hold the same."""
+    """Whether two batches, or parts of them, are equal."""
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple):
@@ -66,56 +66,56 @@ def same(a: Any, b: Any) -> bool:
 
 
 def brighter(batch: dict[str, Any]) -> dict[str, Any]:
-    """Makes floats of the images, larger than what came in, and drops a field."""
+    """Return float images, larger than the input, and drop a field."""
     return {"image": batch["image"].float() * 2, "label": batch["label"] + 1, "key": batch["key"]}
 
 
-def one(sample: dict[str, Any]) -> dict[str, Any]:
-    """Looks at one sample: a tensor, a number, a text, and arrays that differ in size."""
+def per_sample(sample: dict[str, Any]) -> dict[str, Any]:
+    """Process one sample: return a tensor, a number, a text, and arrays of different sizes."""
     assert isinstance(sample["label"], int)
     assert sample["image"].shape == (16, 16, 3)
     mean = sample["image"].float().mean((0, 1))
     return {"mean": mean, "twice": 2 * sample["label"], "key": sample["key"] * 2, "some": np.ones(sample["index"] % 3)}
 
 
-def odd(batch: dict[str, Any]) -> dict[str, Any]:
-    """Tensors of all kinds and in all places: bfloat16, transposed, without a dimension, empty, nested."""
+def unusual(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return unusual tensors: bfloat16, transposed, zero-dimensional, empty, nested."""
     image = batch["image"]
     parts = {"rows": [row.float() for row in image[:2]], "pair": (image[0, 0], "text"), "none": None}
     return {"half": image.bfloat16(), "turned": image.mT, "sum": image.sum(), "empty": image[:0], "parts": parts}
 
 
 def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
-    """Fails for one sample."""
+    """Fail for one sample."""
     if 7 in batch["index"].tolist():
         raise KeyError("seven")
     return batch
 
 
 def deadly(batch: dict[str, Any]) -> dict[str, Any]:
-    """Ends its process."""
+    """End the process."""
     os._exit(5)
 
 
 def endless(batch: dict[str, Any]) -> dict[str, Any]:
-    """Never comes back."""
+    """Never return."""
     time.sleep(1000)
     return batch
 
 
 def nothing(batch: dict[str, Any]) -> Any:
-    """Forgets to return."""
+    """Return None by mistake."""
 
 
 def process_of(batch: dict[str, Any]) -> dict[str, Any]:
-    """Says where it ran."""
+    """Return the process and thread that run the function."""
     return {"process": os.getpid(), "thread": threading.current_thread().name}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": odd}, {"map": one, "map_by": "sample"}])
+@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": unusual}, {"map": per_sample, "map_by": "sample"}])
 def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None:
-    """Two epochs, with and without a function: same batches, order, padding and lists; later epochs too."""
+    """Two epochs are the same on threads and in processes, with padding and lists, with and without a function."""
     dataset = photos()
     threads, isolated = load(dataset, **options), load(dataset, isolate=True, **options)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None
             assert same(a, b)
             kept.append((a, b))
         assert len(kept) == 7
-        assert all(same(a, b) for a, b in kept)  # batches that are kept stay what they are
+        assert all(same(a, b) for a, b in kept)  # batches that are kept do not change
     assert threads.state_dict() == isolated.state_dict()
     assert isolated.stats().samples == 42
     assert isolated.stats().bytes == threads.stats().bytes
@@ -132,12 +132,12 @@ def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None
 
 
 def test_map_of_batches_and_of_samples() -> None:
-    """What the function returns is the batch; index and valid stay; numbers and equal shapes become tensors."""
+    """The function returns the batch; `index` and `valid` stay; numbers and equal shapes become tensors."""
     for batch in load(photos(), map=brighter):
         assert batch.keys() == {"image", "label", "key", "index", "valid"}
         assert batch["image"].dtype == torch.float32
         assert torch.equal(batch["label"], batch["index"] + 1)
-    for batch in load(photos(), map=one, map_by="sample"):
+    for batch in load(photos(), map=per_sample, map_by="sample"):
         assert batch.keys() == {"mean", "twice", "key", "some", "index", "valid"}
         assert batch["mean"].shape == (6, 3)
         assert torch.equal(batch["twice"], batch["index"] * 2)
@@ -146,7 +146,7 @@ def test_map_of_batches_and_of_samples() -> None:
 
 
 def test_map_runs_on_workers() -> None:
-    """The function does not run in the consumer's thread."""
+    """The function runs on the workers' threads."""
     for batch in load(photos(), map=process_of):
         assert batch["process"] == os.getpid()
         assert batch["thread"].startswith("shardio rank 0-")
@@ -161,7 +161,7 @@ def test_map_runs_on_workers() -> None:
     ],
 )
 def test_a_function_that_fails_is_named(function: Callable[..., Any], message: str, isolate: bool) -> None:
-    """The error says which function, which samples, and what it raised, where the batch was due."""
+    """The error names the function, the samples and the exception, in the batch's turn."""
     loader = load(photos(), map=function, isolate=isolate)
     with pytest.raises(MapError, match=message):
         list(loader)
@@ -171,31 +171,31 @@ def test_a_function_that_fails_is_named(function: Callable[..., Any], message: s
     ("options", "message"),
     [
         ({"map": 3}, "map must be a function, got 3"),
-        ({"map": one, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
+        ({"map": per_sample, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    """Before anything runs."""
+    """Invalid arguments are refused before anything runs."""
     with pytest.raises(ConfigError, match=message):
         load(photos(), **options)
 
 
 def test_samples_of_different_names_are_refused() -> None:
-    """A function must name the same things for all samples of a batch."""
+    """A function that returns different keys for samples of one batch is refused."""
     loader = load(photos(), map=lambda sample: {str(sample["index"] % 2): 1}, map_by="sample", shuffle=None)
     with pytest.raises(MapError, match="number 1 of the batch has"):
         next(iter(loader))
 
 
 def test_what_cannot_be_sent_is_refused_in_words() -> None:
-    """A lambda cannot reach another process."""
+    """A lambda, which cannot be sent to another process, is refused with the reason."""
     with pytest.raises(ConfigError, match="must be picklable"):
         next(iter(load(photos(), map=lambda batch: batch, isolate=True)))
 
 
 @pytest.mark.slow
 def test_leaving_a_loop_and_beginning_another() -> None:
-    """What workers still had of the older loop is not delivered in the newer one, and the older one says so."""
+    """Batches of an abandoned loop are not delivered in the next one, and the abandoned loop raises."""
     loader, wanted = load(photos(), isolate=True), load(photos())
     older = iter(loader)
     next(older), next(older)
@@ -207,7 +207,7 @@ def test_leaving_a_loop_and_beginning_another() -> None:
 
 @pytest.mark.slow
 def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
-    """A truncated shard is the same error as on threads."""
+    """A truncated shard gives the same error as on threads."""
     with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
         for _ in range(30):
             writer.append({"x": np.zeros(5000, np.uint8)})
@@ -222,10 +222,10 @@ def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_process_that_dies_is_named() -> None:
-    """Its exit code, or the signal that killed it; the loop ends at once."""
+    """The error names the exit code or signal of the worker process, and the loop ends at once."""
     with pytest.raises(WorkerDied, match=r"shardio rank 0 worker \d \(process \d+\) died: exit code 5"):
         list(load(photos(), isolate=True, map=deadly))
-    loader = load(photos(), isolate=True, batch_size=1)  # more steps than a worker can have ready
+    loader = load(photos(), isolate=True, batch_size=1)  # more steps than workers can prepare ahead
     epoch = iter(loader)
     next(epoch)
     victim = next(process.pid for process in workers_of(loader) if process.name.endswith("worker 1"))
@@ -237,13 +237,13 @@ def test_a_worker_process_that_dies_is_named() -> None:
 
 @pytest.mark.slow
 def test_a_worker_process_that_hangs_is_named() -> None:
-    """After the time limit, with its process."""
+    """After the timeout the error names the worker process."""
     with pytest.raises(PipelineStalled, match=rf"worker 0 \(process \d+\): no batch for 4 s; {PLACE}"):
         list(load(photos(), isolate=True, map=endless, timeout=4.0))
 
 
 def test_a_thread_that_hangs_is_named() -> None:
-    """After the time limit: rank, worker, stage, samples and shards."""
+    """After the timeout the error names rank, worker, stage, samples and shards."""
     loader = load(photos(), map=lambda batch: time.sleep(1.5) or batch, timeout=0.5)
     with pytest.raises(PipelineStalled, match=rf"shardio rank 0: no batch for 0 s; .*worker \d: {PLACE} for \d+ s"):
         list(loader)
@@ -251,7 +251,7 @@ def test_a_thread_that_hangs_is_named() -> None:
 
 @pytest.mark.slow
 def test_dropping_the_loader_ends_its_worker_processes() -> None:
-    """No process is left."""
+    """No worker process survives its loader."""
     loader = load(photos(), isolate=True)
     next(iter(loader))
     members = workers_of(loader)
@@ -262,7 +262,7 @@ def test_dropping_the_loader_ends_its_worker_processes() -> None:
 
 
 def once(batch: dict[str, Any]) -> dict[str, Any]:
-    """Hangs when it is called for the first time in any process."""
+    """Hang on the first call in any process."""
     marker = Path(os.environ["SHARDIO_TEST_MARKER"])
     if not marker.exists():
         marker.touch()
@@ -272,7 +272,7 @@ def once(batch: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_worker_process_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next loop has new ones."""
+    """After a worker process hung, the next loop has new ones."""
     monkeypatch.setenv("SHARDIO_TEST_MARKER", str(tmp_path / "marker"))
     loader = load(photos(), isolate=True, map=once, threads=1, timeout=8.0)
     with pytest.raises(PipelineStalled):
@@ -281,7 +281,7 @@ def test_a_worker_process_that_hung_is_killed(tmp_path: Path, monkeypatch: pytes
 
 
 def big(batch: dict[str, Any]) -> dict[str, Any]:
-    """Gives more than fits into a pipe, and what only looks like its memory."""
+    """Return more than a pipe holds and a conjugate view, and overwrite the loader's index."""
     turned = torch.complex(batch["label"].float(), torch.ones(len(batch["label"]))).conj()
     batch["index"].zero_()
     return {"blob": [bytes(400_000)], "turned": turned}
@@ -290,8 +290,7 @@ def big(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
-    """What a worker could not send any more of an older loop does not keep it from the newer one; `index` and `valid`
-    are the loader's own, whatever a function does to what it was given; conjugates are what they stand for."""
+    """Unsent batches of left loops do not block the next; `index` and `valid` stay; conjugates are resolved."""
     loader = load(photos(), isolate=isolate, map=big)
     for _ in range(60):
         batch = next(iter(loader))
@@ -301,7 +300,7 @@ def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
 
 @pytest.mark.slow
 def test_a_forked_child_leaves_the_parents_loop_alone() -> None:
-    """It has no part in it, and says so."""
+    """A forked child cannot use the parent's loop, and gets an error."""
     batches = iter(load(photos(), isolate=True))
     next(batches)
     child = os.fork()
@@ -316,7 +315,7 @@ def test_a_forked_child_leaves_the_parents_loop_alone() -> None:
 
 
 def test_a_dataset_may_be_closed_at_any_time() -> None:
-    """Its files are opened again when asked for; what is in memory only stays."""
+    """A closed dataset on disk reopens its files when read."""
     dataset = photos()
     for batch in load(dataset, batch_size=2):
         dataset.close()

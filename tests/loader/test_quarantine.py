@@ -1,4 +1,4 @@
-"""Bad samples: raised, replaced or masked, counted and reported, and never a step more or less on any rank."""
+"""Bad samples are raised, replaced or masked, and reported, and every rank takes the same number of steps."""
 
 import contextlib
 import json
@@ -33,13 +33,13 @@ def picture(number: int, broken: bool = False) -> bytes:
 
 
 def photos(count: int, bad: set[int], shard_samples: int = 7) -> shardio.Dataset:
-    """Photos with labels and keys, those in `bad` broken."""
+    """Photos with labels and keys; those in `bad` are damaged."""
     rows = [{"image": picture(n, n in bad), "label": n + 1, "key": f"k{n}"} for n in range(count)]
     return shardio.from_samples(rows, shard_samples=shard_samples)
 
 
 def load(dataset: shardio.Dataset, batch_size: int, **options: Any) -> shardio.Loader:
-    """A loader that crops, and lets pass what is bad."""
+    """A loader that crops, with a policy for bad samples."""
     given = {"transforms": CROP, "world": World(), "threads": 2, "max_bad": 1000, "on_bad_sample": "replace"}
     return shardio.Loader(dataset, batch_size, **(given | options))
 
@@ -67,7 +67,7 @@ def test_every_rank_takes_its_steps_whatever_is_bad(
     seed: int,
     threads: int,
 ) -> None:
-    """Good samples come as if nothing were bad; a bad one is masked, or replaced by a good one, and is recorded."""
+    """Good samples are delivered unchanged, and bad ones are masked or replaced, and recorded."""
     bad = {index for index in bad if index < n}
     if len(bad) > n // 2 or (tail == "drop" and n < world * batch):
         return
@@ -114,7 +114,7 @@ def test_every_rank_takes_its_steps_whatever_is_bad(
 def test_replacements_stay_the_same_on_resume(
     threads: int, worlds: tuple[int, int], sizes: tuple[int, int], bad: set[int], stop: int
 ) -> None:
-    """The plan and the seed choose them: not the world, the batch size, the threads or where the epoch was resumed."""
+    """Replacements depend on plan and seed only, not on world, batch size, threads or resume."""
     dataset = photos(30, bad)
 
     def delivered(loaders: list[shardio.Loader], steps: int) -> list[tuple[int, bytes]]:
@@ -145,7 +145,7 @@ def test_replacements_stay_the_same_on_resume(
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 @pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str, isolate: bool) -> None:
-    """Damaged images, in every container; each is reported with shard, row, key and reason, also in the file."""
+    """Images damaged on disk are reported with shard, row, key and reason, also in the file."""
     damage(tmp_path / "d", container, [5, 17], spoiled)
     report = tmp_path / "bad.jsonl"
     options: dict[str, Any] = {"shuffle": None, "isolate": isolate, "quarantine_file": report, "on_bad_sample": "mask"}
@@ -164,7 +164,7 @@ def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str,
 
 
 def another(image: bytes) -> bytes:
-    """An image of the same size in pixels, and no more bytes."""
+    """Another image with the same size in pixels, in no more bytes."""
     other = jpeg(40, 40, seed=77, quality=50)
     assert len(other) < len(image)
     return other.ljust(len(image), b"\0")
@@ -172,7 +172,7 @@ def another(image: bytes) -> bytes:
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> None:
-    """Another image in a sample's place decodes; only `verify=True` tells. Whatever fields are asked for."""
+    """Only `verify=True` notices another valid image in a sample's place, whatever fields are loaded."""
     damage(tmp_path / "d", container, [5], another)
     dataset = shardio.open(tmp_path / "d")
     assert len(list(load(dataset, 6, on_bad_sample="raise"))) == 4
@@ -190,7 +190,7 @@ def test_checksums_find_what_still_decodes(tmp_path: Path, container: str) -> No
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb", "memory"])
 def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> None:
-    """What was stored is what is read, whatever kinds of fields there are, those of no bytes too."""
+    """Intact values of every kind pass their checksums, empty ones too."""
     fields = {**samples.FIELDS, "image": "image", "nothing": ("float32", (3, 0))}
     rows = [samples.sample(n) | {"image": picture(n), "nothing": np.empty((3, 0), np.float32)} for n in range(20)]
     if container == "memory":
@@ -208,7 +208,7 @@ def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> Non
 @pytest.mark.parametrize("how", ["missing", "empty", "cut"])
 @pytest.mark.parametrize("order", [{}, {"shuffle": "block", "block": 4, "window": 2}, {"shuffle": None}], ids=str)
 def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str, order: dict[str, Any]) -> None:
-    """A shard that is gone, empty or cut short before it is opened: its samples are bad, the others come."""
+    """The samples of a missing, empty or truncated shard are bad, and all others are delivered."""
     damage(tmp_path / "d", container, [], bytes)
     path = next((tmp_path / "d").glob("shard-000001.*"))
     if how == "missing":
@@ -229,7 +229,7 @@ def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str, o
 
 
 def test_more_than_allowed_ends_the_loop() -> None:
-    """A count, or a share of the rank's samples rounded up; the message says how many, which, and why."""
+    """More than `max_bad` bad samples, a count or a share rounded up, raise with count, samples and reasons."""
     dataset = photos(40, {3, 11, 30})
     options: dict[str, Any] = {"shuffle": None, "on_bad_sample": "mask"}
     assert len(list(load(dataset, 4, max_bad=3, **options))) == 10
@@ -244,12 +244,12 @@ def test_more_than_allowed_ends_the_loop() -> None:
     del options["on_bad_sample"]
     with pytest.raises(TooManyBad, match=r"2 bad samples, max_bad=0.01 allows 1"):
         list(load(dataset, 4, on_bad_sample="mask", shuffle=None, max_bad=0.01))
-    assert len(list(loader)) == len(list(loader)) == 10  # each epoch is counted by itself
+    assert len(list(loader)) == len(list(loader)) == 10  # each epoch has its own count
     assert len(loader.quarantine()) == 6
 
 
 def test_where_nothing_is_good_the_loop_ends() -> None:
-    """No replacement is to be found, and the error says what the sample itself had."""
+    """If no replacement exists, the error gives the reason of the bad sample itself."""
     with pytest.raises(
         BadSample, match=r"sample \d, key k\d\) is bad, and so are 16 samples in its place; its error: .*image"
     ):
@@ -257,21 +257,21 @@ def test_where_nothing_is_good_the_loop_ends() -> None:
 
 
 def fussy(sample: dict[str, Any]) -> dict[str, Any]:
-    """Does not like one sample."""
+    """Fail for one sample."""
     if sample["label"] == 6:
         raise ValueError("six")
     return {"pixels": sample["image"].float(), "name": sample["key"], "twice": sample["label"] * 2, "any": None}
 
 
 def fussy_batch(batch: dict[str, Any]) -> dict[str, Any]:
-    """Does not like one sample of a batch."""
+    """Fail for one sample of a batch."""
     if 6 in batch["label"].tolist():
         raise ValueError("six")
     return batch
 
 
 def test_a_function_that_fails_on_a_sample() -> None:
-    """`map_by="sample"`: that sample is bad. A function for batches can't say which sample it was: it raises."""
+    """With `map_by="sample"` a failing sample is bad; a function of batches raises, because the sample is unknown."""
     for action in ("mask", "replace"):
         loader = load(photos(12, set()), 4, map=fussy, map_by="sample", on_bad_sample=action, shuffle=None)
         batches = list(loader)
@@ -287,13 +287,13 @@ def test_a_function_that_fails_on_a_sample() -> None:
 
 
 def test_lists_hold_empty_values_for_masked_samples() -> None:
-    """Where images differ in size and come as lists, a masked one has no pixels."""
+    """In a list of images, a masked one has no pixels."""
     (batch,) = load(photos(6, {2}), 6, transforms=None, on_bad_sample="mask", shuffle=None)
     assert [tuple(image.shape) for image in batch["image"]][1:4] == [(21, 24, 3), (0, 0, 3), (20, 24, 3)]
 
 
 def test_a_batch_that_is_masked_whole() -> None:
-    """What the user's function would have made of it is known from another sample."""
+    """A batch of masked samples only has the keys and shapes that the function returns for another sample."""
     for size in (1, 2):
         loader = load(photos(12, {4, 5}), size, map=fussy, map_by="sample", on_bad_sample="mask", shuffle=None)
         batches = list(loader)
@@ -305,7 +305,7 @@ def test_a_batch_that_is_masked_whole() -> None:
 
 
 def test_sizes_that_are_damaged(tmp_path: Path) -> None:
-    """Crops are chosen by the stored sizes: one that is not the image's own is a bad sample."""
+    """A stored size that is not the image's own, which is used to choose crops, makes a bad sample."""
     damage(tmp_path / "d", "hdf5", [], bytes)
     with h5py.File(tmp_path / "d" / "shard-000000.h5", "r+") as file:
         file["_shape.image"][3] = (4000, 40)
@@ -326,7 +326,7 @@ def test_sizes_that_are_damaged(tmp_path: Path) -> None:
     ],
 )
 def test_headers_that_are_damaged(header: bytes) -> None:
-    """What NumPy makes of a wrong header is no reason to end the job: the sample is named."""
+    """A damaged .npy header makes a bad sample, whatever NumPy raises."""
     field = shardio.Field("array", dtype="float32")
     good = bytes(field.encode(np.zeros((2, 3), np.float32)))
     start = good.index(b"{")
@@ -336,7 +336,7 @@ def test_headers_that_are_damaged(header: bytes) -> None:
 
 
 def test_an_index_that_is_damaged(tmp_path: Path) -> None:
-    """The header of a tar's index, byte for byte: ShardCorrupt, or none the worse."""
+    """A damaged byte in the header of a tar's index raises ShardCorrupt or changes nothing."""
     damage(tmp_path / "d", "tar", [], bytes)
     (index,) = (tmp_path / "d").glob("shard-000000.idx.npy")
     whole = index.read_bytes()
@@ -349,7 +349,7 @@ def test_an_index_that_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(native.library() is None, reason="LMDB itself follows damaged pages")
 def test_pages_of_an_lmdb_that_are_damaged(tmp_path: Path) -> None:
-    """LMDB would follow a wrong pointer out of its memory; here the samples of that page are bad, and no more."""
+    """Damaged pages of an LMDB file make only their samples bad, and no pointer is followed out of the file."""
     damage(tmp_path / "d", "lmdb", [], bytes)
     code = """
 import sys, shardio
@@ -368,7 +368,7 @@ print(sum(int(batch["valid"].sum()) for batch in loader))
 
 
 def test_a_file_for_each_rank(tmp_path: Path) -> None:
-    """Ranks may be on different machines, so each writes to a file of its own."""
+    """Each rank writes its own report file, because ranks may be on different machines."""
     for rank in range(2):
         list(load(photos(20, {2, 3}), 5, world=World(rank, 2), quarantine_file=tmp_path / "bad.jsonl", tail="pad"))
     lines = [json.loads(line) for path in sorted(tmp_path.iterdir()) for line in path.read_text().splitlines()]
@@ -377,7 +377,7 @@ def test_a_file_for_each_rank(tmp_path: Path) -> None:
 
 
 def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many open files, or a bug, says nothing about a sample: it is raised whatever the policy is."""
+    """Too many open files, or a bug, is raised whatever the policy for bad samples."""
     dataset = photos(12, set())
     for error in (OSError(24, "Too many open files"), ZeroDivisionError("a bug")):
 
@@ -409,11 +409,11 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def damage(path: Path, container: str, rows: list[int], change: Callable[[bytes], bytes]) -> None:
-    """A dataset of three shards on disk, whose images in `rows` are then changed in place."""
+    """A dataset of three shards on disk whose images in `rows` are changed in place."""
     fields = {"image": "image", "label": "int64", "key": "text"}
     with shardio.create(path, container=container, fields=fields, shard_size=15_000) as writer:
         for number in range(24):
-            # Noise in the pixels makes each file's bytes its own.
+            # Noise makes the bytes of each file unique.
             image = jpeg(40, 40, seed=number, quality=95)
             writer.append({"image": image, "label": number, "key": f"k{number}"})
     stored = shardio.open(path).read(rows, ["image"])["image"] if rows else []

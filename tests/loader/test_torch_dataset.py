@@ -1,4 +1,4 @@
-"""The map-style dataset under torch's own DataLoader."""
+"""The map-style dataset works in torch's own DataLoader."""
 
 import pickle
 from pathlib import Path
@@ -18,7 +18,7 @@ CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 
 
 def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
-    """Twenty photos on disk, in several shards; one of them may be broken."""
+    """Twenty photos on disk, in several shards; one of them may be damaged."""
     fields = {"image": "image", "label": "int64", "weight": "float32", "key": "text"}
     with shardio.create(path, container=container, fields=fields, shard_size=5000) as writer:
         for n in range(20):
@@ -39,7 +39,7 @@ def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
 )
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_dataloader_delivers_what_the_loader_does(tmp_path: Path, container: str, workers: dict[str, Any]) -> None:
-    """The same pixels, numbers of the same type, texts; the crops of each epoch."""
+    """DataLoader delivers the loader's pixels, types, texts, and crops of each epoch."""
     path = write(tmp_path / "d", container)
     dataset = shardio.TorchDataset(path, transforms=CROP, seed=3)
     loader = shardio.Loader(path, 5, transforms=CROP, seed=3, shuffle=None, world=World(), threads=1)
@@ -54,7 +54,7 @@ def test_dataloader_delivers_what_the_loader_does(tmp_path: Path, container: str
 
 
 def test_samples_by_number(tmp_path: Path) -> None:
-    """As a sequence behaves: negative numbers, an end, repeats."""
+    """Indexing follows sequences: negative indices, IndexError at the end, repeats."""
     dataset = shardio.TorchDataset(write(tmp_path / "d"), fields=["label"])
     assert len(dataset) == 20
     assert [sample["label"] for sample in dataset] == list(range(20))
@@ -69,7 +69,7 @@ def test_samples_by_number(tmp_path: Path) -> None:
 
 
 def test_bad_samples(tmp_path: Path) -> None:
-    """Named, or replaced by the one that the plan chooses."""
+    """Bad samples are named, or replaced by the plan's choice."""
     path = write(tmp_path / "d", bad=7)
     with pytest.raises(BadSample, match=r"row \d+ \(sample 7, key k7\), field 'image'"):
         shardio.TorchDataset(path, transforms=CROP)[7]

@@ -1,4 +1,4 @@
-"""The compiled part: the same pixels as OpenCV's, the same on every processor, and no harm from broken files."""
+"""The compiled part gives OpenCV's pixels, the same on every processor, and survives damaged files."""
 
 import subprocess
 import sys
@@ -23,18 +23,18 @@ GUARD = 32
 
 
 def picture(height: int, width: int, seed: int) -> NDArray[np.uint8]:
-    """Soft noise, which every pixel of a wrong crop would show."""
+    """Smooth noise, in which a wrong crop shows at every pixel."""
     noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
 
 
 def encode(pixels: NDArray[np.uint8], *options: int) -> bytes:
-    """As JPEG."""
+    """Encode as JPEG."""
     return cv2.imencode(".jpg", pixels, options)[1].tobytes()
 
 
 def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: list[int], flip: bool) -> FusedSteps:
-    """One image's row of each column."""
+    """The parameters of one image as arrays of one row."""
     rows = (np.array([row], np.int32) for row in (image, box, scaled, window))
     return FusedSteps(*rows, np.array([flip]))
 
@@ -42,7 +42,7 @@ def fused(image: tuple[int, int], box: list[int], scaled: list[int], window: lis
 def make(
     decoder: JpegDecoder, data: bytes, how: FusedSteps, size: tuple[int, int], channels: int, floats: bool
 ) -> NDArray[np.generic]:
-    """What comes out, in the midst of memory that must stay as it is."""
+    """The result, from the middle of memory whose margins must stay unchanged."""
     shape = (1, channels, *size) if floats else (1, *size, channels)
     count = int(np.prod(shape))
     memory = np.full(count + 2 * GUARD, 77, np.float32 if floats else np.uint8)
@@ -55,7 +55,7 @@ def make(
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[tuple[int, int], FusedSteps, tuple[int, int]]:
-    """An image's size, a view of it, and the view's size."""
+    """The size of an image, a view of it, and the size of the view."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
     box = [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
@@ -70,7 +70,7 @@ def views(draw: st.DrawFn) -> tuple[tuple[int, int], FusedSteps, tuple[int, int]
 def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
     view: tuple[tuple[int, int], FusedSteps, tuple[int, int]], channels: int, floats: bool
 ) -> None:
-    """Any region, resize, window and mirror gives OpenCV's pixels to within one; floats are those times a factor."""
+    """Any region, resize, window and flip gives OpenCV's pixels to within one; floats are those times a factor."""
     image, how, size = view
     data = encode(picture(*image, seed=1), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
     affine = np.array([[0.5, -3.0], [0.25, 1.0], [2.0, 0.0]][:channels], np.float32)
@@ -90,7 +90,7 @@ def test_a_view_is_decoded_cut_resized_cut_and_mirrored(
 
 
 def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels for newer processors are only faster."""
+    """The kernels for newer processors give the same bytes as the portable ones."""
     plain = tmp_path / "plain.so"
     sources = [str(path) for path in native.FILE.parent.glob("*.c")]
     command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
@@ -129,18 +129,18 @@ def test_wide_and_plain_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch:
         fused((60, 80), [0, 0, 61, 80], [8, 8], [0, 0], False),  # a region that ends below the image
         fused((60, 80), [-1, 0, 10, 10], [8, 8], [0, 0], False),  # one that begins above it
         fused((60, 80), [0, 0, 0, 10], [8, 8], [0, 0], False),  # an empty one
-        fused((60, 80), [0, 0, 60, 80], [8, 8], [1, 0], False),  # a window that ends outside of the resized region
-        fused((61, 80), [0, 0, 10, 10], [8, 8], [0, 0], False),  # the image is not as high as was said
-        fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that does not fit
+        fused((60, 80), [0, 0, 60, 80], [8, 8], [1, 0], False),  # a window that exceeds the resized region
+        fused((61, 80), [0, 0, 10, 10], [8, 8], [0, 0], False),  # the image is lower than claimed
+        fused((60, 80), [2**31 - 1, 0, 2**31 - 1, 10], [8, 8], [0, 0], False),  # a sum that overflows
     ],
 )
 def test_what_does_not_fit_is_left_to_the_caller(how: FusedSteps) -> None:
-    """A view that is not within the image is refused, not read from beyond it."""
+    """A view outside of the image is refused."""
     assert not len(make(JpegDecoder(3, None), encode(picture(60, 80, seed=3)), how, (8, 8), 3, False))
 
 
 def test_other_color_spaces_are_left_to_the_caller() -> None:
-    """CMYK has no plain way to RGB; what is no JPEG at all is not looked at either."""
+    """CMYK JPEGs and other files are left to the caller."""
     how = fused((60, 80), [0, 0, 60, 80], [8, 8], [0, 0], False)
     cmyk = encode(picture(60, 80, seed=3)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x14\x08")
     for data in (cmyk, b"", b"\xff\xd8\xff", cv2.imencode(".png", picture(60, 80, seed=3))[1].tobytes()):
@@ -149,7 +149,7 @@ def test_other_color_spaces_are_left_to_the_caller() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_broken_files_do_no_harm(seed: int) -> None:
-    """Changed and missing bytes, in the header or behind it, give a picture or a refusal; nothing is written beside."""
+    """Changed and missing bytes give an image or a refusal, and no write beyond the result."""
     rng = np.random.default_rng(seed)
     whole = [encode(picture(70, 90, seed), cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
     decoder = JpegDecoder(3, None)
@@ -167,18 +167,18 @@ def test_broken_files_do_no_harm(seed: int) -> None:
 
 @pytest.mark.parametrize(("marker", "progressive"), [(DHT, 0), (DHT, 1), (DQT, 0), (DQT, 1)])
 def test_nothing_of_one_file_gets_into_the_next(marker: bytes, progressive: int) -> None:
-    """A file without its tables is to a decoder that has seen others what it is to a new one."""
+    """Tables of one file do not leak into the next."""
     how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     whole = encode(picture(60, 80, 4), cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
     files, decoder = (without(whole, marker), whole) * 2, JpegDecoder(3, None)
     alone, first, after, again = (make(decoder, data, how, (60, 80), 3, False) for data in files)
-    # Without Huffman tables it has the usual ones, and shows noise if these happen to fit.
+    # Without its Huffman tables a file uses the standard ones, and decodes to noise if these happen to fit.
     assert len(alone) == 0 or (marker == DHT and not progressive)
     assert after.tobytes() == alone.tobytes() != first.tobytes() == again.tobytes() != b""
 
 
 def test_frames_of_films_have_the_usual_tables() -> None:
-    """Motion JPEG leaves out the Huffman tables that the standard shows: libjpeg knows them, and so does OpenCV."""
+    """JPEGs without Huffman tables, as in Motion JPEG, use those of the standard, as libjpeg and OpenCV do."""
     how = fused((60, 80), [0, 0, 60, 80], [60, 80], [0, 0], False)
     usual, others = encode(picture(60, 80, 4)), encode(picture(60, 80, 5), cv2.IMWRITE_JPEG_OPTIMIZE, 1)
     decoder = JpegDecoder(3, None)
@@ -193,7 +193,7 @@ P = [0.1, 0.2, 0.4, 0.1, 0.1, 0.08, 0.02]
 
 @pytest.fixture(scope="module")
 def lmdb_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
-    """An LMDB file of several levels, with values in leaves, in the last bytes of pages, and on overflow pages."""
+    """An LMDB file of several levels, with values in leaves, at the ends of pages, and on overflow pages."""
     path = tmp_path_factory.mktemp("lmdb") / "x.lmdb"
     rng = np.random.default_rng(0)
     entries = {
@@ -202,7 +202,7 @@ def lmdb_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[byte
         for name in (b"a", b"bcd")
     }
     with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 28) as environment:
-        for _ in range(2):  # the second time pages of the first are used again, out of order
+        for _ in range(2):  # the second transaction reuses pages of the first, out of order
             with environment.begin(write=True) as transaction:
                 for key in rng.permutation(sorted(entries)).tolist():
                     transaction.put(key, entries[key])
@@ -221,7 +221,7 @@ def look_up(data: NDArray[np.uint8], keys: list[bytes]) -> list[bytes] | None:
 
 
 def test_lmdb_keys_are_found(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
-    """Every key of a file that LMDB wrote has the value that LMDB has; other keys have none."""
+    """Each key of an LMDB file has the value that LMDB returns, and other keys have none."""
     path, entries = lmdb_file
     data = np.fromfile(path, np.uint8)
     for length in (9, 11):
@@ -232,7 +232,7 @@ def test_lmdb_keys_are_found(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None
 
 
 def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]]) -> None:
-    """Changed bytes anywhere in headers, pointers and nodes: a value within the file, or none; never a read beyond."""
+    """Damage anywhere in headers, pointers and nodes gives a value within the file or none, and no read beyond it."""
     path, entries = lmdb_file
     whole = np.fromfile(path, np.uint8)
     rng = np.random.default_rng(1)
@@ -280,7 +280,7 @@ for name in fields:
 
 @pytest.mark.parametrize(("container", "index"), [("tar", False), ("tar", True), ("hdf5", False), ("lmdb", False)])
 def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, index: bool) -> None:
-    """Memory whose file is gone would end the process by SIGBUS: it is an error that names the shard instead."""
+    """A mapped file that loses its pages, which raises SIGBUS, is an error that names the shard."""
     done = subprocess.run(
         [sys.executable, "-c", CUT, container, str(index)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -292,7 +292,7 @@ def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, i
 
 
 def test_a_fault_that_is_not_ours_still_ends_the_process(tmp_path: Path) -> None:
-    """The handler keeps to the compiled functions: what others map and lose is theirs."""
+    """A fault outside the compiled functions ends the process as before."""
     code = (
         "import mmap, os, numpy as np, shardio\n"
         "ds = shardio.from_samples([{'x': n} for n in range(9)]); ds.read([1, 2])\n"

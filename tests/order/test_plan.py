@@ -1,4 +1,4 @@
-"""Exactly once, equal steps, elastic resume: the contracts of order, for any N, world, batch, seed and tail."""
+"""The plan: each sample exactly once, equal steps and elastic resume, for any N, world, batch size, seed and tail."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ ORDERS = st.sampled_from(["global", "block", None])
 
 
 def deliver(plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, steps: int | None = None) -> list[int]:
-    """The valid samples that all ranks of a world take in some steps, in global order; checks equal steps."""
+    """The valid samples that all ranks take in some steps, in global order; check that steps are equal."""
     schedules = [Schedule(plan.n, World(rank, world), batch, tail, start) for rank in range(world)]
     assert len({len(schedule) for schedule in schedules}) == 1
     taken = []
@@ -35,7 +35,7 @@ def deliver(plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, step
 
 @given(n=SIZES, world=WORLDS, batch=BATCHES, seed=SEEDS, epoch=EPOCHS, tail=TAILS, shuffle=ORDERS)
 def test_exactly_once(n: int, world: int, batch: int, seed: int, epoch: int, tail: Tail, shuffle: Shuffle) -> None:
-    """Over an epoch the ranks together deliver each sample once, less the tail that drop leaves out."""
+    """Over an epoch the ranks together deliver each sample once, less a dropped tail."""
     taken = deliver(Plan(n, seed, epoch, shuffle), world, batch, tail)
     assert len(set(taken)) == len(taken)
     assert len(taken) == (n if tail == "pad" else n // (world * batch) * world * batch)
@@ -52,7 +52,7 @@ def test_exactly_once(n: int, world: int, batch: int, seed: int, epoch: int, tai
 def test_the_order_is_the_same_for_any_world_and_batch(
     n: int, seed: int, epoch: int, shuffle: Shuffle, worlds: tuple[int, int], batches: tuple[int, int]
 ) -> None:
-    """World size and batch size cut one global order; they don't change it."""
+    """World size and batch size divide one global order without changing it."""
     plan = Plan(n, seed, epoch, shuffle)
     orders = [deliver(plan, world, batch, "pad") for world, batch in zip(worlds, batches, strict=True)]
     assert orders[0] == orders[1] == plan.indices(0, n).tolist()
@@ -62,7 +62,7 @@ def test_the_order_is_the_same_for_any_world_and_batch(
 def test_elastic_resume(
     n: int, seed: int, worlds: tuple[int, int], batches: tuple[int, int], data: st.DataObject
 ) -> None:
-    """Stop after any step, go on with another world and batch: before plus after is the epoch, in its order."""
+    """Stopped after any step and resumed with another world and batch size, an epoch is delivered in its order."""
     plan = Plan(n, seed, 3)
     first = Schedule(n, World(0, worlds[0]), batches[0], "pad")
     stop = data.draw(st.integers(0, len(first)))
@@ -73,7 +73,7 @@ def test_elastic_resume(
 
 
 def test_padding_repeats_the_beginning() -> None:
-    """What fills a pad tail is the epoch's own beginning, marked as not valid."""
+    """Padding is the beginning of the epoch, marked as not valid."""
     plan = Plan(5, seed=1)
     part = Schedule(5, World(1, 2), 3, "pad").part(plan, 0)
     assert part.valid.tolist() == [True, True, False]
@@ -81,7 +81,7 @@ def test_padding_repeats_the_beginning() -> None:
 
 
 def test_epochs_and_seeds_differ() -> None:
-    """Another epoch or another seed is another order."""
+    """Another epoch or seed gives another order."""
     orders = {tuple(Plan(50, seed, epoch).indices(0, 50).tolist()) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
 
@@ -95,8 +95,8 @@ def test_a_billion_samples_take_no_memory_to_plan() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Plan(0), "at least one sample"),  # nothing to plan
-        (lambda: Plan(5, epoch=-1), "epoch must be 0 or more, got -1"),  # there was no epoch before the first
+        (lambda: Plan(0), "at least one sample"),  # no samples
+        (lambda: Plan(5, epoch=-1), "epoch must be 0 or more, got -1"),  # epochs count from 0
         (lambda: Plan(5, shuffle="blok"), "got 'blok'"),  # type: ignore[arg-type]  # a typing slip
         (lambda: Plan(5).indices(0, 6), r"in \[0, 5\], got 0 to 6"),  # past the end
         (lambda: Plan(5).indices(3, 2), "got 3 to 2"),  # backwards
@@ -116,14 +116,14 @@ BLOCK_SIZES, WINDOWS = st.integers(1, 30), st.integers(1, 9)
 
 @given(n=SIZES, block=BLOCK_SIZES, window=WINDOWS, seed=SEEDS, epoch=EPOCHS)
 def test_block_order_is_a_permutation_of_blocks(n: int, block: int, window: int, seed: int, epoch: int) -> None:
-    """Each sample comes once, and a window's positions hold whole runs of neighbours: as many as blocks fit in it."""
+    """Each sample comes once, and a window holds as many runs of neighbours as blocks fit in it."""
     order = Plan(n, seed, epoch, "block", block, window).indices(0, n)
     assert sorted(order.tolist()) == list(range(n))
     span = block * window
     for start in range(0, n, span):
         inside = np.zeros(n, np.bool_)
         inside[order[start : start + span]] = True
-        runs = int((inside & ~np.roll(inside, 1)).sum())  # the first sample is the last one's neighbour
+        runs = int((inside & ~np.roll(inside, 1)).sum())  # the first sample follows the last one
         assert runs <= window
 
 
@@ -131,7 +131,7 @@ def test_block_order_is_a_permutation_of_blocks(n: int, block: int, window: int,
 def test_windows_hold_what_their_positions_deliver(
     n: int, block: int, window: int, seed: int, ends: tuple[int, int]
 ) -> None:
-    """The runs of the windows at some positions hold those positions' samples, and no other window's."""
+    """The runs of the windows of some positions hold the samples at these positions, and no others."""
     plan = Plan(n, seed, 0, "block", block, window)
     start, stop = min(ends[0], n - 1), min(max(ends[1], ends[0] + 1), n)
     stop = max(stop, start + 1)
@@ -144,13 +144,13 @@ def test_windows_hold_what_their_positions_deliver(
 
 
 def test_the_last_block_moves() -> None:
-    """A dropped tail leaves out other samples in other epochs."""
+    """A dropped tail leaves out other samples in each epoch."""
     dropped = [set(Plan(103, 0, epoch, "block", 10, 3).indices(100, 103).tolist()) for epoch in range(30)]
     assert len(set.union(*dropped)) > 40
 
 
 @pytest.mark.parametrize("wrong", [{"block": 0}, {"window": 0}, {"block": 1.5}])
 def test_blocks_that_are_none_are_refused(wrong: dict[str, int]) -> None:
-    """Block and window are counts."""
+    """Block and window must be positive integers."""
     with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
         Plan(10, shuffle="block", **wrong)

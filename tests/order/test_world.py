@@ -1,4 +1,4 @@
-"""Which process this is, from each launcher's variables."""
+"""The world is detected from the variables of each launcher."""
 
 import pytest
 
@@ -29,26 +29,26 @@ OPENMPI = {
         (SLURM, World(5, 8, 1, 4)),
         (OPENMPI, World(5, 8, 1, 4)),
         (SLURM | TORCHRUN | {"RANK": "2"}, World(2, 8, 1, 4)),  # torchrun inside of a Slurm job
-        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3,4(x2)"}, World(5, 8, 1, 4)),  # nodes with unequal tasks
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3,4(x2)"}, World(5, 8, 1, 4)),  # nodes with different numbers of tasks
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"}, World()),  # the batch script itself, not a step
-        ({"RANK": "1", "WORLD_SIZE": "2"}, World(1, 2, 1, 2)),  # no word of nodes: all on one
+        ({"RANK": "1", "WORLD_SIZE": "2"}, World(1, 2, 1, 2)),  # without nodes: all ranks on one
     ],
 )
 def test_detect(environ: dict[str, str], expected: World) -> None:
-    """Each launcher's variables give its world."""
+    """The variables of each launcher give its world."""
     assert World.detect(environ) == expected
 
 
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        (TORCHRUN | {"RANK": "x"}, "torchrun's RANK must be a whole number, got 'x'"),  # rubbish
+        (TORCHRUN | {"RANK": "x"}, "torchrun's RANK must be a whole number, got 'x'"),  # not a number
         (TORCHRUN | {"RANK": "8"}, r"rank must be in \[0, 8\), got 8"),  # contradiction
-        (TORCHRUN | {"WORLD_SIZE": "0"}, "size must be a whole number of at least 1, got 0"),  # nobody there
+        (TORCHRUN | {"WORLD_SIZE": "0"}, "size must be a whole number of at least 1, got 0"),  # no ranks
     ],
 )
 def test_wrong_variables_are_refused(environ: dict[str, str], message: str) -> None:
-    """A launcher's variable that makes no sense raises an error."""
+    """Invalid or contradictory variables of a launcher raise an error."""
     with pytest.raises(ConfigError, match=message):
         World.detect(environ)
 

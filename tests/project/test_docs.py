@@ -1,4 +1,4 @@
-"""The documents are true: every command and snippet in them runs, in order, as a reader would run it."""
+"""The documents are true: every command and snippet in them runs in order, and every link and path exists."""
 
 import re
 import shutil
@@ -28,14 +28,14 @@ COMMANDS = {
 
 
 def documents() -> list[Path]:
-    """README and everything under docs."""
+    """README and all files in docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_snippets_run(document: Path, tmp_path: Path) -> None:
-    """In a folder with some photos and the example data, each bash and python block ends well."""
+    """Every bash and python block succeeds, in a folder with some photos and the example data."""
     for number in range(40):
         path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_snippets_run(document: Path, tmp_path: Path) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    """README names each command that exists, and none that doesn't."""
+    """README names every command and no other."""
     text = (ROOT / "README.md").read_text()
     named = set(re.findall(r"shardio ([a-z]+)(?= |`)", text))
     modules = {path.stem for path in (ROOT / "shardio" / "cli").glob("[a-z]*.py")}
@@ -65,14 +65,14 @@ def test_every_command_is_documented() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Each relative link in the documents is a file."""
+    """Every relative link in the documents leads to a file."""
     for document in [*documents(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
 def test_paths_in_the_architecture_exist() -> None:
-    """Each file and folder that the architecture names is there, and each folder of the package is in its tree."""
+    """Every path in the architecture exists, and every folder of the package is in its tree."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"`((?:shardio|tests|converters)/[\w./]*)`", text))
     assert len(named) > 30
@@ -87,7 +87,7 @@ def test_paths_in_the_architecture_exist() -> None:
 
 
 def test_guarantees_name_tests_that_exist() -> None:
-    """Each guarantee stands with the test that holds it."""
+    """Every guarantee names tests that exist."""
     rows = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if line.startswith("| **")]
     assert len(rows) > 15
     for row in rows:

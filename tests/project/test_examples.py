@@ -1,4 +1,4 @@
-"""The examples run, learn, and go on where they were stopped."""
+"""The examples run, learn, and resume."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str | Path) -> list[float]:
-    """Runs Python in `folder`; gives the losses that it printed, by epoch."""
+    """Run Python in `folder`; return the losses that it printed, by epoch."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -45,7 +45,7 @@ def run(folder: Path, *words: str | Path) -> list[float]:
 
 @pytest.mark.slow
 def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Path) -> None:
-    """Two epochs on two ranks; then one rank goes on from the checkpoint with the third."""
+    """After two epochs on two ranks, one rank resumes with the third."""
     first = run(tmp_path, *TORCHRUN, EXAMPLES / "train_ddp.py", fashion, "--epochs", "2")
     assert len(first) == 2
     assert first[1] < first[0] < 2.0
@@ -55,14 +55,14 @@ def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_dataloader(fashion: Path, tmp_path: Path) -> None:
-    """torch's DataLoader with worker processes and a sampler."""
+    """torch's DataLoader works with worker processes and a sampler."""
     first, second = run(tmp_path, EXAMPLES / "train_dataloader.py", fashion)
     assert second < first < 2.0
 
 
 @pytest.mark.slow
 def test_lightning(fashion: Path, tmp_path: Path) -> None:
-    """Resumed from a checkpoint in the middle of the second epoch: the same weights in the end, to the last bit."""
+    """Training resumed in the middle of the second epoch ends with the same weights, to the last bit."""
     script = EXAMPLES / "train_lightning.py"
     whole = run(tmp_path, script, fashion, "--output", "whole")
     assert whole[1] < whole[0] < 2.0
@@ -75,7 +75,7 @@ def test_lightning(fashion: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
-    """Its checkpoint holds the loader's state: the next run goes on with the next epoch."""
+    """The checkpoint holds the loader's state, and the next run resumes with the next epoch."""
     script = EXAMPLES / "train_accelerate.py"
     first, second = run(tmp_path, *TORCHRUN, script, fashion)
     assert second < first < 2.0

@@ -1,4 +1,4 @@
-"""The structure: imports go down only, every module is listed, public names are explicit."""
+"""The structure of the package: imports go one way, every module is listed, and public names are explicit."""
 
 import ast
 from importlib import import_module
@@ -11,7 +11,7 @@ from shardio import errors
 
 ROOT = Path(shardio.__file__).parent
 
-# From the ground up. A module imports from its own folder and from those above it in this list, never from below.
+# A module imports from its own folder and from those above it in this list, never from those below.
 FOLDERS = [
     "errors",
     "system",
@@ -41,7 +41,7 @@ FOLDERS = [
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name below `shardio`; the package itself is ""."""
+    """Every module of the package by its dotted name without `shardio.`; the package itself is ""."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -53,7 +53,7 @@ MODULES = modules()
 
 
 def imported(path: Path) -> set[str]:
-    """The modules below `shardio` that a module imports, wherever in the file it does so."""
+    """The modules of `shardio` that a module imports, anywhere in the file."""
     package = path.relative_to(ROOT).parts[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -72,7 +72,7 @@ def imported(path: Path) -> set[str]:
 
 
 def folder_of(module: str) -> str:
-    """The row of FOLDERS that a module belongs to: the innermost folder that is listed."""
+    """The entry of FOLDERS that a module belongs to: the innermost listed folder."""
     parts = module.split(".") if module else ["__init__"]
     for length in range(len(parts), 0, -1):
         if "/".join(parts[:length]) in FOLDERS:
@@ -82,7 +82,7 @@ def folder_of(module: str) -> str:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_down_only(module: str) -> None:
-    """A module imports from its own folder or from lower ones, and never the converters."""
+    """A module imports from its own folder and from folders above it in the list, and never from the converters."""
     path, own = MODULES[module], FOLDERS.index(folder_of(module))
     for name in imported(path):
         assert name in MODULES, f"{path}: imports {name}, which is no module"
@@ -91,7 +91,7 @@ def test_imports_go_down_only(module: str) -> None:
 
 
 def test_no_two_modules_import_each_other() -> None:
-    """Within a folder, too, imports go one way."""
+    """No two modules import each other, within a folder either."""
     edges = {module: imported(path) - {module} for module, path in MODULES.items()}
     for start in edges:
         reached, waiting = set(), list(edges[start])
@@ -104,13 +104,13 @@ def test_no_two_modules_import_each_other() -> None:
 
 
 def test_few_modules_stand_at_the_root() -> None:
-    """Everything but errors and thin public modules lives in a folder that says what it is for."""
+    """Only errors and thin public modules are at the root of the package."""
     found = {path.stem for path in ROOT.glob("*.py")}
     assert found == {"__init__", "__main__", "errors", "plan", "source"}
 
 
 def test_public_names_are_listed_and_sorted() -> None:
-    """`__all__` holds what `shardio` offers: every name that stands in its `__init__`, sorted, each documented."""
+    """`__all__` lists all public names in `shardio/__init__.py`, sorted, and each is documented."""
     tree = ast.parse((ROOT / "__init__.py").read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     names = {alias.asname for node in imports for alias in node.names if alias.asname}
@@ -121,7 +121,7 @@ def test_public_names_are_listed_and_sorted() -> None:
 
 
 def test_every_exception_that_a_docstring_names_is_public() -> None:
-    """All errors and warnings of `shardio.errors` are `shardio.X`, and `except shardio.X` needs no other import."""
+    """Every error and warning in `shardio.errors` is also an attribute of `shardio`."""
     found = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert found <= set(shardio.__all__)
     assert {"ConfigError", "TooManyBad", "PipelineStalled"} <= found
@@ -137,12 +137,12 @@ def test_every_exception_that_a_docstring_names_is_public() -> None:
     ],
 )
 def test_thin_modules_stay(module: str, names: set[str]) -> None:
-    """The modules that scripts and plug-ins import from keep their paths and names."""
+    """The modules that scripts and plug-ins import keep their paths and names."""
     assert names <= set(dir(import_module(f"shardio.{module}")))
 
 
 def test_importing_does_nothing() -> None:
-    """`import shardio` loads no torch, no container library, no decoder and no command line, and prints nothing."""
+    """`import shardio` imports no torch, container library, decoder or command line, and prints nothing."""
     import subprocess
     import sys
 

@@ -33,10 +33,10 @@ def machine(
     [
         (64, "0::/\n", {}, 64),  # no limits
         (16, "0::/\n", {}, 16),  # affinity
-        (64, "0::/job/step\n", {"job/cpu.max": "800000 100000"}, 8),  # time, from an outer group
+        (64, "0::/job/step\n", {"job/cpu.max": "800000 100000"}, 8),  # quota of an outer group
         (64, "0::/job/step\n", {"job/cpu.max": "max 100000", "job/step/cpu.max": "250000 100000"}, 3),  # rounded up
         (2, "0::/job\n", {"job/cpu.max": "800000 100000"}, 2),  # the lesser of the two
-        (64, "0::/job\n", {"job/cpu.max": "1000 100000"}, 1),  # never none
+        (64, "0::/job\n", {"job/cpu.max": "1000 100000"}, 1),  # at least one
         (64, "3:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "400000",
                                       "cpu,cpuacct/job/cpu.cfs_period_us": "100000"}, 4),  # version 1
         (64, "3:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1",
@@ -46,7 +46,7 @@ def machine(
 def test_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affinity: int, own: str, files: dict[str, str], expected: int
 ) -> None:
-    """The tightest of all limits decides."""
+    """The tightest of all limits counts."""
     machine(tmp_path, monkeypatch, affinity=affinity, own=own, files=files)
     assert cpus.usable() == expected
 
@@ -54,13 +54,13 @@ def test_usable(
 @pytest.mark.parametrize(
     ("affinity", "local_size", "files", "expected"),
     [
-        (64, 1, {}, 64),  # alone
-        (64, 4, {}, 16),  # not bound: shared
-        (16, 4, {}, 16),  # bound by the launcher, each rank its own
-        (64, 100, {}, 1),  # more ranks than processors
+        (64, 1, {}, 64),  # a single rank
+        (64, 4, {}, 16),  # not bound, and shared
+        (16, 4, {}, 16),  # bound by the launcher, each rank to its own
+        (64, 100, {}, 1),  # more ranks than CPUs
         (16, 4, {"job/step/cpuset.cpus.effective": "0-15"}, 4),  # a container of 16 that the ranks share
         (4, 4, {"job/step/cpuset.cpus.effective": "0-7,16-23"}, 4),  # bound within a container
-        (64, 4, {"job/cpu.max": "800000 100000"}, 2),  # a limit of time is shared, too
+        (64, 4, {"job/cpu.max": "800000 100000"}, 2),  # a quota is shared, too
     ],
 )
 def test_share(

@@ -1,4 +1,4 @@
-"""Values in memory that several processes share."""
+"""Values in memory that is shared by processes."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ def private_kib() -> int:
 
 
 def look(shared: Shared, pipe: Any) -> None:
-    """In the other process: load the value, and send back what it holds and how much private memory it takes."""
+    """In the other process: load the value, and send back its content and the private memory that it takes."""
     before = private_kib()
     value = shared.load()
     total = int(value["large"].sum())
@@ -31,7 +31,7 @@ def look(shared: Shared, pipe: Any) -> None:
 
 
 def test_arrays_are_shared_by_processes() -> None:
-    """Two processes load the value; the large array takes no memory in either, and changes stay private."""
+    """Two processes load the value; the large array takes no memory of their own, and changes stay private."""
     large = np.arange(8_000_000)
     value = {
         "large": large,
@@ -53,7 +53,7 @@ def test_arrays_are_shared_by_processes() -> None:
 
 
 def test_each_load_is_another_value() -> None:
-    """A change to one loaded value does not show in another one."""
+    """A change to one loaded value is not visible in another."""
     shared = Shared({"a": np.zeros(2), "nothing": np.empty(0)})
     one, other = shared.load(), shared.load()
     one["a"][0] = 1
@@ -69,7 +69,7 @@ def test_nothing_stays_open() -> None:
 
 
 def test_texts_that_came_cannot_grow() -> None:
-    """Unpickled texts may lie in shared memory, so they cannot grow; file names that are not UTF-8 survive too."""
+    """Unpickled StringArrays may be in shared memory and cannot grow; file names that are not UTF-8 survive."""
     texts = pickle.loads(pickle.dumps(StringArray(["a", "", "\udcff"])))  # noqa: S301
     assert list(texts) == ["a", "", "\udcff"]
     with pytest.raises(TypeError, match="another process"):

@@ -1,4 +1,4 @@
-"""Runs the trainer on real ranks: `torchrun`'s own module starts this file, which reads the run from a JSON file."""
+"""Run the trainer on real ranks: `torchrun`'s module starts this file, which reads its configuration from JSON."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from shardio.train import TrainConfig, run
 
 
 def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> subprocess.CompletedProcess[str]:
-    """Trains on `ranks` processes; gives what they printed and how they ended."""
+    """Train on `ranks` processes; return their output and exit status."""
     described = Path(config.output).with_suffix(".json")
     described.write_text(json.dumps(config.to_dict()))
     here = Path(__file__).resolve().parent

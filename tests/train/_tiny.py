@@ -1,4 +1,4 @@
-"""Tiny data and models for training: quick to make, quick to learn, the same every time."""
+"""Tiny, deterministic datasets and models for training tests."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ CLASSES = 3
 
 
 def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLASSES, seed: int = 0) -> str:
-    """Grey images whose label is their brightness, as a dataset at `path`."""
+    """A dataset at `path` of grey images whose label is their brightness."""
     random = np.random.default_rng(seed)
     with shardio.create(
         path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}
@@ -28,7 +28,7 @@ def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLAS
 
 
 def config(root: Path, **overrides: Any) -> TrainConfig:
-    """Two epochs of four steps on `root/data/train`, which is made if it is not there, with the `flat` model."""
+    """Two epochs of four steps on `root/data/train`, which is created if missing, with the `flat` model."""
     values: dict[str, Any] = {
         "train": root / "data" / "train",
         "output": root / "out",
@@ -45,19 +45,19 @@ def config(root: Path, **overrides: Any) -> TrainConfig:
 
 
 def flat(num_classes: int, channels: int) -> nn.Module:
-    """A linear model of 8 x 8 images: no normalisation, so that a batch's split over ranks changes nothing."""
+    """A linear model of 8 x 8 images without normalisation, so that splitting a batch over ranks changes nothing."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, num_classes))
 
 
 def normalised(num_classes: int, channels: int) -> nn.Module:
-    """A small model with batch normalisation, whose buffers each rank keeps of its own."""
+    """A small model with batch normalisation, whose buffers are separate on each rank."""
     return nn.Sequential(
         nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, num_classes)
     )
 
 
 def broken(num_classes: int, channels: int) -> nn.Module:
-    """A model whose scores are no numbers."""
+    """A model whose scores are NaN."""
     model = flat(num_classes, channels)
     with torch.no_grad():
         model[1].weight.fill_(float("nan"))
@@ -65,7 +65,7 @@ def broken(num_classes: int, channels: int) -> nn.Module:
 
 
 def no_model(num_classes: int, channels: int) -> str:
-    """Not what a model's function should return."""
+    """Return something that is not a model."""
     return "model"
 
 
@@ -84,5 +84,5 @@ class _Failing(nn.Module):
 
 
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
-    """A model that works on all ranks but one."""
+    """A model that raises on rank 1."""
     return _Failing(flat(num_classes, channels))

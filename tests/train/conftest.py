@@ -1,4 +1,4 @@
-"""Makes the tiny data and models importable, as a person's own module would be."""
+"""Put this folder on the module search path, so that the tiny models are importable like a user's module."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and nothing is lost by resuming from one."""
+"""Checkpoints are written completely or not at all, and resuming from one loses nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,11 @@ CPU = torch.device("cpu")
 
 
 class Stopped(Exception):
-    """Stands for whatever ends a process in the middle of an epoch."""
+    """Simulate whatever ends a process in the middle of an epoch."""
 
 
 def made(**overrides: Any) -> Checkpoint:
-    """A checkpoint of next to nothing."""
+    """A minimal checkpoint."""
     values: dict[str, Any] = {
         "place": TrainingPosition(epoch=1, samples=24, step=6, best_accuracy=0.5),
         "model": {"weight": torch.arange(3.0)},
@@ -36,12 +36,12 @@ def made(**overrides: Any) -> Checkpoint:
 
 
 def weights(output: Path, name: str = checkpoint.LAST) -> dict[str, torch.Tensor]:
-    """The model in a run's checkpoint."""
+    """The weights in a run's checkpoint."""
     return dict(checkpoint.load(output / name, CPU).model)
 
 
 def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Makes training end before its step `number`, counted from 0."""
+    """End training before step `number`, counted from 0."""
     steps, step = iter(range(1000)), Learner.step
 
     def until(self: Learner, *arguments: Any) -> torch.Tensor:
@@ -53,7 +53,7 @@ def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    """Every part comes back, and no temporary file stays."""
+    """Every part of a checkpoint is loaded again, and no temporary file is left."""
     checkpoint.save(tmp_path / "last.pt", made())
     loaded = checkpoint.load(tmp_path / "last.pt", CPU)
     assert torch.equal(loaded.model["weight"], torch.arange(3.0))
@@ -62,7 +62,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_save_cut_short_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever dies while writing leaves what was there, and no half of anything."""
+    """A process that dies while saving leaves the old checkpoint and no partial file."""
     checkpoint.save(tmp_path / "last.pt", made())
 
     def half(content: Any, path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_save_cut_short_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch:
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    """Missing files, other files and other versions, each in its own words."""
+    """Missing files, other files and other versions each have their own error."""
     path = tmp_path / "last.pt"
     with pytest.raises(ConfigError, match=r"there is no file .*last\.pt"):
         checkpoint.load(path, CPU)
@@ -87,7 +87,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"version": 7}, path)
     with pytest.raises(StateMismatch, match="version must be 1, got 7"):
         checkpoint.load(path, CPU)
-    torch.save({"version": Path("code")}, path)  # an object, which only a pickle that runs code could bring back
+    torch.save({"version": Path("code")}, path)  # an object, which only an unsafe pickle could restore
     with pytest.raises(StateMismatch, match="weights_only"):
         checkpoint.load(path, CPU)
 
@@ -96,7 +96,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_going_on_mid_epoch_ends_with_the_same_weights(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the second epoch and gone on from its last checkpoint, a run ends as one that was never stopped."""
+    """A run stopped in the second epoch and resumed ends with the weights of an uninterrupted run."""
     whole = config(tmp_path, model=model, output=tmp_path / "whole")
     run(whole)
 
@@ -117,16 +117,16 @@ def test_going_on_mid_epoch_ends_with_the_same_weights(
 @pytest.mark.parametrize(
     ("batch_size", "left"),
     [
-        (6, [6, 6, 6, 6]),  # of 48 samples 24 are done
+        (6, [6, 6, 6, 6]),  # 24 of 48 samples are done
         (24, [24]),
-        (7, [7, 7, 7]),  # 3 are a tail
-        (48, []),  # all that is left is a tail: straight on to validation
+        (7, [7, 7, 7]),  # 3 form a tail
+        (48, []),  # only a tail is left: continue with validation
     ],
 )
 def test_going_on_with_another_batch_trains_on_what_is_left(
     batch_size: int, left: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sample of the epoch once, before or after, whatever the global batch."""
+    """Resuming with another global batch trains on the rest of the epoch, each sample once."""
     seen: list[list[int]] = []
     step = Learner.step
 
@@ -150,12 +150,12 @@ def test_going_on_with_another_batch_trains_on_what_is_left(
 
 
 def _rest(path: str) -> set[int]:
-    """The samples of the first epoch's second half."""
+    """The samples in the second half of the first epoch."""
     return set(Plan(len(shardio.open(path))).indices(24, 48).tolist())
 
 
 def test_a_finished_run_has_nothing_left(tmp_path: Path) -> None:
-    """Going on from the end trains nothing and finds the same accuracy."""
+    """Resuming a finished run trains nothing and has the same accuracy."""
     ended = config(tmp_path, val=dataset(tmp_path / "val", 17))
     first = run(ended)
     again = run(replace(ended, resume="auto"))
@@ -165,12 +165,12 @@ def test_a_finished_run_has_nothing_left(tmp_path: Path) -> None:
 
 
 def test_auto_begins_anew_where_nothing_is(tmp_path: Path) -> None:
-    """`resume="auto"` is safe to give from the first start on."""
+    """`resume="auto"` starts anew where there is no checkpoint."""
     assert run(config(tmp_path, resume="auto", epochs=1)).epochs == 1
 
 
 def test_an_older_run_is_not_overwritten(tmp_path: Path) -> None:
-    """Without resume, an output that holds a checkpoint is refused, and stays as it is."""
+    """Without resume, an output with a checkpoint is refused and left unchanged."""
     run(config(tmp_path, epochs=1))
     before = (tmp_path / "out" / "last.pt").read_bytes()
     with pytest.raises(ConfigError, match="output already holds a run"):
@@ -183,11 +183,11 @@ def test_an_older_run_is_not_overwritten(tmp_path: Path) -> None:
     [
         ({"model": "_tiny:normalised"}, "model is '_tiny:flat' there, '_tiny:normalised' here"),
         ({"num_classes": 9}, "num_classes is 3 there, 9 here"),
-        ({"seed": 5}, "seed is 0, this loader's is 5"),  # another order: what is left would mean something else
+        ({"seed": 5}, "seed is 0, this loader's is 5"),  # another order: the rest of the epoch would be another
     ],
 )
 def test_going_on_with_something_else_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """The error holds both values."""
+    """Resuming with other settings is refused with both values."""
     begun = config(tmp_path, epochs=1)
     result: TrainResult = run(begun)
     with pytest.raises(StateMismatch, match=message):

@@ -1,4 +1,4 @@
-"""Configurations that a training run refuses before it begins."""
+"""A training run refuses invalid configurations before it begins."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from shardio.train import TrainConfig
     ("values", "message"),
     [
         ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
-        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),  # a bool is no count
+        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),  # a bool is not a count
         ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
         ({"lr": 0}, "lr must be a number in (0, inf), got 0"),
         ({"lr": float("nan")}, "lr must be a number in (0, inf), got nan"),
@@ -32,18 +32,21 @@ from shardio.train import TrainConfig
         ({"train": ""}, "train must be a path, got ''"),
         ({"output": None}, "output must be a path, got None"),
         ({"device": "gpu"}, "device must be 'cpu', 'cuda' or None, got 'gpu'"),
-        ({"device": "meta"}, "device must be 'cpu', 'cuda' or None, got 'meta'"),  # torch knows it, training can't
+        (
+            {"device": "meta"},
+            "device must be 'cpu', 'cuda' or None, got 'meta'",
+        ),  # torch knows this device, but training does not support it
     ],
 )
 def test_refusals_name_the_rule_and_the_value(values: dict[str, Any], message: str) -> None:
-    """A value that breaks a rule never becomes a configuration."""
+    """Each message names the rule and the value."""
     with pytest.raises(ConfigError) as caught:
         TrainConfig(**{"train": "train", "output": "out"} | values)
     assert str(caught.value) == message
 
 
 def test_paths_become_plain_strings(tmp_path: Path) -> None:
-    """A checkpoint holds the configuration, and it must be readable without any of our classes."""
+    """Paths become strings, so that a checkpoint loads without custom classes."""
     made = config(tmp_path).to_dict()
     assert made["train"] == str(tmp_path / "data" / "train")
     assert {type(value) for value in made.values()} <= {str, int, float, type(None)}

@@ -21,18 +21,18 @@ JOB = Job(World(), torch.device("cpu"))
 @pytest.mark.parametrize(
     ("size", "asked", "train", "val"),
     [
-        ((28, 28), None, (28, 28), (28, 28)),  # small ones stay as they are
-        ((64, 48), None, (64, 48), (64, 48)),  # and keep their shape
-        ((28, 28), 32, (32, 32), (32, 32)),  # unless a size is asked for
-        ((65, 65), None, (224, 224), (224, 224)),  # larger ones take the usual size
-        (None, None, (224, 224), (224, 224)),  # as do those that differ
+        ((28, 28), None, (28, 28), (28, 28)),  # small images keep their size
+        ((64, 48), None, (64, 48), (64, 48)),  # and their aspect ratio
+        ((28, 28), 32, (32, 32), (32, 32)),  # unless a size is requested
+        ((65, 65), None, (224, 224), (224, 224)),  # larger images get the default size
+        (None, None, (224, 224), (224, 224)),  # as do images of various sizes
         (None, 96, (96, 96), (96, 96)),
     ],
 )
 def test_image_sizes(
     size: tuple[int, int] | None, asked: int | None, train: tuple[int, int], val: tuple[int, int]
 ) -> None:
-    """The (height, width) that the model gets in training and in validation."""
+    """The sizes (height, width) of model inputs in training and validation."""
     made = [Recipe.of(list_, channels=3, size=size).size for list_ in transforms(size, 3, asked)]
     assert made == [train, val]
 
@@ -41,24 +41,24 @@ def test_image_sizes(
     ("labels", "metadata", "expected"),
     [
         ([0, 4, 2], {}, 5),  # the largest label + 1
-        ([0, 0], {}, 2),  # one class alone can't be told from another
-        ([0, 1], {"classes": ["a", "b", "c"]}, 3),  # names win: a class may lack samples
+        ([0, 0], {}, 2),  # a single class is useless
+        ([0, 1], {"classes": ["a", "b", "c"]}, 3),  # names take precedence: a class may lack samples
     ],
 )
 def test_classes_are_counted(labels: list[int], metadata: dict[str, Any], expected: int) -> None:
-    """From the names in the metadata, else from the labels."""
+    """The number of classes comes from the names in the metadata, else from the labels."""
     samples = [{"image": png(8, 8, 1), "label": label} for label in labels]
     assert count_classes(shardio.from_samples(samples, metadata=metadata), JOB) == expected
 
 
 def test_negative_labels_are_refused() -> None:
-    """A label below 0 names no class."""
+    """A negative label is refused."""
     with pytest.raises(ConfigError, match="labels must be 0 or more, got -3"):
         count_classes(shardio.from_samples([{"image": png(), "label": n} for n in (0, -3)]), JOB)
 
 
 def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
-    """The error names the field that is missing and those that are there."""
+    """A dataset without labels is refused with the missing field and the existing ones."""
     with shardio.create(tmp_path / "set", container="hdf5", fields={"image": "image"}) as w:
         w.append({"image": png()})
     with pytest.raises(
@@ -68,7 +68,7 @@ def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
 
 
 def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
-    """A model takes one number of channels."""
+    """Training and validation sets with different channels are refused."""
     with shardio.create(tmp_path / "val", container="hdf5", fields={"image": "image", "label": "int64"}) as w:
         w.append({"image": png(8, 8), "label": 0})
     with pytest.raises(ConfigError, match=r"train has 1 channels, .*val has 3"):
@@ -76,7 +76,7 @@ def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
 
 
 def test_validation_counts_every_sample(tmp_path: Path) -> None:
-    """No sample of the validation set is dropped or counted twice, whatever the batch size."""
+    """Every sample of the validation set counts once, whatever the batch size."""
     data = open_data(config(tmp_path, val=dataset(tmp_path / "val", 17)), JOB)
     assert data.val is not None
     seen = torch.cat([batch["index"][batch["valid"]] for batch in data.val])
@@ -85,7 +85,7 @@ def test_validation_counts_every_sample(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    """The error says how many GPUs there are."""
+    """A missing GPU is refused with the number of GPUs."""
     assert choose_device(None, World()) == torch.device("cpu")
     with pytest.raises(ConfigError, match="cuda:1 must be one of this node's 0 GPUs"):
         choose_device("cuda", World(1, 2, 1, 2))

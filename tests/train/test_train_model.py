@@ -1,4 +1,4 @@
-"""The built-in model, and loading a model of your own."""
+"""The built-in models, and loading a user's model."""
 
 import pytest
 import torch
@@ -12,18 +12,18 @@ from shardio.train.model import load_model, resnet
     [
         (28, 1),  # Fashion-MNIST
         (33, 3),  # odd sides round up at each stride
-        (64, 3),  # the largest of the small shape
-        (96, 3),  # ResNet-18's shape, whose stem divides by four
+        (64, 3),  # the largest image for the small model
+        (96, 3),  # the model shaped like ResNet-18, whose stem divides by four
     ],
 )
 def test_resnet_takes_images_of_any_size(size: int, channels: int) -> None:
-    """Images in, one score per class out."""
+    """Images of any size give one score per class."""
     model = resnet(7, channels, size, width=8)
     assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
 
 
 def test_only_deep_networks_begin_closed() -> None:
-    """Eight blocks begin as their shortcuts, three do not."""
+    """Networks of eight blocks begin with zero-initialised residual branches, those of three do not."""
     deep, shallow = resnet(7, 3, 224, width=8), resnet(7, 3, 28, width=8)
     assert deep.stages[0].body[-1].weight.abs().sum() == 0
     assert shallow.stages[0].body[-1].weight.min() == 1
@@ -36,18 +36,18 @@ def test_only_deep_networks_begin_closed() -> None:
         ("_tiny:", "model must be 'resnet' or 'module:function', got '_tiny:'"),
         ("no_such_module:f", "model 'no_such_module:f': there is no module 'no_such_module' on the Python path"),
         ("_tiny:forest", "model '_tiny:forest': module '_tiny' has no function 'forest'"),
-        ("_tiny:CLASSES", "model '_tiny:CLASSES': module '_tiny' has no function 'CLASSES'"),  # there, but a number
+        ("_tiny:CLASSES", "model '_tiny:CLASSES': module '_tiny' has no function 'CLASSES'"),  # exists, but is a number
         ("_tiny:no_model", "model '_tiny:no_model' must return a torch.nn.Module, got str"),
     ],
 )
 def test_errors_name_what_is_missing(name: str, message: str) -> None:
-    """A name that leads to no model says where the way ends."""
+    """A wrong model name is refused with the part that is missing."""
     with pytest.raises(ConfigError) as caught:
         load_model(name, 3, 1, 28)
     assert str(caught.value) == message
 
 
 def test_own_function_gets_classes_and_channels() -> None:
-    """`module:function` is called with both, and its module is the model."""
+    """`module:function` is called with classes and channels, and returns the model."""
     model = load_model("_tiny:flat", 5, 3, 8)
     assert model(torch.zeros(2, 3, 8, 8)).shape == (2, 5)

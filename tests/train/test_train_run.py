@@ -1,4 +1,4 @@
-"""Whole runs: one process, then real ranks."""
+"""Complete training runs, in one process and on real ranks."""
 
 import io
 import json
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def evaluate_alone(made: TrainConfig) -> Evaluation:
-    """What one process finds, with batches of another size, of the model that a run left behind."""
+    """The accuracy of a run's model, evaluated by one process with another batch size."""
     job = Job(World(), CPU)
     data = open_data(replace(made, batch_size=5), job)
     model = load_model(made.model, data.num_classes, data.channels, data.image_size)
@@ -41,7 +41,7 @@ def records(made: TrainConfig) -> list[dict[str, float]]:
 
 
 def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The result, its file, the log, both checkpoints, and a line per epoch; no thread stays."""
+    """A run writes its result, a log, both checkpoints and a line per epoch, and leaves no thread."""
     before = threading.active_count()
     train, val = dataset(tmp_path / "train", classes=2), dataset(tmp_path / "val", 17, classes=2, seed=1)
     made = config(tmp_path, train=train, val=val, epochs=4, warmup_epochs=0.5, lr=0.2)
@@ -68,7 +68,7 @@ def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: p
 
 
 def test_best_is_the_best_and_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later epoch that is worse leaves `best.pt` and the best accuracy alone."""
+    """A worse later epoch does not change `best.pt` and the best accuracy."""
     accuracies = iter([3, 9, 6])
     monkeypatch.setattr("shardio.train.trainer.evaluate", lambda *_: Evaluation(next(accuracies), 10, 1.0))
     result = run(config(tmp_path, val=dataset(tmp_path / "val", 10), epochs=3))
@@ -78,14 +78,14 @@ def test_best_is_the_best_and_not_the_last(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
-    """The error says where and what to try, and no checkpoint keeps the spoiled weights."""
+    """A loss of NaN ends the run with advice, and no checkpoint holds the bad weights."""
     with pytest.raises(ShardioError, match=r"must stay finite, got nan by epoch 1, step 1: try a smaller lr"):
         run(config(tmp_path, model="_tiny:broken", checkpoint_every_steps=1))
     assert not (tmp_path / "out" / "last.pt").exists()
 
 
 def test_biases_and_norms_do_not_decay(tmp_path: Path) -> None:
-    """Weight decay is on matrices and kernels alone."""
+    """Weight decay applies to matrices and kernels only."""
     model = load_model("_tiny:normalised", 3, 1, 8)
     decay, rest = Learner(config(tmp_path), Job(World(), CPU), model, 48).optimizer.param_groups
     assert (decay["weight_decay"], [p.ndim for p in decay["params"]]) == (5e-4, [4, 2])
@@ -94,7 +94,7 @@ def test_biases_and_norms_do_not_decay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_schedule_is_in_samples(ranks: int, tmp_path: Path) -> None:
-    """Half an epoch's warm-up ends there on any number of ranks; the peak follows the global batch."""
+    """A warm-up of half an epoch ends there on any number of ranks; the peak follows the global batch."""
     many = config(tmp_path, batch_size=12 * ranks, warmup_epochs=0.5)
     learner = Learner(many, Job(World(), CPU), load_model("_tiny:flat", 3, 1, 8), 4800)
     peak = 0.1 * 12 * ranks / 256
@@ -104,7 +104,7 @@ def test_the_schedule_is_in_samples(ranks: int, tmp_path: Path) -> None:
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
-    """The same figures either way, and nothing on ranks that do not lead."""
+    """A terminal and a pipe show the same figures, and only rank 0 prints."""
     status = Status(2, 5, 117, 235, 0.412, 0.093, 12345.4, 0.03)
     line = "epoch 2/5  step 117/235  loss 0.412  lr 0.093  12345 samples/s  starved 3 %"
     assert str(status) == line
@@ -122,7 +122,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 
 @pytest.mark.slow
 def test_two_ranks_do_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
-    """Same weights to rounding; and the ranks' validation of 17 samples, 9 of them padded, is exactly that of one."""
+    """Two ranks give one rank's weights to rounding, and exactly its accuracy on 17 samples, 9 of them padded."""
     one = config(tmp_path, output=tmp_path / "one", val=dataset(tmp_path / "val", 17, seed=1), batch_size=12)
     two = replace(one, output=str(tmp_path / "two"), batch_size=6)
     done = torchrun(two)
@@ -140,7 +140,7 @@ def test_two_ranks_do_what_one_does_with_twice_the_batch(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
-    """`torchrun` trains the built-in model; then a single process takes over where the two ended."""
+    """`torchrun` trains the built-in model on two ranks, and a single process resumes."""
     values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
     two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5)
     done = torchrun(two)
@@ -161,7 +161,7 @@ def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
-    """The others do not wait for it: the launcher ends them, and the error is on the screen."""
+    """When a rank fails, the launcher ends the others, and the error is printed."""
     done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))
     assert done.returncode != 0
     assert "rank 1 has had enough" in done.stderr
@@ -169,7 +169,7 @@ def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_bad_samples_are_replaced_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run ends at a broken image, unless told otherwise: then it says how many, and where they are listed."""
+    """A damaged image ends a run by default; with replacement, the run reports the count and the list's path."""
     for name in ("train", "val"):
         path = Path(dataset(tmp_path / "data" / name))
         image = shardio.open(path)[7]["image"]

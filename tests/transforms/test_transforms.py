@@ -1,4 +1,4 @@
-"""Random choices as data: the same for the same (seed, epoch, sample), with torchvision's meaning."""
+"""Random parameters are data: determined by (seed, epoch, sample), with the distributions of torchvision."""
 
 import math
 
@@ -32,18 +32,18 @@ from shardio.transforms.steps import Crop, Flip, Scale
 TRAIN = (RandomResizedCrop(224), RandomHorizontalFlip())
 
 
-def draws(count: int, **overrides: int) -> RandomGenerator:
-    """The draws of samples 0..count-1 of seed 0, epoch 0, first transform."""
+def random_generator(count: int, **overrides: int) -> RandomGenerator:
+    """The random generator of samples 0..count-1 with seed 0, epoch 0 and the first transform."""
     return RandomGenerator(**{"seed": 0, "epoch": 0, "stream": 0, "indices": np.arange(count)} | overrides)  # type: ignore[arg-type]
 
 
 def sizes(height: int, width: int, count: int) -> np.ndarray:
-    """`count` images of one size."""
+    """The sizes of `count` equal images."""
     return np.tile(np.array([height, width], np.int32), (count, 1))
 
 
 def test_choices_belong_to_the_sample() -> None:
-    """A sample's crop is the same in whatever company it comes, so any cutting into tasks gives the same batch."""
+    """A sample's crop does not depend on its batch, so that batches may be divided into any tasks."""
     recipe = Recipe.of(TRAIN, channels=3, size=None)
     indices = np.array([9, 4, 7, 4])
     together = recipe.steps(sizes(375, 500, 4), seed=3, epoch=2, indices=indices)
@@ -58,13 +58,13 @@ def test_choices_belong_to_the_sample() -> None:
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"epoch": 1}, {"stream": 1}])
 def test_choices_change_with_seed_epoch_and_transform(changed: dict[str, int]) -> None:
-    """Nothing else moves them, and each of these does."""
-    assert not np.array_equal(draws(8).uniform(4), draws(8, **changed).uniform(4))
+    """Random parameters change with seed, epoch and transform."""
+    assert not np.array_equal(random_generator(8).uniform(4), random_generator(8, **changed).uniform(4))
 
 
 def test_uniform_is_uniform() -> None:
     """Mean, variance and correlation of neighbours are those of independent uniform numbers."""
-    found = draws(20_000).uniform(4)
+    found = random_generator(20_000).uniform(4)
     assert found.min() >= 0
     assert found.max() < 1
     assert found.mean() == pytest.approx(0.5, abs=0.005)
@@ -75,9 +75,9 @@ def test_uniform_is_uniform() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 900), st.integers(1, 900)), min_size=1, max_size=20), st.integers(0, 2**32))
 def test_random_boxes_lie_inside(shapes: list[tuple[int, int]], seed: int) -> None:
-    """For images of any size the crop has pixels and lies within the image."""
+    """For images of any size the crop is not empty and lies within the image."""
     size = np.array(shapes, np.int32)
-    top, left, height, width = random_boxes(size, draws(len(size), seed=seed), (0.08, 1.0), (3 / 4, 4 / 3)).T
+    top, left, height, width = random_boxes(size, random_generator(len(size), seed=seed), (0.08, 1.0), (3 / 4, 4 / 3)).T
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (height >= 1).all()
@@ -87,8 +87,8 @@ def test_random_boxes_lie_inside(shapes: list[tuple[int, int]], seed: int) -> No
 
 
 def test_random_boxes_have_the_asked_areas_and_ratios() -> None:
-    """Areas fill (0.08, 1) evenly where they fit; ratios lie in (3/4, 4/3) up to rounding."""
-    box = random_boxes(sizes(500, 500, 5000), draws(5000), (0.08, 0.5), (3 / 4, 4 / 3))
+    """Areas are uniform in the requested range where they fit, and ratios lie in (3/4, 4/3) up to rounding."""
+    box = random_boxes(sizes(500, 500, 5000), random_generator(5000), (0.08, 0.5), (3 / 4, 4 / 3))
     areas = box[:, 2] * box[:, 3] / 250_000
     ratios = box[:, 3] / box[:, 2]
     assert areas.min() == pytest.approx(0.08, abs=0.003)
@@ -101,13 +101,13 @@ def test_random_boxes_have_the_asked_areas_and_ratios() -> None:
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        ((10, 1000), [0, 493, 10, 13]),  # far too wide: the middle, as wide as the ratio allows
+        ((10, 1000), [0, 493, 10, 13]),  # far too wide: the centre, as wide as the ratio allows
         ((1000, 10), [493, 0, 13, 10]),  # far too tall
     ],
 )
 def test_random_boxes_fall_back_to_the_middle(size: tuple[int, int], expected: list[int]) -> None:
-    """When no try fits, the crop is the largest central one of an allowed ratio, as torchvision takes it."""
-    box = random_boxes(sizes(*size, 1), draws(1), (1.0, 1.0), (3 / 4, 4 / 3))[0]
+    """If no try fits, the crop is the largest central one of an allowed ratio, as in torchvision."""
+    box = random_boxes(sizes(*size, 1), random_generator(1), (1.0, 1.0), (3 / 4, 4 / 3))[0]
     assert box[2:].tolist() == expected[2:]
     assert np.abs(box[:2] - expected[:2]).max() <= 1
 
@@ -115,14 +115,14 @@ def test_random_boxes_fall_back_to_the_middle(size: tuple[int, int], expected: l
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ((100, 100), [38, 38, 24, 24]),  # in the middle
-        ((25, 27), [0, 2, 24, 24]),  # halves are rounded to even, as torchvision does
-        ((10, 100), [-7, 38, 24, 24]),  # smaller than the crop: a border above and below
+        ((100, 100), [38, 38, 24, 24]),  # centred
+        ((25, 27), [0, 2, 24, 24]),  # halves are rounded to even, as in torchvision
+        ((10, 100), [-7, 38, 24, 24]),  # smaller than the crop: padded above and below
     ],
 )
 def test_center_crop(image: tuple[int, int], expected: list[int]) -> None:
-    """The middle of the image, or the image in the middle."""
-    (step,) = CenterCrop(24).steps(sizes(*image, 1), draws(1))
+    """The crop is the centre of the image, or the image is centred in the crop."""
+    (step,) = CenterCrop(24).steps(sizes(*image, 1), random_generator(1))
     assert isinstance(step, Crop)
     assert step.boxes[0].tolist() == expected
 
@@ -133,26 +133,26 @@ def test_center_crop(image: tuple[int, int], expected: list[int]) -> None:
         (256, (375, 500), (256, 341)),  # the shorter side is set, the longer one rounded down
         (256, (500, 375), (341, 256)),
         (256, (300, 300), (256, 256)),
-        ((64, 32), (500, 375), (64, 32)),  # two numbers do not keep the ratio
+        ((64, 32), (500, 375), (64, 32)),  # two numbers set both sides
     ],
 )
 def test_resize(size: int | tuple[int, int], image: tuple[int, int], expected: tuple[int, int]) -> None:
-    """Sizes after Resize, both as planned for the batch and as carried out."""
-    (step,) = Resize(size).steps(sizes(*image, 1), draws(1))
+    """The sizes after Resize, as planned for the batch and as applied."""
+    (step,) = Resize(size).steps(sizes(*image, 1), random_generator(1))
     assert isinstance(step, Scale)
     assert tuple(step.sizes[0].tolist()) == expected == Resize(size).out_size(image)
 
 
 def test_flips_are_as_frequent_as_asked() -> None:
-    """p is the share of flipped images; 0 and 1 are exact."""
+    """p is the share of flipped images, exactly for 0 and 1."""
     for p in (0.0, 0.3, 1.0):
-        (step,) = RandomHorizontalFlip(p).steps(sizes(8, 8, 4000), draws(4000))
+        (step,) = RandomHorizontalFlip(p).steps(sizes(8, 8, 4000), random_generator(4000))
         assert isinstance(step, Flip)
         assert step.mask.mean() == pytest.approx(p, abs=0.03 if 0 < p < 1 else 0)
 
 
 def test_recipe_works_out_the_result_size() -> None:
-    """A batch has one size if the last transforms give one, or all images have one."""
+    """A batch has one size if the last transforms fix it, or if all images have one size."""
     assert Recipe.of(TRAIN, channels=3, size=None).size == (224, 224)
     assert Recipe.of([Resize(256)], channels=3, size=None).size is None
     assert Recipe.of([Resize(256)], channels=3, size=(375, 500)).size == (256, 341)
@@ -172,7 +172,7 @@ def test_affine_is_torchvisions_normalize() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        # Where types are ignored, the wrong type is what is tested.
+        # `type: ignore` marks arguments whose wrong type is tested.
         (lambda: RandomResizedCrop(0), "size must be one or two whole numbers of at least 1, got 0"),
         (lambda: RandomResizedCrop((1, 2, 3)), "size must be"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
@@ -182,7 +182,7 @@ def test_affine_is_torchvisions_normalize() -> None:
         (lambda: Normalize(0.5, 0.0), "std must be above 0"),
         (lambda: Normalize((123.7, 116.3, 103.5), 58.0), "mean is on the scale of 0 to 1, got .123.7"),
         (lambda: Normalize(0.0, 255), r"std is on the scale of 0 to 1, got \(255.0,\): divide it by 255"),
-        (lambda: Normalize(math.nan, math.nan), "std must be above 0"),  # nan is not above anything
+        (lambda: Normalize(math.nan, math.nan), "std must be above 0"),  # NaN compares as false
         (lambda: Recipe.of([Normalize((0.5, 0.5), 1)], channels=3, size=None), "1 or 3 numbers, got 2"),
         (lambda: Recipe.of([ToFloat(), CenterCrop(8)], channels=3, size=None), "CenterCrop must come before"),
         (lambda: Recipe.of([ToFloat(), ToFloat()], channels=3, size=None), "ToFloat must come once"),
@@ -217,7 +217,7 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    """Alone and in arrays, which the annotations do not promise."""
+    """Parameters may be NumPy numbers, alone and in arrays, beyond what the annotations promise."""
     assert RandomErasing(value=np.int64(5)).value == (5.0,)  # type: ignore[arg-type]
     assert ColorJitter(np.array([0.8, 1.2])) == ColorJitter((0.8, 1.2))  # type: ignore[arg-type]
 
@@ -231,15 +231,15 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_crops_and_erased_boxes_lie_where_they_may(
     shapes: list[tuple[int, int]], side: int, padding: int, seed: int
 ) -> None:
-    """A crop meets its padded image in `side` pixels; an erased box lies within the image, or there is none."""
+    """A crop lies within its padded image, and an erased box lies within the image or is empty."""
     size = np.array(shapes, np.int32)
-    (crop,) = RandomCrop(side, padding).steps(size, draws(len(size), seed=seed))
+    (crop,) = RandomCrop(side, padding).steps(size, random_generator(len(size), seed=seed))
     assert isinstance(crop, Crop)
     low, high = crop.boxes[:, :2], crop.boxes[:, :2] + crop.boxes[:, 2:]
     border = np.maximum(padding, -(-(side - size) // 2))
     assert (low >= -border).all()
     assert (high <= size + border).all()
-    (erase,) = RandomErasing(0.8).steps(size, draws(len(size), seed=seed))
+    (erase,) = RandomErasing(0.8).steps(size, random_generator(len(size), seed=seed))
     top, left, height, width = erase.boxes[erase.mask].T
     inside = size[erase.mask]
     assert ((top >= 0) & (left >= 0) & (height > 0) & (width > 0)).all()

@@ -1,4 +1,4 @@
-"""Writes the TFRecord files beside this script by TensorFlow itself. To be run by hand, with tensorflow installed:
+"""Write the TFRecord test files with TensorFlow itself. Run it by hand where tensorflow is installed:
 
 python tests/converters/files/make_tfrecords.py
 """
@@ -29,13 +29,13 @@ def texts(*values: bytes) -> tf.train.Feature:
 
 
 def picture(number: int) -> bytes:
-    """A small JPEG or, every other time, PNG."""
+    """A small JPEG or, for odd numbers, PNG."""
     pixels = np.full((6, 8, 3), 40 * number, np.uint8)
     return (tf.io.encode_png if number % 2 else tf.io.encode_jpeg)(pixels).numpy()
 
 
 def examples() -> Iterator[bytes]:
-    """One feature of each kind."""
+    """Examples with one feature of each kind."""
     for number in range(COUNT):
         features = {
             "image/encoded": texts(picture(number)),
@@ -52,14 +52,14 @@ def examples() -> Iterator[bytes]:
 
 
 def gaps() -> Iterator[bytes]:
-    """Records that lack a feature, have it without values, without a kind, or as another kind."""
+    """Records with a feature that is missing, empty, without a kind, or of another kind."""
     for feature in (int64s(7), None, int64s(), tf.train.Feature(), floats(7.0), int64s(8)):
         features = {"id": int64s(0), **({} if feature is None else {"label": feature})}
         yield tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
 def sequences() -> Iterator[bytes]:
-    """A SequenceExample, which is another message."""
+    """A SequenceExample, which is another message than Example."""
     lists = {"words": tf.train.FeatureList(feature=[int64s(1), int64s(2)])}
     yield tf.train.SequenceExample(
         context=tf.train.Features(feature={"id": int64s(0)}), feature_lists=tf.train.FeatureLists(feature_list=lists)
@@ -67,7 +67,7 @@ def sequences() -> Iterator[bytes]:
 
 
 def write(name: str, records: Iterator[bytes], compression: str = "") -> None:
-    """Writes one file."""
+    """Write one file."""
     with tf.io.TFRecordWriter(str(HERE / name), compression) as writer:
         for record in records:
             writer.write(record)

@@ -1,4 +1,4 @@
-"""Wrote what stands beside this file: `python make.py FOLDER`, with shardio as it was before its modules moved."""
+"""Write the fixture in this folder: `python make.py FOLDER`, with shardio before its modules moved into folders."""
 
 import hashlib
 import io
@@ -74,8 +74,8 @@ state = loader.state_dict()
 rest = [b["index"].tolist() for b in steps]
 
 
-def told(v: Any) -> str:
-    """A value's name."""
+def short_name(v: Any) -> str:
+    """A short name of a value."""
     data = (
         v
         if isinstance(v, bytes)
@@ -92,7 +92,7 @@ expected = {
     "seen": seen,
     "rest": rest,
     "digests": {n: shardio.open(out / n).digest for n in names},
-    "samples": {n: [{k: told(v) for k, v in shardio.open(out / n)[i].items()} for i in range(20)] for n in names},
+    "samples": {n: [{k: short_name(v) for k, v in shardio.open(out / n)[i].items()} for i in range(20)] for n in names},
     "files": {
         str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(out.rglob("*"))

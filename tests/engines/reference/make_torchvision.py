@@ -1,6 +1,6 @@
-"""Makes torchvision.npz, beside this file: what torchvision makes of one small image, for tests that run without it.
+"""Write torchvision.npz: torchvision's results for one small image, for tests that run without torchvision.
 
-Run it where torchvision 0.20 or later is installed: python tests/reference/make_torchvision.py
+Run it where torchvision 0.20 or later is installed: python tests/engines/reference/make_torchvision.py
 """
 
 import math
@@ -26,13 +26,13 @@ def image() -> torch.Tensor:
 
 
 def shear(angle: tuple[float, float], given: torch.Tensor) -> torch.Tensor:
-    """As TrivialAugmentWide shears: around the corner."""
+    """Shear as TrivialAugmentWide does, around the corner."""
     degrees = [math.degrees(math.atan(a)) for a in angle]
     return F.affine(given, 0, [0, 0], 1.0, degrees, center=[0, 0], interpolation=NEAREST)
 
 
 def main() -> None:
-    """Writes the file."""
+    """Write the file."""
     given = image()
     made = {
         "image": given,

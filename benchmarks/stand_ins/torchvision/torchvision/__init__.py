@@ -1,1 +1,1 @@
-"""Stands in for torchvision where only its import is needed, as there is no build of it for this torch without CUDA."""
+"""A stand-in for torchvision where only its import is needed, because no build fits a torch without CUDA."""

@@ -1,5 +1,5 @@
-"""The names that mosaicml-streaming imports when it is loaded; the comparison uses none of them."""
+"""The names that mosaicml-streaming imports at startup; the comparison uses none of them."""
 
 
 class VisionDataset:
-    """A base class of data sets that the comparison does not touch."""
+    """A base class of datasets that the comparison does not use."""

@@ -1,6 +1,6 @@
-"""The names that mosaicml-streaming imports when it is loaded; the comparison uses none of them."""
+"""The names that mosaicml-streaming imports at startup; the comparison uses none of them."""
 
 
 def to_tensor(image: object) -> object:
-    """Not to be called."""
+    """Exists for the import only."""
     raise NotImplementedError("a stand-in for torchvision: it is imported, never used")
