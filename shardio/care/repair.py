@@ -73,7 +73,7 @@ def repair(
         directory: the directory of a dataset that shardio wrote, such as `Dataset.path`.
         like: the fields, for a dataset whose manifest and shards no longer state them.
         metadata: the metadata of a lost manifest, such as the names of the classes.
-        progress: called with the shards done and the shards in all.
+        progress: called with the number of shards done and the total.
 
     Returns:
         The new manifest and a description of each repair.
