@@ -537,21 +537,21 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
     """An interrupt while a batch is sent leaves no batch with another one's images, in the next loop or any other."""
     data = dataset([photo(number) for number in range(40)])
     loader = load(data, engine)
-    copied, calls = DevicePrefetcher._copied, 0
+    copy, calls = DevicePrefetcher._copy, 0
 
     def interrupted(self: DevicePrefetcher, batch: dict[str, Any]) -> dict[str, Any]:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return copied(self, batch)
+        return copy(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DevicePrefetcher, "_copied", interrupted)
+        patch.setattr(DevicePrefetcher, "_copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(loader)
     wanted = load(data, "cpu")
-    wanted.set_epoch(loader.epoch + loader._midway)
+    wanted.set_epoch(loader.epoch + bool(loader.state_dict()["position"]))
     for ours, theirs in zip(wanted, loader, strict=True):
         assert ours["index"].tolist() == theirs["index"].tolist()
         assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2

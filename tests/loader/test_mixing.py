@@ -161,7 +161,7 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 def test_a_label_that_is_no_class() -> None:
     """It is raised with its value, by the loader too."""
     mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), RandomGenerator(0, 0, 0, np.arange(1)))
-    with pytest.raises(BadSample, match="labels from 0 to 2, one is 7"):
+    with pytest.raises(BadSample, match="mixing needs labels from 0 to 2, got 7"):
         mixed_labels(np.array([1, 7]), mix, 3)
     with pytest.raises(ConfigError, match="labels from 0 to 2, it is 3: give a larger num_classes"):
         list(load(photos(), mixing=MixUp(3), shuffle=None, on_bad_sample="replace"))
