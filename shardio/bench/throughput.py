@@ -28,7 +28,7 @@ START_LIMIT = 300.0  # seconds that ranks wait for each other
 
 @dataclass(frozen=True, slots=True)
 class BenchConfig:
-    """What to measure.
+    """The configuration of a measurement.
 
     Attributes:
         dataset: the path of the dataset.
@@ -36,7 +36,7 @@ class BenchConfig:
         epochs: the number of epochs, at least 1; figures are their median.
         ranks: the number of processes.
         image_size: the side in pixels of the square that images are randomly cropped to, and then flipped at random;
-            None leaves images whole.
+            None leaves images uncropped.
         floats: whether to deliver float32 NCHW instead of uint8 NHWC.
         threads: worker threads per rank; `"auto"` divides the cores among the ranks.
         step_time: seconds that each rank sleeps per step, in place of computation; 0 for none.
@@ -121,8 +121,8 @@ def measure(config: BenchConfig, progress: Callable[[int, int], None] | None = N
     """Run `config.ranks` processes for `config.epochs` epochs each, and summarize what they measured.
 
     Args:
-        config: what to measure.
-        progress: called with the steps done and the steps in all, of rank 0.
+        config: the configuration of the measurement.
+        progress: called with the number of steps that rank 0 has done and the total.
 
     Raises the error that a rank raised; ShardioError if a rank died.
     """

@@ -23,7 +23,7 @@ from ..containers import side_index
 from ..containers import tar_layout as layout
 from ..dataset.output_directory import OutputDirectory
 from ..dataset.shard_writer import WrittenShard, encode
-from ..dataset.writer import assemble
+from ..dataset.writer import finish_dataset
 from ..errors import (
     BadSample,
     ConfigError,
@@ -73,7 +73,7 @@ def repair(
         directory: the directory of a dataset that shardio wrote, such as `Dataset.path`.
         like: the fields, for a dataset whose manifest and shards no longer state them.
         metadata: the metadata of a lost manifest, such as the names of the classes.
-        progress: called with the shards done and the shards in all.
+        progress: called with the number of shards done and the total.
 
     Returns:
         The new manifest and a description of each repair.
@@ -100,7 +100,7 @@ def repair(
     if old is None and metadata is None:
         done.append("the metadata of the lost manifest, such as the names of the classes, is lost")
     kept_metadata = (metadata or {}) if old is None else old.metadata
-    repaired = assemble(OutputDirectory(folder, folder), container, fields, shards, kept_metadata)
+    repaired = finish_dataset(OutputDirectory(folder, folder), container, fields, shards, kept_metadata)
     same = None if old is None else repaired.digest == old.digest
     return Repair(repaired, tuple(done), same)
 

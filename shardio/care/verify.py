@@ -100,7 +100,7 @@ def verify(
         dataset: a path or a Dataset.
         deep: also read every sample through the container, compare its own checksum, decode its images, texts, JSON and
             arrays, compare the sizes of its images with the stored ones, and recompute the digest.
-        progress: called with the shards done and the shards in all.
+        progress: called with the number of shards done and the total.
         workers: the number of threads; None for one per core. It does not change the result.
         most: the number of bad samples to list per shard; further ones are counted.
 

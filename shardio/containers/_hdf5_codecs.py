@@ -251,7 +251,7 @@ def _plugin(name: str) -> ctypes.CDLL:
 
 
 def _header(data: Bytes, buffer: Bytes) -> tuple[int, int]:
-    """Read the size in all and that of a block from the header of `data`."""
+    """Read the total size and the size of a block from the header of `data`."""
     if len(data) < 12:
         raise Damaged(f"{len(data)} bytes are less than its header's 12")
     if len(data) > _LARGEST:

@@ -102,7 +102,7 @@ class Hdf5Container:
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         if hdf5_index.path_of(path).exists():
-            return None  # others wrote the file
+            return None  # another program wrote the file
         try:
             with importlib.import_module("h5py").File(path, "r") as file:
                 text = file.attrs.get(FIELDS_ATTRIBUTE)

@@ -72,7 +72,7 @@ class IndexedReader:
 
 @final
 class IndexedContainer:
-    """Files that others wrote, adopted where they are. `shardio index` writes their side indexes; it has no writer."""
+    """Files that other programs wrote, read in place. It has no writer: `shardio index` writes the side indexes."""
 
     name = "indexed"
     suffix = ""
@@ -81,7 +81,7 @@ class IndexedContainer:
     options: Mapping[str, str] = MappingProxyType({})
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> NoReturn:
-        raise ConfigError(f"container {self.name!r} is only for reading files that others wrote: see shardio index")
+        raise ConfigError(f"container {self.name!r} only reads files that other programs wrote: see shardio index")
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> IndexedReader:
         return IndexedReader(Path(path), fields)

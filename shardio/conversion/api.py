@@ -136,7 +136,7 @@ def convert(
         dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
             means all arrays that are not named.
         pixels: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as PNG images.
-        squeeze: fields of arrays of one element, [n, 1] in all, to store as numbers without a shape.
+        squeeze: fields of arrays of one element to store as numbers without a shape.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
-from ..dataset.writer import assemble
+from ..dataset.writer import finish_dataset
 from ..errors import ConfigError, SourceError, TooManyBad
 from ..format import manifest
 from ..loader import quarantine
@@ -227,7 +227,7 @@ class _PackRun:
 
         context, source = self._context, self._context.source
         plan = {name: value for name, value in self._plan.items() if name != "job"}
-        completed = assemble(
+        completed = finish_dataset(
             directory,
             context.container,
             source.fields,

@@ -107,7 +107,7 @@ class DatasetWriter:
             self._end_shard(self._builder)
         if self._fields is None:
             raise ConfigError(f"{self._place.final}: no sample was written, so fields= must be given")
-        return assemble(self._place, self._container, self._fields, self._written, self._metadata)
+        return finish_dataset(self._place, self._container, self._fields, self._written, self._metadata)
 
     def _end_shard(self, builder: ShardWriter) -> None:
         self._builder = None
@@ -176,7 +176,7 @@ def on_disk(container: str) -> None:
 _NONE = np.empty(0, np.uint64)
 
 
-def assemble(
+def finish_dataset(
     place: OutputDirectory,
     container: str,
     fields: Mapping[str, Field],

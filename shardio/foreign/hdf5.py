@@ -1,4 +1,4 @@
-"""HDF5 files that others wrote: the filters that a dataset needs, and which datasets are shardio's own."""
+"""HDF5 files that other programs wrote: the filters that a dataset needs, and the columns that shardio adds."""
 
 from ..containers._hdf5_library import missing_filter as missing_filter
 from ..format.fields import CHECKSUM, shape_column

@@ -18,7 +18,7 @@ from .batch.remake import read_on_host, remake_images
 from .batch.types import Batch
 from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
-from .state import Progress
+from .state import EpochProgress
 from .stats import Meter
 from .workers.workers import StepTimer, Workers
 
@@ -45,7 +45,7 @@ class EpochIterator(Iterator[Batch]):
         workers: Workers,
         prefetcher: DevicePrefetcher,
         quarantine: Quarantine,
-        progress: Progress,
+        progress: EpochProgress,
         source_names: Sequence[str],
     ) -> None:
         self.meter = Meter(source_names)
@@ -131,6 +131,7 @@ class EpochIterator(Iterator[Batch]):
         self._closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
+            self._prefetcher.forget()
             return
         self._host_batches.clear()
         try:

@@ -26,7 +26,7 @@ from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator
 from .quarantine import Quarantine, report_path
-from .state import VERSION, Progress, checked_state
+from .state import VERSION, EpochProgress, checked_state
 from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
@@ -175,7 +175,7 @@ class Loader:
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
-        self._progress = Progress()
+        self._progress = EpochProgress()
         self._running: weakref.ref[EpochIterator] | None = None
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
@@ -216,11 +216,14 @@ class Loader:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
+        # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
         if self._progress.midway:  # the last loop was left early: this loop is the next epoch
-            self._progress = Progress(self._progress.epoch + 1)
+            self._progress = EpochProgress(self._progress.epoch + 1)
+        else:
+            self._progress = EpochProgress(self._progress.epoch, self._progress.position)
         schedule = replace(self._schedule, start=self._progress.position)
         if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
-            self._progress = Progress(self._progress.epoch + 1)
+            self._progress = EpochProgress(self._progress.epoch + 1)
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
         epoch = EpochIterator(
@@ -242,7 +245,7 @@ class Loader:
 
         A running loop continues unchanged, and no longer advances the state.
         """
-        self._progress = Progress(self._plan.at_epoch(operator.index(epoch)).epoch)
+        self._progress = EpochProgress(self._plan.at_epoch(operator.index(epoch)).epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.

@@ -11,7 +11,7 @@ VERSION = 1
 
 
 @final
-class Progress:
+class EpochProgress:
     """The epoch of a loader, and the position in it up to which batches have been delivered.
 
     Attributes:
@@ -31,7 +31,7 @@ class Progress:
             self.position, self.midway = schedule.position_after(step), True
 
 
-def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, strict: bool) -> Progress:
+def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, strict: bool) -> EpochProgress:
     """Check a state and return the progress to resume from.
 
     Args:
@@ -62,5 +62,5 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
         restarts = "samples" in differing
         loss = "starts over" if restarts else "may deliver samples twice or not at all"
         warnings.warn(f"{message}: epoch {epoch} {loss}", StateWarning, stacklevel=3)
-        return Progress(epoch, 0 if restarts else position)
-    return Progress(epoch, position)
+        return EpochProgress(epoch, 0 if restarts else position)
+    return EpochProgress(epoch, position)

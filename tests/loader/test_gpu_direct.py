@@ -223,7 +223,9 @@ def test_reads_that_fail_on_the_device_only(
 def test_rows_that_are_compressed_are_refused(tmp_path: Path, kvikio: type[CuFile]) -> None:
     """Compressed arrays are refused, because the device reads stored bytes."""
     data = dataset(tmp_path / "d", "hdf5", compression="gzip")
-    with pytest.raises(ConfigError, match="field 'field': gpu_direct needs rows that stand in files"):
+    with pytest.raises(
+        ConfigError, match="field 'field': gpu_direct needs rows whose stored bytes are the delivered ones"
+    ):
         list(load(data, gpu_direct=True))
 
 

@@ -161,9 +161,9 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 def test_a_label_that_is_no_class() -> None:
     """A label outside the classes is raised with its value, also by the loader."""
     mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), RandomGenerator(0, 0, 0, np.arange(1)))
-    with pytest.raises(BadSample, match="labels from 0 to 2, one is 7"):
+    with pytest.raises(BadSample, match="mixing needs labels from 0 to 2, got 7"):
         mixed_labels(np.array([1, 7]), mix, 3)
-    with pytest.raises(ConfigError, match="labels from 0 to 2, it is 3: give a larger num_classes"):
+    with pytest.raises(ConfigError, match="mixing needs labels from 0 to 2, got 3: give a larger num_classes"):
         list(load(photos(), mixing=MixUp(3), shuffle=None, on_bad_sample="replace"))
 
 

@@ -24,7 +24,7 @@ from .figures import DatasetStats as DatasetStats
 from .figures import FieldStats as FieldStats
 
 Progress = Callable[[str, int, int], None]
-"""Takes the name of the pass, the samples done and the samples in all."""
+"""Called with the name of the pass, the number of samples done and the total."""
 
 _COUNTED_SAMPLES = 1 << 16  # at a time: a few columns of numbers of each
 _DECODED_SAMPLES = 32  # at a time: enough to read them together, few enough for every thread to have some
@@ -46,7 +46,7 @@ def stats(
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none.
         seed: the seed of that choice.
         workers: the number of threads; None for one per core. It does not change the result.
-        progress: called with `counting` or `decoding`, the samples done and the samples in all.
+        progress: called with `counting` or `decoding`, the number of samples done and the total.
 
     Returns:
         All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.

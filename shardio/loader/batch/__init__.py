@@ -1,1 +1,1 @@
-"""How one batch is made on the host."""
+"""The making of batches on the host, from the specification to the assembled batch."""

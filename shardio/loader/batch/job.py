@@ -148,9 +148,18 @@ def epoch_jobs(
             for run in plan.runs(max(first, requested + 1), last + 2):
                 spec.dataset.read_ahead(*run, spec.fields)
             requested = last + 1
-        samples = schedule.part(plan, step, steps)
-        rows = BatchRows(spec, plan, samples, memory.lend(), mark_valid=schedule.tail == "pad", clock=clock)
-        yield BatchJob(rows, size.task_samples)
+        # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
+        yield BatchJob(
+            BatchRows(
+                spec,
+                plan,
+                schedule.part(plan, step, steps),
+                memory.lend(),
+                mark_valid=schedule.tail == "pad",
+                clock=clock,
+            ),
+            size.task_samples,
+        )
 
 
 def _assemble(rows: BatchRows, part: slice) -> BatchResult:

@@ -303,26 +303,31 @@ class BatchRows:
         """Make one row from its own sample; if that is bad, replace or mask it."""
         index, key = int(self._indices[row]), int(self._rng_keys[row])
         first: Exception | None = None
-        for attempt in range(1, REPLACEMENTS + 1):
-            try:
-                self._make(slice(row, row + 1), images_on_host=True)
-            except Exception as error:
-                if not is_bad_sample(error):
-                    raise
-                first = first or error
-            else:
-                if first is not None:
-                    self._record(row, index, first, int(self._indices[row]))
-                return
-            if self.spec.on_bad_sample == "mask":
-                self._mask(row)
-                self._record(row, index, first, None)
-                return
-            self._indices[row], self._rng_keys[row] = self._plan.replacement(index, key, attempt)
-        where = self.spec.dataset.where(index)
-        raise BadSample(
-            f"{where} is bad, and so are {REPLACEMENTS} samples in its place; its error: {first}"
-        ) from first
+        try:
+            for attempt in range(REPLACEMENTS + 1):
+                if attempt:
+                    self._indices[row], self._rng_keys[row] = self._plan.replacement(index, key, attempt)
+                try:
+                    self._make(slice(row, row + 1), images_on_host=True)
+                except Exception as error:
+                    if not is_bad_sample(error):
+                        raise
+                    first = first or error
+                else:
+                    if first is not None:
+                        self._record(row, index, first, int(self._indices[row]))
+                    return
+                if self.spec.on_bad_sample == "mask":
+                    self._mask(row)
+                    self._record(row, index, first, None)
+                    return
+            where = self.spec.dataset.where(index)
+            message = f"{where} is bad, and so are {REPLACEMENTS} samples in its place; its error: {first}"
+            raise BadSample(message) from first
+        finally:
+            # The error's traceback refers to this frame, and its callers hold the batch: without this cycle the memory
+            # goes back at once, and not when the garbage collector runs.
+            del first
 
     def _record(self, row: int, index: int, error: Exception, replaced_by: int | None) -> None:
         if not self._samples.valid[row]:  # padding repeats samples that are recorded where they count

@@ -1,1 +1,1 @@
-"""How batches reach their device: copies on a stream of their own, or reads from files to the GPU."""
+"""The transfer of batches to their device: copies on a separate stream, or reads from files to the GPU."""

@@ -67,7 +67,7 @@ class _InFlight:
 @final
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """The part of a batch that the host must make: images that an engine refused, or files that the device cannot read.
+    """The part of a batch that the host must make: images that an engine refused, or files that the GPU could not read.
 
     Attributes:
         batch: the batch on the host.
@@ -110,6 +110,7 @@ class DevicePrefetcher:
         self._channels_last = channels_last
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
         self._sent: deque[_InFlight | BatchResult] = deque()
+        self._parents: list[deque[_InFlight | BatchResult]] = []
         # The page-locked memory of a batch must not be reused before its copy is done.
         self._held: deque[tuple[Any, Batch]] = deque()
         # Engines may read the files of a batch for a while after its images are finished.
@@ -152,6 +153,11 @@ class DevicePrefetcher:
         except BaseException:
             self._abandon()
             raise
+
+    def forget(self) -> None:
+        """Forget all batches, in a forked process: they are the parent's, and are kept so that nothing frees them."""
+        self._parents.append(self._sent)
+        self._sent = deque()
 
     def clear(self) -> None:
         """Drop the batches that were sent and not received."""
@@ -207,26 +213,26 @@ class DevicePrefetcher:
             return HostWork(sent.host_batch, {}, error, sent.begun, images)
         return _finished(sent.host_batch, batch)
 
-    def _complete(self, work: HostWork, made: HostBatch) -> HostBatch:
-        batch = self._copy_now(made)
+    def _complete(self, work: HostWork, remade: HostBatch) -> HostBatch:
+        batch = self._copy_now(remade)
         if work.error is not None:
-            return _finished(made, batch)
+            return _finished(remade, batch)
         for name, rows in work.refused.items():
-            if len(rows) == len(work.begun[name]) > 1 and made.bad_samples == work.batch.bad_samples:
+            if len(rows) == len(work.begun[name]) > 1 and remade.bad_samples == work.batch.bad_samples:
                 reason = " ".join(self._engines[name].reason.split())
                 warnings.warn(
                     f"field {name!r}: the engine refused {len(rows)} good images, which the CPU engine made. {reason}",
                     EngineWarning,
                     stacklevel=5,
                 )
-        batch |= self._end_reads(self._begin_reads(made.batch))
+        batch |= self._end_reads(self._begin_reads(remade.batch))
         for name, rows in work.begun.items():
-            encoded, result = made.batch[name], work.images[name]
+            encoded, result = remade.batch[name], work.images[name]
             # Rows that the host has made meanwhile hold tensors; the other rows keep the engine's images.
             kept = [place for place, row in enumerate(rows) if not isinstance(encoded.rows[row], Tensor)]
             left = None if result is None or not kept else (result[0][torch.tensor(kept, device=result[0].device)], ())
             batch[name] = self._merge_images(encoded, left, [rows[place] for place in kept])
-        return _finished(made, batch)
+        return _finished(remade, batch)
 
     def _abandon(self) -> None:
         """Drop all batches after a failure, and restart the engines, so that no batch gets the images of another."""
@@ -281,10 +287,10 @@ class DevicePrefetcher:
                 copied[name] = map_nested(value, Tensor, self._copier.copy)
         return {name: copied.get(name) for name in batch}
 
-    def _copy_now(self, made: HostBatch) -> Batch:
+    def _copy_now(self, host_batch: HostBatch) -> Batch:
         """Copy all tensors of a batch, and wait until the copies are done."""
         with self._copier:
-            batch = self._copy(made.batch)
+            batch = self._copy(host_batch.batch)
             mark = self._copier.mark()
         self._copier.wait(mark, batch)
         self._copier.done(mark, block=True)
@@ -332,5 +338,6 @@ def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> 
         held.popleft()
 
 
-def _finished(made: HostBatch, batch: Batch) -> HostBatch:
-    return replace(made, batch=batch if made.finish is None else made.finish(batch))
+def _finished(host_batch: HostBatch, batch: Batch) -> HostBatch:
+    """Return the batch on the device, after the function that applies to the whole batch."""
+    return replace(host_batch, batch=batch if host_batch.finish is None else host_batch.finish(batch))
