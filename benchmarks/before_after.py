@@ -2,9 +2,9 @@
 
     python benchmarks/before_after.py --before HEAD~1 --photos /tmp/photos --json before-after.json
 
-`--before` is any git revision; the other side is the current checkout. Both read the same datasets, from the page
-cache, with two threads; conversions are whole commands in processes of their own. Figures are medians over rounds of
-the rate after divided by the rate before, both of the same round.
+`--before` and `--after` are git revisions, which are built and installed alike. Both read the same datasets, from the
+page cache, with two threads; conversions are whole commands in processes of their own. Figures are medians over rounds
+of the rate after divided by the rate before, both of the same round.
 
     photos      random resized crop to 224 and flip, uint8, batch 256, of a tar     images/s
     tensors     uint16 arrays of 2 MiB as they are, batch 16, of HDF5               arrays/s
@@ -51,9 +51,9 @@ def serve(work: Path) -> None:
         print(samples / (time.perf_counter() - begun), flush=True)
 
 
-def installed(revision: str, work: Path) -> Path:
-    """A revision, built and installed below `work` without what it needs; the folder to import it from."""
-    folder, site = work / "before", work / "before-site"
+def installed(revision: str, work: Path, side: str) -> Path:
+    """Build and install a revision below `work`, without its dependencies; return the folder to import it from."""
+    folder, site = work / side, work / f"{side}-site"
     archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
@@ -129,6 +129,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default="HEAD~1", metavar="REVISION")
+    parser.add_argument("--after", default="HEAD", metavar="REVISION")
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
     parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"))
     parser.add_argument("--rounds", type=int, default=9)
@@ -142,7 +143,8 @@ def main() -> None:
     from benchmarks._results import finish
 
     options.work.mkdir(parents=True, exist_ok=True)
-    roots = {"before": installed(options.before, options.work), "after": ROOT}
+    revisions = {"before": options.before, "after": options.after}
+    roots = {side: installed(revision, options.work, side) for side, revision in revisions.items()}
     prepare(options.work, options.photos)
     rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in (*LOADED, "conversion")}
     with server(roots["before"], options.work) as before, server(roots["after"], options.work) as after:
@@ -168,7 +170,7 @@ def main() -> None:
         }
     commits = [
         subprocess.run(["git", "rev-parse", "--short", name], cwd=ROOT, capture_output=True, text=True, check=True)
-        for name in (options.before, "HEAD")
+        for name in revisions.values()
     ]
     revisions = dict(zip(roots, [done.stdout.strip() for done in commits], strict=True))
     finish(

@@ -111,7 +111,8 @@ class BatchRows:
         self._image_sizes = {
             name: np.ones((count, 2), np.int32) for name, image in spec.images.items() if image.batch_engine
         }
-        self._mapped: list[Mapping[str, Any] | None] = [None] * count
+        maps_samples = spec.map_function is not None and spec.map_function.by == "sample"
+        self._mapped: list[Mapping[str, Any] | None] = [None] * count if maps_samples else []
         self._bad: dict[int, BadSampleRecord] = {}
         self._lock = threading.Lock()
         self._held: list[Any] = []
@@ -158,7 +159,7 @@ class BatchRows:
             lists={name: values[part] for name, values in self._lists.items()},
             image_sizes={name: sizes[part] for name, sizes in self._image_sizes.items()},
             mapped=self._mapped[part],
-            bad_samples=tuple(self._bad[row] for row in sorted(self._bad) if start <= row < stop),
+            bad_samples=tuple(self._bad[row] for row in sorted(self._bad) if start <= row < stop) if self._bad else (),
             stored_bytes=(stop - start - len(masked)) * self._fixed_bytes + value_bytes,
             rows=self,
             part=slice(start, stop),
@@ -344,7 +345,8 @@ class BatchRows:
             array[row] = 0
         for name, values in self._lists.items():
             values[row] = _blank_value(self.spec.fields[name], self.spec.images.get(name))
-        self._mapped[row] = None
+        if self._mapped:
+            self._mapped[row] = None
 
 
 def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
