@@ -72,6 +72,7 @@ class BatchJob:
         self._left = len(self._parts)
         self._lock = threading.Lock()
         self._failed = False
+        self._assembles_on_worker = rows.spec.map_function is not None or rows.spec.mixing is not None
         self._results: list[BatchResult] = []
 
     @property
@@ -81,11 +82,13 @@ class BatchJob:
         return [_Task(self, part) for part in self._parts]
 
     def result(self) -> list[BatchResult]:
-        """Return the batches. If a batch cannot be made, its error follows those before it, and ends the list."""
-        return self._one_by_one() if self._failed else self._results
+        """Return the batches, assembled. If a batch cannot be made, its error follows those before it, and ends the list."""
+        if self._failed:
+            return self._one_by_one()
+        return self._results or self._assembled()
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task; the last task assembles the batches."""
+        """Make the rows of one task. The last task assembles the batches if that is work: a map function, or mixing."""
         if self._failed:
             return
         try:
@@ -93,12 +96,15 @@ class BatchJob:
             with self._lock:
                 self._left -= 1
                 last = not self._left
-            if last:
-                self._results = [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
+            if last and self._assembles_on_worker:
+                self._results = self._assembled()
         except Exception:
             if len(self._batch_parts) == 1:
                 raise
             self._failed = True  # the error comes again when the batches are made one by one
+
+    def _assembled(self) -> list[BatchResult]:
+        return [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
 
     def describe(self, part: slice, thread: int) -> str:
         """Name the samples of a task, and the stage that the thread is in."""

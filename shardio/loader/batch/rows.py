@@ -106,7 +106,7 @@ class BatchRows:
         # Fields of one size are counted by the row, values whose sizes differ one by one.
         self._fixed_bytes = sum(kind.row_bytes for kind in spec.fields.values() if kind.fixed)
         self._value_fields = [name for name, kind in spec.fields.items() if not kind.fixed]
-        self._value_bytes = np.zeros(count, np.int64)
+        self._value_bytes = np.zeros(count if self._value_fields else 0, np.int64)
         self._lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
         self._image_sizes = {
             name: np.ones((count, 2), np.int32) for name, image in spec.images.items() if image.batch_engine
@@ -339,8 +339,9 @@ class BatchRows:
 
     def _mask(self, row: int) -> None:
         """Blank a row: zeros, empty texts and bytes, or None."""
-        self._valid[row], self._blank[row], self._value_bytes[row] = False, True, 0
-        self._has_blanks = True
+        self._valid[row], self._blank[row], self._has_blanks = False, True, True
+        if self._value_fields:
+            self._value_bytes[row] = 0
         for array in self._arrays.values():
             array[row] = 0
         for name, values in self._lists.items():
