@@ -88,7 +88,7 @@ class BatchJob:
         return self._results or self._assembled()
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task. The last task assembles the batches if that is work: a map function, or mixing."""
+        """Make the rows of one task. The last task assembles the batches if a map function or mixing makes that slow."""
         if self._failed:
             return
         try:
