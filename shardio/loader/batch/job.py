@@ -82,13 +82,13 @@ class BatchJob:
         return [_Task(self, part) for part in self._parts]
 
     def result(self) -> list[BatchResult]:
-        """Return the batches, assembled. If a batch cannot be made, its error follows those before it, and ends the list."""
+        """Return the batches. If one cannot be made, its error follows those before it, and ends the list."""
         if self._failed:
             return self._one_by_one()
         return self._results or self._assembled()
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task. The last task assembles the batches if a map function or mixing makes that slow."""
+        """Make the rows of one task. The last task assembles the batches if a map function or mixing has work."""
         if self._failed:
             return
         try:
