@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def listing(workload: Workload, chosen: list[Peer]) -> str:
-    """What each chosen peer runs, and which libraries do not support the workload."""
+    """Print what each chosen peer runs, and the libraries that do not support the workload."""
     lines = [f"{peer.name:22} {load(peer.library).label(replace(workload, variant=peer.variant))}" for peer in chosen]
     return "\n".join([*lines, *(f"{name:22} {why}" for name, why in unsupported(workload.name).items())])
 

@@ -220,7 +220,7 @@ def test_all_bad_samples_of_a_shard_are_named(tmp_path: Path, container: str) ->
 def test_only_some_bad_samples_of_a_shard_are_listed(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each shard the first bad samples are listed and the others counted, whatever the block size."""
+    """The first bad samples of each shard are listed and the others counted, whatever the block size."""
     monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", size)
     ds = write(tmp_path / "d", "hdf5")
     wrong = range(int(ds.manifest.shards.starts[2]))

@@ -75,7 +75,7 @@ def imported(source: str) -> set[str]:
 
 
 def outside(source: str, *, foreign: bool) -> set[str]:
-    """What a file imports of shardio outside the surface; private names are always outside."""
+    """The imports of a file from shardio that lie outside the surface; private names always do."""
     wrong = set()
     for name in imported(source):
         if name.partition(".")[0] != "shardio":

@@ -150,12 +150,12 @@ class TestExamples:
             values(bytes(data))
 
     def test_the_last_of_two_features_counts(self) -> None:
-        """Of two features with one name the last counts, as in concatenated messages."""
+        """The last of two features with one name counts, as in concatenated messages."""
         data = example({"a": [1, 2], "b": [1]}) + example({"a": [b"x"], "c": [0.5]})
         assert values(data) == {"a": [b"x"], "b": [1], "c": [0.5]} == by_protobuf(data)
 
     def test_the_last_of_two_kinds_counts(self) -> None:
-        """Of two kinds in a feature the last counts; values of one kind are concatenated."""
+        """The last of two kinds in a feature counts; values of one kind are concatenated."""
         one, two = nested(3, b"\x0a\1\1"), nested(3, b"\x08\2")
         other = nested(1, nested(1, b"x"))
         for feature, expected in [
