@@ -312,7 +312,7 @@ def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
             return field.decode(data)
         value = json.loads(data)
         return complex(*value) if isinstance(value, list) else value
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error
 
 

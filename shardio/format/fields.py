@@ -124,7 +124,7 @@ class Field:
                 try:
                     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
                     return text.encode()
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, RecursionError) as error:
                     raise BadSample(f"not JSON: {error}") from error
             case "scalar":
                 if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # fast path for labels
@@ -141,7 +141,7 @@ class Field:
     def decode(self, stored: Buffer) -> Any:
         """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
 
-        Raises ValueError for damaged text, JSON or `.npy` files; only checksums detect other damage.
+        Raises ValueError for damaged text, JSON or `.npy` files, and for JSON nested too deeply; checksums detect the rest.
         """
         match self.kind:
             case "image" | "bytes":
@@ -149,7 +149,10 @@ class Field:
             case "text":
                 return bytes(stored).decode()
             case "json":
-                return json.loads(bytes(stored))
+                try:
+                    return json.loads(bytes(stored))
+                except RecursionError as error:
+                    raise ValueError("nested too deeply") from error
             case "scalar":
                 return np.frombuffer(stored, self.row_dtype)[0].item()
             case "array":

@@ -114,6 +114,8 @@ class Manifest:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
         except (msgspec.MsgspecError, ConfigError, ManifestError, OverflowError, TypeError) as error:
             raise ManifestError(f"{place}: {error}") from error
+        except RecursionError as error:
+            raise ManifestError(f"{place}: nested too deeply") from error
         return manifest
 
 

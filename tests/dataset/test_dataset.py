@@ -265,6 +265,17 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: An
         shardio.open(ds.path)
 
 
+@pytest.mark.parametrize("name", ["metadata", "anything"])
+def test_a_manifest_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
+    """The error names the file, wherever the nesting is."""
+    ds = write(tmp_path / "d")
+    path = tmp_path / "d" / manifest.FILE_NAME
+    value = json.loads(path.read_text()) | {name: {"deep": "HERE"}}
+    path.write_text(json.dumps(value).replace('"HERE"', "[" * 100_000 + "]" * 100_000))
+    with pytest.raises(ManifestError, match=r"shardio\.json: nested too deeply"):
+        shardio.open(ds.path)
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_damage_is_found(tmp_path: Path, container: str) -> None:
     """A changed byte, a missing file and a truncated file are each found and named."""

@@ -231,6 +231,32 @@ def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str, o
         list(load(shardio.open(tmp_path / "d"), 6, on_bad_sample="raise"))
 
 
+@pytest.mark.parametrize("action", ["raise", "replace", "mask"])
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_json_that_is_nested_too_deeply(tmp_path: Path, container: str, action: Any) -> None:
+    """A value that no JSON parser takes is a bad sample by name, whatever wrote it."""
+    deep = "[" * 100_000 + "]" * 100_000
+    fields = {"note": shardio.Field("json"), "label": shardio.Field("scalar", dtype="int64")}
+    encode = shardio.Field.encode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            shardio.Field, "encode", lambda self, value: deep.encode() if value == "deep" else encode(self, value)
+        )
+        with shardio.create(tmp_path / "d", container=container, fields=fields) as writer:
+            for n in range(12):
+                writer.append({"note": "deep" if n == 5 else {"n": n}, "label": n})
+    options = {"transforms": None, "shuffle": None, "on_bad_sample": action, "max_bad": 2}
+    loader = load(shardio.open(tmp_path / "d"), 4, **options)
+    if action == "raise":
+        with pytest.raises(ShardCorrupt, match=r"sample 5.*field 'note': not json: nested too deeply"):
+            list(loader)
+        return
+    assert len(list(loader)) == 3
+    (bad,) = loader.quarantine()
+    assert bad.location.index == 5
+    assert "nested too deeply" in bad.reason
+
+
 @pytest.mark.parametrize("action", ["replace", "mask"])
 def test_a_bad_sample_keeps_no_memory(action: str) -> None:
     """The memory of loops that are left goes back without the garbage collector, whatever errors they met."""
