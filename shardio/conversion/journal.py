@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -59,6 +60,10 @@ class _File(msgspec.Struct):
     skipped: list[tuple[int, str]]
 
 
+_RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
 @final
 class Journal:
     """The journal of the conversion into `out`.
@@ -89,7 +94,7 @@ class Journal:
         if resume and path.exists():
             unfinished = json.loads(path.read_bytes())
             compare(f"{self._out}: the unfinished conversion", unfinished, plan)
-            self.run = str(unfinished["run"])
+            self.join(unfinished.get("run"))
             for remains in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
                 shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
             self.shards.mkdir(exist_ok=True)  # publication removes it, and may have been interrupted
@@ -100,6 +105,12 @@ class Journal:
             self.run = f"run-{secrets.token_hex(4)}"
             self.shards.mkdir(parents=True)
         durable.write(path, json.dumps({**plan, "run": self.run}, indent=1).encode())
+
+    def join(self, run: object) -> None:
+        """Take part in the run that a plan names; ShardioError unless it is the name of a run, and so no other path."""
+        if not isinstance(run, str) or not _RUN_NAME.fullmatch(run):
+            raise ShardioError(f"{self.folder}/plan.json: {run!r} is not the name of a run; start over with overwrite")
+        self.run = run
 
     def plan(self) -> dict[str, Any] | None:
         """Return the plan that the first rank has written, or None if it has not yet."""
@@ -128,6 +139,8 @@ class Journal:
             file = msgspec.msgpack.decode(data, type=_File)
         except msgspec.MsgspecError as error:
             raise ShardioError(f"{self.folder}, the record of shard {number} is damaged: {error}") from error
+        if file.samples and not _FILE_NAME.fullmatch(file.name):
+            raise ShardioError(f"{self.folder}, the record of shard {number}: {file.name!r} is not the name of a file")
         values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
         shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
         return Record(shard, tuple(Skipped(*bad) for bad in file.skipped))

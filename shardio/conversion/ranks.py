@@ -98,7 +98,7 @@ def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) ->
         if time.monotonic() > deadline:
             raise PipelineStalled(f"{journal.folder}: rank 0 of this job has not begun within {BEGIN_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
-    journal.run = str(found["run"])
+    journal.join(found.get("run"))
     for key, value in expected.items():
         if found.get(key) != value:
             message = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"

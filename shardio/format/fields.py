@@ -141,7 +141,7 @@ class Field:
     def decode(self, stored: Buffer) -> Any:
         """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
 
-        Raises ValueError for damaged text, JSON or `.npy` files, and for JSON nested too deeply; checksums detect the rest.
+        Raises ValueError for damaged text, JSON or `.npy` files, and JSON nested too deeply; checksums detect the rest.
         """
         match self.kind:
             case "image" | "bytes":

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from _builders import jpeg
@@ -101,6 +102,38 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
     source.at = None
     convert(source, tmp_path / "out", shard_size="2KB", resume=True)
     assert files(tmp_path / "out") == files(whole)
+
+
+@pytest.mark.parametrize("run", ["../../victim", "/tmp", "run-0123456789", "run-../..", "", None, 7])
+def test_a_journal_chooses_no_path(photos: Path, tmp_path: Path, run: Any) -> None:
+    """Resuming refuses a plan whose run is not the name of a run, and touches no other folder."""
+    source = Breaking(photos, at=41)
+    with pytest.raises(BadSample):
+        convert(source, tmp_path / "out", shard_size="2KB")
+    plan = tmp_path / "out" / ".converting" / "plan.json"
+    (folder,) = plan.parent.glob("run-*")
+    folder.rename(tmp_path / "victim")
+    before = {path: path.read_bytes() for path in (tmp_path / "victim").rglob("*") if path.is_file()}
+    assert before
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"run": run}))
+    source.at = None
+    with pytest.raises(ShardioError, match=r"plan\.json: .* is not the name of a run; start over with overwrite"):
+        convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "victim").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["../shard-000000.tar", "/etc/passwd", ".hidden", "a/b"])
+def test_a_record_chooses_no_path(photos: Path, tmp_path: Path, name: str) -> None:
+    """Resuming refuses a record whose shard is not a plain file name."""
+    source = Breaking(photos, at=41)
+    with pytest.raises(BadSample):
+        convert(source, tmp_path / "out", shard_size="2KB")
+    record = min((tmp_path / "out" / ".converting").rglob("*.done"))
+    value = msgspec.msgpack.decode(record.read_bytes())
+    record.write_bytes(msgspec.msgpack.encode(value | {"name": name}))
+    source.at = None
+    with pytest.raises(ShardioError, match="is not the name of a file"):
+        convert(source, tmp_path / "out", shard_size="2KB", resume=True)
 
 
 def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:
