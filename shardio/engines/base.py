@@ -42,6 +42,9 @@ class BatchEngine(Protocol):
         The caller owns the tensor. If there are such rows, it may have any size.
         """
 
+    def check_process(self) -> None:
+        """Raise PipelineClosed in a process that was forked after the engine had been used."""
+
     def close(self) -> None:
         """Release threads and memory. Further calls do nothing."""
 
@@ -70,9 +73,13 @@ class ForkGuard:
         self._engine = engine
         self._process: int | None = None
 
-    def check(self) -> None:
+    def enter(self) -> None:
         """Tie the engine to this process at the first call. Raise PipelineClosed in any other process."""
         self._process = self._process or os.getpid()
+        self.check()
+
+    def check(self) -> None:
+        """Raise PipelineClosed if the engine is tied to another process."""
         if self.forked:
             raise PipelineClosed(
                 f"the engine {self._engine!r} was in use before this process was forked and cannot be used in it: "

@@ -93,7 +93,7 @@ class DaliEngine:
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Start on a batch; return before it is finished."""
         graph_steps = steps[: len(steps) - self._recipe.erasings + self._graph_recipe.erasings]
-        self._guard.check()
+        self._guard.enter()
         self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graph_steps]
         files = [np.frombuffer(data, np.uint8) for data in encoded]
         inputs = self._graph.inputs(graph_steps, sizes, self._channels)
@@ -133,6 +133,9 @@ class DaliEngine:
             by_pixel = self._channels_last and self._recipe.affine is not None
             return images.permute(0, 3, 1, 2) if by_pixel else images
         return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)
+
+    def check_process(self) -> None:
+        self._guard.check()
 
     def close(self) -> None:
         """Release threads and memory. Further calls do nothing."""

@@ -86,7 +86,7 @@ class NvImageCodecEngine:
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
         """Start on a batch; on a GPU, return before it is finished."""
-        self._guard.check()
+        self._guard.enter()
         if self._stream is None:
             self._pending.append(_PendingBatch(*self._make(encoded, sizes, steps), None))
             return
@@ -109,6 +109,9 @@ class NvImageCodecEngine:
             current.wait_event(batch.done)
             batch.images.record_stream(current)
         return batch.images, batch.failed
+
+    def check_process(self) -> None:
+        self._guard.check()
 
     def close(self) -> None:
         """Release memory."""

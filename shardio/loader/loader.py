@@ -216,6 +216,7 @@ class Loader:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
+        self._prefetcher.check_process()  # before any thread starts to work for it
         # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
         if self._progress.midway:  # the last loop was left early: this loop is the next epoch
             self._progress = EpochProgress(self._progress.epoch + 1)

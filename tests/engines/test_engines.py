@@ -504,6 +504,9 @@ class Refusing:
     def end(self) -> tuple[torch.Tensor, Sequence[int]]:
         return torch.empty(0), range(self.begun.pop(0))
 
+    def check_process(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -154,6 +154,11 @@ class DevicePrefetcher:
             self._abandon()
             raise
 
+    def check_process(self) -> None:
+        """Raise PipelineClosed in a forked process where the engines, already in use, are the parent's."""
+        for engine in self._engines.values():
+            engine.check_process()
+
     def forget(self) -> None:
         """Forget all batches, in a forked process: they are the parent's, and are kept so that nothing frees them."""
         self._parents.append(self._sent)
