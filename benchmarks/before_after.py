@@ -95,12 +95,9 @@ def environment(root: Path) -> dict[str, str]:
 def server(root: Path, work: Path) -> Iterator["subprocess.Popen[str]"]:
     """Start a process that loads with the version below `root`."""
     command = [sys.executable, str(Path(__file__)), "--serve", str(work)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, cwd=work, env=environment(root), **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield process
-        finally:
-            process.stdin.close()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, cwd=work, env=environment(root), stdin=pipe, stdout=pipe) as process:
+        yield process  # leaving the block closes its input, which ends it
 
 
 def ask(process: "subprocess.Popen[str]", name: str) -> float:
