@@ -10,6 +10,8 @@ truncates a shard, or fills the disk under the checkpoint; in the end it kills a
 At the end, the samples that were delivered before the checkpoints must be the plan's order in every epoch, with none
 lost or repeated, and the sums in the checkpoints must match. Damaged samples are masked, and count as delivered if the
 quarantine lists them. A rank that still runs 30 s after another one died is a hang, and a failure.
+
+Then `interrupts.py` interrupts loops at random moments, 100 times for each minute of the soak.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import interrupts
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -341,6 +344,12 @@ def main() -> None:
         found["failures"] += [f"left behind: {name}" for name in left_over(before)]
     finally:
         soak.close()
+    found["interrupts"] = interrupts.stress(round(100 * args.minutes), args.seed, quiet=True)
+    found["failures"] += [
+        f"interrupts: {count} {kind}"
+        for kind, count in found["interrupts"].items()
+        if kind in interrupts.FAILURES and count
+    ]
     print(json.dumps(found, indent=1))
     if args.folder is None and not found["failures"]:
         shutil.rmtree(folder)

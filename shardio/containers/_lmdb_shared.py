@@ -8,6 +8,7 @@ import errno
 import importlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,25 +28,22 @@ class _Gate:
     such a call inherits a count that none of its threads will ever lower: it could neither close nor reopen the file.
 
     Attributes:
-        changed: also guards the environments; it is held across a fork.
+        lock: guards the number of reads, and the environments; it is held across a fork. An interrupt in a Condition,
+            which would tell a fork that no read runs any more, could leave it locked for ever.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self._reads = self._forks = 0
+        self.lock = threading.RLock()
+        self._reads = 0
         self._watching = False
 
     def __enter__(self) -> None:
-        with self.changed:
-            while self._forks:
-                self.changed.wait()
+        with self.lock:
             self._reads += 1
 
     def __exit__(self, *error: object) -> None:
-        with self.changed:
+        with self.lock:
             self._reads -= 1
-            if not self._reads:
-                self.changed.notify_all()
 
     def watch_forks(self) -> None:
         """Register with `os.fork`, once; called when LMDB is first used, because an import must have no effects."""
@@ -54,19 +52,19 @@ class _Gate:
             os.register_at_fork(before=self._shut, after_in_parent=self._open, after_in_child=self._restart)
 
     def _shut(self) -> None:
-        self.changed.acquire()
-        self._forks += 1
-        self.changed.wait_for(lambda: not self._reads, _FORK_WAIT_SECONDS)
+        deadline = time.monotonic() + _FORK_WAIT_SECONDS
+        self.lock.acquire()
+        while self._reads and time.monotonic() < deadline:
+            self.lock.release()
+            time.sleep(0.0005)
+            self.lock.acquire()
 
     def _open(self) -> None:
-        self._forks -= 1
-        self.changed.notify_all()
-        self.changed.release()
+        self.lock.release()
 
     def _restart(self) -> None:
-        # The child has none of the threads that were reading, waiting or forking.
-        self._reads = self._forks = 0
-        self.changed.release()
+        self._reads = 0  # the child has none of the threads that were reading
+        self.lock.release()
 
 
 GATE = _Gate()
@@ -125,7 +123,7 @@ _ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
 
 def take_lease(file: RawFile) -> Lease:
     """Return a share in a file's environment, opened if this process has none yet; lmdb.Error if LMDB refuses it."""
-    with GATE.changed:
+    with GATE.lock:
         GATE.watch_forks()
         process, status = os.getpid(), os.fstat(file.fd)
         key = (process, status.st_dev, status.st_ino)
@@ -139,7 +137,7 @@ def take_lease(file: RawFile) -> Lease:
 
 
 def _release(environment: Environment) -> None:
-    with GATE.changed:
+    with GATE.lock:
         environment.leases -= 1
         if not environment.leases and _ENVIRONMENTS.get(environment.key) is environment:
             del _ENVIRONMENTS[environment.key]

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import PipelineClosed
 from ..order.plan import Order, Schedule
+from ..system import background
 from ..system.at_exit import close_at_exit
 from .batch.host_batch import BatchResult, HostBatch
 from .batch.remake import read_on_host, remake_images
@@ -20,12 +22,14 @@ from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
 from .state import EpochProgress
 from .stats import Meter
-from .workers.workers import StepTimer, Workers
+from .workers.workers import BatchPipeline, StepTimer, Workers
 
 
 @final
 class EpochIterator(Iterator[Batch]):
     """Iterates over the rest of one epoch. Closing the iterator, or dropping it, ends the epoch's threads.
+
+    An interrupt may strike anywhere in `__next__`. The batch counts as delivered only if `__next__` returns it.
 
     Args:
         plan: the order of the samples.
@@ -33,8 +37,11 @@ class EpochIterator(Iterator[Batch]):
         workers: make the batches.
         prefetcher: brings the batches to their device. Another epoch may use it once this one is closed.
         quarantine: counts the bad samples.
-        progress: advances past each step when its batch is delivered.
+        progress: moves past each step when its batch is delivered.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
+
+    Attributes:
+        running: what must end with the epoch.
     """
 
     def __init__(
@@ -48,47 +55,50 @@ class EpochIterator(Iterator[Batch]):
         progress: EpochProgress,
         source_names: Sequence[str],
     ) -> None:
-        self.meter = Meter(source_names)
         self._schedule, self._prefetcher, self._quarantine = schedule, prefetcher, quarantine
         self._progress, self._count_sources, self._threads = progress, bool(source_names), workers.threads
         self._step = self._sent = 0
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
-        self._closed, self._process = False, os.getpid()
-        self._taking_thread: int | None = None  # the thread that is inside `__next__`
-        self._pipeline = workers.begin(plan, schedule, self.meter.clock)
+        self._meter = Meter(source_names)
+        self._pipeline = workers.begin(plan, schedule, self._meter.clock)
         self._timer = StepTimer(workers, self._pipeline)
-        close_at_exit(self)  # closes the engines too
+        self.running = RunningEpoch(self._pipeline, prefetcher, workers, self._meter)
+        background.call_when_gone(self, self.running.close)
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
-        if self._closed or self._process != os.getpid():
-            raise PipelineClosed(
-                "begun before this process was forked"
-                if self._process != os.getpid()
-                else "closed, or a newer loop over the same loader has begun"
-            )
+        self.running.check()
+        before = self._progress.place
+        try:
+            batch = self._next_batch()
+            after = before.after(self._schedule, self._step)
+            # No function is called from here on, so no interrupt comes between the move and the return.
+            self._step += 1
+            self._progress.place = after
+            return batch
+        except BaseException:
+            self._progress.place = before  # a tracing debugger runs code, and an interrupt, at any line
+            self.close()
+            raise
+
+    def _next_batch(self) -> Batch:
         begun = time.monotonic()
-        self._taking_thread = threading.get_ident()
+        self.running.taking_thread = threading.get_ident()
         try:
             self._send()
             received = time.monotonic()
             result = self._receive()
-            self.meter.on_device += (time.monotonic() - received) * bool(self._prefetcher.ahead)
+            self._meter.on_device += (time.monotonic() - received) * bool(self._prefetcher.ahead)
             if isinstance(result, Exception):
                 raise result
             self._quarantine.add(result.bad_samples)  # raises TooManyBad, or OSError if the report cannot be written
-        except BaseException:
-            self.close()
-            raise
         finally:
-            self._taking_thread = None
-            self.meter.waited += time.monotonic() - begun
-        self.meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
-        self._progress.advance(self._schedule, self._step)
-        self._step += 1
+            self.running.taking_thread = None
+            self._meter.waited += time.monotonic() - begun
+        self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
         self._timer.step()
         return result.batch
 
@@ -111,7 +121,7 @@ class EpochIterator(Iterator[Batch]):
             self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
             begun = time.monotonic()
             self._prefetcher.send(result)
-            self.meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
+            self._meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
 
     def _receive(self) -> BatchResult:
         """Receive the oldest batch from the device; the host makes the parts that the device refused."""
@@ -119,34 +129,66 @@ class EpochIterator(Iterator[Batch]):
         if not isinstance(received, HostWork):
             return received
         if received.error is not None:
-            result = read_on_host(received.batch, received.error)
+            remake = partial(read_on_host, received.batch, received.error)
         else:
-            result = remake_images(received.batch, received.refused, self._threads)
-        return self._prefetcher.complete(received, result)
+            remake = partial(remake_images, received.batch, received.refused, self._threads)
+        return self._prefetcher.complete(received, background.call(remake))
 
     def close(self) -> None:
         """End the epoch's threads; may be called twice."""
-        if self._closed:  # batches in the prefetcher may be a later epoch's; and as the interpreter ends, `os` is gone
+        self._host_batches.clear()
+        self.running.close()
+
+
+@final
+class RunningEpoch:
+    """What must end with an epoch, whether its iterator is closed, dropped, or replaced by a newer loop's.
+
+    Attributes:
+        meter: measures the epoch.
+        taking_thread: the thread that is inside `EpochIterator.__next__`.
+    """
+
+    def __init__(self, pipeline: BatchPipeline, prefetcher: DevicePrefetcher, workers: Workers, meter: Meter) -> None:
+        self.meter = meter
+        self.taking_thread: int | None = None
+        self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
+        self._process = os.getpid()
+        self._closed = self._ended = False
+        self._closing = threading.Lock()
+        close_at_exit(self)  # closes the engines too
+
+    def check(self) -> None:
+        """Raise PipelineClosed if the epoch is closed, or another process has begun it."""
+        if self._process != os.getpid():
+            raise PipelineClosed("begun before this process was forked")
+        if self._closed:
+            raise PipelineClosed("closed, or a newer loop over the same loader has begun")
+
+    def close(self) -> None:
+        """End the threads, and drop the batches in flight. An interrupted call is completed by the next one."""
+        if self._ended:  # batches in the prefetcher may be a later epoch's
             return
         self._closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
             self._prefetcher.forget()
+            self._ended = True
             return
-        self._host_batches.clear()
-        try:
-            self._prefetcher.clear()
-        finally:
-            self._pipeline.close()
+        with self._closing:
+            if self._ended:
+                return
+            try:
+                self._prefetcher.clear()
+            finally:
+                self._pipeline.close()
+            self._workers.end_loop()
+            self._ended = True
 
     def at_exit(self) -> None:
         """Close the epoch; if a thread is inside `__next__`, leave it the batches in flight."""
-        if self._taking_thread in (None, threading.get_ident()):
+        if self.taking_thread in (None, threading.get_ident()):
             self.close()
         else:
             self._closed = True
             self._pipeline.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pipeline"):  # it does not if __init__ failed
-            self.close()

@@ -2,7 +2,6 @@
 
 import operator
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
-from .epoch import EpochIterator
+from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
 from .state import VERSION, EpochProgress, checked_state
 from .stats import LoaderStats, Meter
@@ -176,7 +175,7 @@ class Loader:
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
         self._progress = EpochProgress()
-        self._running: weakref.ref[EpochIterator] | None = None
+        self._running: RunningEpoch | None = None
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
@@ -206,29 +205,28 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The current epoch: the one that `state_dict` returns."""
-        return self._progress.epoch
+        return self._progress.place.epoch
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
         return len(self._schedule)
 
     def __iter__(self) -> EpochIterator:
-        running = None if self._running is None else self._running()
-        if running is not None:
-            running.close()
+        if self._running is not None:
+            self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
         # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
-        if self._progress.midway:  # the last loop was left early: this loop is the next epoch
-            self._progress = EpochProgress(self._progress.epoch + 1)
+        if self._progress.place.midway:  # the last loop was left early: this loop is the next epoch
+            self._progress = EpochProgress(self._progress.place.epoch + 1)
         else:
-            self._progress = EpochProgress(self._progress.epoch, self._progress.position)
-        schedule = replace(self._schedule, start=self._progress.position)
+            self._progress = EpochProgress(self._progress.place.epoch, self._progress.place.position)
+        schedule = replace(self._schedule, start=self._progress.place.position)
         if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
-            self._progress = EpochProgress(self._progress.epoch + 1)
+            self._progress = EpochProgress(self._progress.place.epoch + 1)
             schedule = self._schedule
         self._quarantine.begin(len(schedule) * self.batch_size)
         epoch = EpochIterator(
-            self._plan.at_epoch(self._progress.epoch),
+            self._plan.at_epoch(self._progress.place.epoch),
             schedule,
             workers=self._workers,
             prefetcher=self._prefetcher,
@@ -236,9 +234,8 @@ class Loader:
             progress=self._progress,
             source_names=self.dataset.id_columns.get("source", ()),
         )
-        # A weak reference, so that a loop that is left early drops the iterator, which ends its threads.
-        self._running = weakref.ref(epoch)
-        self._meter = epoch.meter
+        # Not the iterator itself: when a loop that is left early drops it, its threads end.
+        self._running, self._meter = epoch.running, epoch.running.meter
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -259,8 +256,8 @@ class Loader:
             "samples": self._plan.n,
             "seed": self._plan.seed,
             "order": self._plan.order,
-            "epoch": self._progress.epoch,
-            "position": self._progress.position,
+            "epoch": self._progress.place.epoch,
+            "position": self._progress.place.position,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:

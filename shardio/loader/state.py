@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 from ..errors import StateMismatch, StateWarning
@@ -11,7 +12,8 @@ VERSION = 1
 
 
 @final
-class EpochProgress:
+@dataclass(frozen=True, slots=True)
+class EpochPlace:
     """The epoch of a loader, and the position in it up to which batches have been delivered.
 
     Attributes:
@@ -20,15 +22,27 @@ class EpochProgress:
         midway: whether a loop has delivered some batches of the epoch, but not the last one.
     """
 
-    def __init__(self, epoch: int = 0, position: int = 0) -> None:
-        self.epoch, self.position, self.midway = epoch, position, False
+    epoch: int = 0
+    position: int = 0
+    midway: bool = False
 
-    def advance(self, schedule: Schedule, step: int) -> None:
-        """Advance past `step`; after the last step, to the beginning of the next epoch."""
+    def after(self, schedule: Schedule, step: int) -> "EpochPlace":
+        """Return the place after `step`; after the last step, the beginning of the next epoch."""
         if step + 1 == len(schedule):
-            self.epoch, self.position, self.midway = self.epoch + 1, 0, False
-        else:
-            self.position, self.midway = schedule.position_after(step), True
+            return EpochPlace(self.epoch + 1)
+        return EpochPlace(self.epoch, schedule.position_after(step), midway=True)
+
+
+@final
+class EpochProgress:
+    """The place of a loader, which its loop moves.
+
+    Attributes:
+        place: the place; a single assignment moves it, so that no interrupt can come in between.
+    """
+
+    def __init__(self, epoch: int = 0, position: int = 0) -> None:
+        self.place = EpochPlace(epoch, position)
 
 
 def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, strict: bool) -> EpochProgress:

@@ -9,6 +9,8 @@ import weakref
 from contextlib import ExitStack
 from typing import Protocol
 
+from . import background
+
 
 class ClosesAtExit(Protocol):
     """An object with threads or libraries that must not outlive the interpreter."""
@@ -17,17 +19,21 @@ class ClosesAtExit(Protocol):
         """Close the object; called when the interpreter is about to end."""
 
 
-_open: "weakref.WeakSet[ClosesAtExit]" = weakref.WeakSet()
+# By weak reference, as a WeakSet has them; but a WeakSet runs Python code when an object goes, see `background`.
+_open: dict[weakref.ref[ClosesAtExit], None] = {}
 
 
 def close_at_exit(resource: ClosesAtExit) -> None:
     """Have `resource.at_exit` called before the interpreter ends; it is not kept alive for that."""
     atexit.unregister(_close_all)
     atexit.register(_close_all)  # so that it runs before what was imported meanwhile ends
-    _open.add(resource)
+    _open[weakref.ref(resource, _open.pop)] = None
 
 
 def _close_all() -> None:
+    background.begin_exit()
     with ExitStack() as stack:  # one that fails does not keep the others from closing
-        for resource in list(_open):
-            stack.callback(resource.at_exit)
+        for reference in list(_open):
+            resource = reference()
+            if resource is not None:
+                stack.callback(resource.at_exit)

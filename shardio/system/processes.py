@@ -6,11 +6,11 @@ import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
+
+from .background import call_on_lasting_thread
 
 CONTEXT = multiprocessing.get_context("spawn")
 """The context in which shardio starts processes: spawn, since a forked child may inherit locks that never open."""
@@ -42,24 +42,14 @@ def children_ignore_interrupts() -> Iterator[None]:
 def start(process: SpawnProcess) -> None:
     """Start a process that ignores Ctrl-C and whose target calls `die_with_parent`.
 
-    The kernel takes the thread that starts the process for its parent. So unless the main thread, which lasts to the
-    end, calls this, another thread that lasts as long as this process starts the child.
+    The kernel takes the thread that starts the process for its parent, so one that lasts as long as this process does.
     """
-    if threading.current_thread() is threading.main_thread():
-        _start_ignoring_interrupts(process)
-        return
-    global _starter
-    if _starter is None or _starter[0] != os.getpid():  # after a fork, the thread exists in the parent only
-        _starter = os.getpid(), ThreadPoolExecutor(1, "shardio starter")
-    _starter[1].submit(_start_ignoring_interrupts, process).result()
 
+    def start_ignoring_interrupts() -> None:
+        with children_ignore_interrupts():
+            process.start()
 
-def _start_ignoring_interrupts(process: SpawnProcess) -> None:
-    with children_ignore_interrupts():
-        process.start()
-
-
-_starter: tuple[int, ThreadPoolExecutor] | None = None
+    call_on_lasting_thread(start_ignoring_interrupts)
 
 
 def allow_open_files(wanted: int) -> int:

@@ -258,7 +258,9 @@ def test_dropping_the_loader_ends_its_worker_processes() -> None:
     assert all(process.is_alive() for process in members)
     del loader
     gc.collect()
-    assert not any(process.is_alive() for process in members)
+    for process in members:
+        process.join(2)
+        assert not process.is_alive()
 
 
 def once(batch: dict[str, Any]) -> dict[str, Any]:

@@ -69,11 +69,7 @@ class BatchJob:
         self._rows = rows
         self._parts = _cut(len(rows), task_samples)
         self._batch_parts = _cut(len(rows), rows.spec.batch_size)
-        self._left = len(self._parts)
-        self._lock = threading.Lock()
         self._failed = False
-        self._assembles_on_worker = rows.spec.map_function is not None or rows.spec.mixing is not None
-        self._results: list[BatchResult] = []
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
@@ -83,28 +79,24 @@ class BatchJob:
 
     def result(self) -> list[BatchResult]:
         """Return the batches. If one cannot be made, its error follows those before it, and ends the list."""
-        if self._failed:
-            return self._one_by_one()
-        return self._results or self._assembled()
+        if not self._failed:
+            try:
+                return [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
+            except Exception:
+                if len(self._batch_parts) == 1:
+                    raise
+        return self._one_by_one()
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task. The last task assembles the batches if a map function or mixing has work."""
+        """Make the rows of one task."""
         if self._failed:
             return
         try:
             self._rows.fill(part)
-            with self._lock:
-                self._left -= 1
-                last = not self._left
-            if last and self._assembles_on_worker:
-                self._results = self._assembled()
         except Exception:
             if len(self._batch_parts) == 1:
                 raise
             self._failed = True  # the error comes again when the batches are made one by one
-
-    def _assembled(self) -> list[BatchResult]:
-        return [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
 
     def describe(self, part: slice, thread: int) -> str:
         """Name the samples of a task, and the stage that the thread is in."""

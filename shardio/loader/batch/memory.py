@@ -4,9 +4,8 @@ A batch's memory returns to its pool when nothing refers to it any more: neither
 of it. You may keep batches as long as you like; a loop that drops them cycles through the same few buffers.
 """
 
-import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import Scratch
+from ...system.background import Departures, call_when_gone
 
 ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """The shape and dtype of an array, by field."""
@@ -35,6 +35,7 @@ class BufferPool:
         self.size = int(np.prod(shape)) * dtype.itemsize
         self._free: list[NDArray[np.uint8]] = []
         self._keep = 2
+        self._returned: Departures[NDArray[np.uint8]] = Departures()
 
     def keep(self, count: int) -> None:
         """Set how many free arrays to keep for the next use."""
@@ -43,6 +44,7 @@ class BufferPool:
 
     def lend(self) -> NDArray[Any]:
         """Return an array, whose content is undefined."""
+        self._take_back()
         try:
             owner = self._free.pop()
         except IndexError:
@@ -55,10 +57,20 @@ class BufferPool:
         if not len(owner):
             return np.empty(self.shape, self.dtype)
         loan = np.frombuffer(owner.data, self.dtype)
-        weakref.finalize(loan, self._take_back, owner).atexit = False
+        self._returned.watch(loan, owner)
         return loan.reshape(self.shape)
 
-    def _take_back(self, owner: NDArray[np.uint8]) -> None:
+    def end_loop(self) -> None:
+        """Take arrays on loan back as soon as they are gone, and not when the next one is lent: the loop is over."""
+        self._take_back()
+        for loan, owner in self._returned.forget():
+            call_when_gone(loan, self._add, owner)
+
+    def _take_back(self) -> None:
+        for owner in self._returned.collect():
+            self._add(owner)
+
+    def _add(self, owner: NDArray[np.uint8]) -> None:
         if len(self._free) < self._keep:
             self._free.append(owner)
 
@@ -85,6 +97,11 @@ class BatchMemory:
         """Return an array for each field, whose content is undefined."""
         return {name: pool.lend() for name, pool in self._pools.items()}
 
+    def end_loop(self) -> None:
+        """Take memory on loan back as soon as it is gone; the loop is over."""
+        for pool in self._pools.values():
+            pool.end_loop()
+
 
 @final
 class ScratchPool:
@@ -92,6 +109,7 @@ class ScratchPool:
 
     def __init__(self) -> None:
         self._free: deque[Scratch] = deque()
+        self._held: Departures[list[Scratch]] = Departures()
 
     @contextmanager
     def lend(self) -> Iterator[Scratch]:
@@ -100,18 +118,24 @@ class ScratchPool:
         try:
             yield scratch
         finally:
-            self.give_back([scratch])
+            self.give_back(scratch)
 
     def take(self) -> Scratch:
         """Return scratch that only the caller uses until it gives it back."""
+        for scratches in self._held.collect():
+            self._free.extend(scratches)
         try:
             return self._free.pop()
         except IndexError:
             return Scratch()
 
-    def give_back(self, scratches: Sequence[Scratch]) -> None:
+    def give_back(self, scratch: Scratch) -> None:
         """Take scratch back."""
-        self._free.extend(scratches)
+        self._free.append(scratch)
+
+    def give_back_when_gone(self, thing: object, scratches: list[Scratch]) -> None:
+        """Take the scratches back that are in the list when `thing` is gone."""
+        self._held.watch(thing, scratches)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ScratchPool, ()  # memory stays in its process

@@ -4,7 +4,6 @@ This module also treats bad samples: `BatchRows.fill` raises the error, puts ano
 """
 
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -116,7 +115,7 @@ class BatchRows:
         self._bad: dict[int, BadSampleRecord] = {}
         self._lock = threading.Lock()
         self._held: list[Any] = []
-        weakref.finalize(self, spec.scratch.give_back, self._held).atexit = False
+        spec.scratch.give_back_when_gone(self, self._held)
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -1,6 +1,5 @@
 """Copiers, which copy tensors to a device; on CUDA the copies overlap the consumer's work."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, final
 
 import torch
@@ -17,6 +16,9 @@ class DeviceCopier(Protocol):
         """Work queued inside this block overlaps the consumer's."""
 
     def __exit__(self, *_: object) -> None: ...
+
+    def leave(self) -> None:
+        """Undo what an interrupted `__enter__` or `__exit__` may have left."""
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor, and return it on the device. The original must not change until the copy is done."""
@@ -39,6 +41,8 @@ class HostCopier:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def leave(self) -> None: ...
+
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor
 
@@ -58,14 +62,21 @@ class CudaCopier:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._stream_context: AbstractContextManager[Any] = nullcontext()
+        self._outer: tuple[torch.cuda.Stream, ...] = ()
 
     def __enter__(self) -> None:
-        self._stream_context = torch.cuda.stream(self._stream)
-        self._stream_context.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        # The current stream of the copier's device; then that of the current device, which may be another one.
+        self._outer = torch.cuda.current_stream(self._device), torch.cuda.current_stream()
+        torch.cuda.set_stream(self._stream)
 
     def __exit__(self, *_: object) -> None:
-        self._stream_context.__exit__(None, None, None)
+        self.leave()
+
+    def leave(self) -> None:
+        """Make the streams current that were so before `__enter__`."""
+        for stream in self._outer:
+            torch.cuda.set_stream(stream)
+        self._outer = ()
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor; memory that is not page-locked is copied before this returns."""
@@ -99,6 +110,8 @@ class BlockingCopier:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+    def leave(self) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device)

@@ -9,7 +9,6 @@ result to `complete`.
 """
 
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from torch import Tensor
 from ...engines.base import BatchEngine, rows_of
 from ...engines.factory import make_engine
 from ...errors import EngineWarning
+from ...system.background import call_when_gone
 from ..batch.host_batch import (
     BatchResult,
     DeferredField,
@@ -110,13 +110,14 @@ class DevicePrefetcher:
         self._channels_last = channels_last
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
         self._sent: deque[_InFlight | BatchResult] = deque()
+        self._intact = True  # False within a call, and after one that did not come to its end
         self._parents: list[deque[_InFlight | BatchResult]] = []
         # The page-locked memory of a batch must not be reused before its copy is done.
         self._held: deque[tuple[Any, Batch]] = deque()
         # Engines may read the files of a batch for a while after its images are finished.
         self._decoded: deque[HostBatch] = deque(maxlen=self.ahead + 1)
         # A loader may be deleted while the last batches that it delivered are still being copied.
-        weakref.finalize(self, _wait_for_copies, copier, self._held).atexit = False
+        call_when_gone(self, _wait_for_copies, copier, self._held)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -126,33 +127,31 @@ class DevicePrefetcher:
         if isinstance(result, Exception) or not self.ahead:
             self._sent.append(result)
             return
-        try:
-            self._sent.append(self._start(result))
-        except BaseException:  # an engine may have begun a batch that is not in the queue
-            self._abandon()
-            raise
+        self._intact = False  # an engine may have begun a batch that is not in the queue
+        self._sent.append(self._start(result))
+        self._intact = True
 
     def receive(self) -> BatchResult | HostWork:
         """Return the oldest batch sent: the batch on the device, its error, or the work that it leaves to the host."""
-        sent = self._sent.popleft()
-        if not isinstance(sent, _InFlight):
-            return sent
-        try:
-            return self._finish(sent)
-        except BaseException:
-            self._drop(sent.reads)
-            self._abandon()
-            raise
+        sent = self._sent[0]
+        received: BatchResult | HostWork
+        if isinstance(sent, _InFlight):
+            self._intact = False
+            received = self._finish(sent)
+            self._intact = True
+        else:
+            received = sent
+        self._sent.popleft()
+        return received
 
     def complete(self, work: HostWork, result: BatchResult) -> BatchResult:
         """Return the batch of `work` on the device; `result` is the batch that the host made, or its error."""
         if isinstance(result, Exception):
             return result
-        try:
-            return self._complete(work, result)
-        except BaseException:
-            self._abandon()
-            raise
+        self._intact = False
+        completed = self._complete(work, result)
+        self._intact = True
+        return completed
 
     def check_process(self) -> None:
         """Raise PipelineClosed in a forked process where the engines, already in use, are the parent's."""
@@ -165,15 +164,26 @@ class DevicePrefetcher:
         self._sent = deque()
 
     def clear(self) -> None:
-        """Drop the batches that were sent and not received."""
-        while self._sent:
-            sent = self._sent.popleft()
-            if not isinstance(sent, _InFlight):
-                continue
-            for name, rows in sent.begun.items():
-                if rows:
-                    self._engines[name].end()
-            self._drop(sent.reads)
+        """Drop the batches that were sent and not received.
+
+        After a failure or an interrupt in the middle of any call, this restarts the engines, so that no batch gets the
+        images of another.
+        """
+        if self._intact:
+            self._intact = False
+            for sent in self._sent:
+                if isinstance(sent, _InFlight):
+                    for name in [name for name, rows in sent.begun.items() if rows]:
+                        self._engines[name].end()
+        else:
+            for engine in self._engines.values():
+                engine.close()
+            self._copier.leave()
+        for sent in self._sent:
+            if isinstance(sent, _InFlight):
+                self._drop(sent.reads)
+        self._sent.clear()
+        self._intact = True
 
     def _start(self, host_batch: HostBatch) -> _InFlight:
         begun = {
@@ -238,15 +248,6 @@ class DevicePrefetcher:
             left = None if result is None or not kept else (result[0][torch.tensor(kept, device=result[0].device)], ())
             batch[name] = self._merge_images(encoded, left, [rows[place] for place in kept])
         return _finished(remade, batch)
-
-    def _abandon(self) -> None:
-        """Drop all batches after a failure, and restart the engines, so that no batch gets the images of another."""
-        for engine in self._engines.values():
-            engine.close()
-        for sent in self._sent:
-            if isinstance(sent, _InFlight):
-                self._drop(sent.reads)
-        self._sent.clear()
 
     def _begin_reads(self, batch: Batch) -> Mapping[str, Any]:
         """Start to read the fields that the device reads from files."""

@@ -1,21 +1,27 @@
 """The pipeline: it runs the tasks of jobs on threads, and delivers the jobs' results in order.
 
                  jobs (one or more batches)       tasks (about 16 samples each)
-    next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> head of the line complete --> consumer
-                          ^------------------------- one more may open when one is delivered --------------'
+    next(jobs) --> [ open: depth at most ] --> worker 0 ... worker T-1 --> results in order --> consumer
+                          ^------------------------- one more may open when one is delivered ------'
 
-Workers are threads, because the calls that cost time (pread, decode, resize) release the GIL. The first failure of a
-job is raised in the consumer in the job's turn, so an error surfaces at the same batch whatever the threads did.
+Workers are threads, because the calls that cost time (pread, decode, resize) release the GIL. They take turns from one
+queue, which holds tasks and the request to open the next job. The first failure of a job is raised in the consumer in
+the job's turn, so an error surfaces at the same batch whatever the threads did. An interrupt may strike the consumer
+anywhere, so the consumer uses only what a signal leaves intact, see `system/background.py`.
 """
 
+import enum
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar, final
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar, cast, final
 
 from ...errors import PipelineClosed, PipelineStalled
+from ...system import background
 from ...system.at_exit import close_at_exit
 
 T_co = TypeVar("T_co", covariant=True)
@@ -31,21 +37,47 @@ class Job(Protocol[T_co]):
         """The tasks. Each is called once, on some thread; `str(task)` describes it."""
 
     def result(self) -> T_co:
-        """Return the result; called in the consumer's thread once all tasks have ended."""
+        """Return the result; called on a worker once all tasks have ended."""
 
 
-class _Open(Generic[T]):
-    """An open job, with the number of its unfinished tasks and its first error."""
+@final
+@dataclass(frozen=True, slots=True)
+class _Result(Generic[T]):
+    """What the consumer gets for a job: its value, or its error."""
+
+    value: T | None
+    error: BaseException | None = None
+
+    def get(self) -> T:
+        """Return the value or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+
+@final
+class _OpenJob(Generic[T]):
+    """An open job.
+
+    Attributes:
+        job: the job; None in place of one that could not be opened, and of the end.
+        left: the number of its unfinished tasks.
+        error: its first error.
+        result: its result once it has ended; None for the end.
+        ended: whether it has ended.
+    """
 
     def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
-        self.job = job
-        self.left = left
-        self.error = error
+        self.job, self.left, self.error = job, left, error
+        self.result: _Result[T] | None = None
+        self.ended = False
 
 
 @final
 class Pipeline(Generic[T]):
     """Runs the jobs of an iterator on threads and delivers their results in order. It is an iterator itself.
+
+    Closing the pipeline, or dropping it, ends its threads.
 
     Args:
         jobs: the jobs; a free worker takes the next one.
@@ -58,182 +90,241 @@ class Pipeline(Generic[T]):
     def __init__(
         self, jobs: Iterator[Job[T]], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
     ) -> None:
-        self._pid = os.getpid()
-        self._jobs = jobs
-        self._depth = depth
-        self._timeout = timeout
-        self._name = name
-        self._line: deque[_Open[T]] = deque()
-        self._tasks: deque[tuple[_Open[T], Callable[[], None]]] = deque()
-        lock = threading.Lock()
-        self._work_available = threading.Condition(lock)  # active workers wait for room for a job, tasks, or the end
-        self._reactivated = threading.Condition(lock)  # workers that `resize` has suspended wait
-        self._head_ready = threading.Condition(lock)  # the consumer waits for the oldest job
-        self._opening = False
-        self._exhausted = False
-        self._closed = self._waited_for = False
+        self._pid, self._timeout, self._name = os.getpid(), timeout, name
+        self._team = _Team(jobs, threads, depth, name)
         self.waited = 0.0
-        self._active = threads
-        self._idle = [0.0] * threads
-        self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
-        self._threads = [
-            threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        close_at_exit(self)
-        for thread in self._threads:
-            thread.start()
+        background.call_when_gone(self, self._team.close)
+        close_at_exit(self._team)
+        self._team.start()
 
     def __iter__(self) -> "Pipeline[T]":
         return self
 
     def __next__(self) -> T:
         """Return the next result, in order. Raises a task's error, PipelineStalled, or PipelineClosed after `close`."""
-        begun = time.monotonic()
         if os.getpid() != self._pid:
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
-        with self._head_ready:
-            ready = self._head_ready.wait_for(self._next_ready, self._timeout)
+        team, begun = self._team, time.monotonic()
+        try:
+            result = None if team.closed else team.results.get(timeout=self._timeout)
+        except Empty:
+            raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {team.report()}") from None
+        finally:
             self.waited += time.monotonic() - begun
-            if self._closed:  # by another thread: the open jobs may not be finished
-                raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
-            if not ready:
-                raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._report()}")
-            head = self._line.popleft() if self._line else None
-            self._work_available.notify()
-        if head is None:
+        if team.closed:  # by another thread: the open jobs may not be finished
+            raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
+        if result is None or result.error is not None:
             self.close()
+        if result is None:
             raise StopIteration
-        if head.error is not None or head.job is None:
-            self.close()
-            raise head.error or PipelineClosed(self._name)
-        return head.job.result()
+        team.make_room()
+        return result.get()
 
     @property
     def ready(self) -> bool:
         """Whether `next` would return at once."""
-        if os.getpid() != self._pid:  # forked: a worker of the parent may have held the lock
-            return False
-        with self._head_ready:
-            return self._next_ready()
+        return os.getpid() == self._pid and (self._team.closed or not self._team.results.empty())
 
     @property
     def idle(self) -> float:
         """Seconds that active workers have waited for room or for tasks, summed over all workers."""
-        return sum(self._idle)
+        return sum(self._team.idle)
 
     def resize(self, threads: int, depth: int) -> None:
         """Let `threads` of the workers work, on at most `depth` open jobs, from now on."""
-        with self._work_available:
-            self._active, self._depth = min(threads, len(self._threads)), depth
-            self._work_available.notify_all()
-            self._reactivated.notify_all()
+        self._team.resize(threads, depth)
 
     def close(self) -> None:
         """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
-        if self._waited_for:  # waiting again would not help; and as the interpreter ends, `os` is gone
-            return
-        if os.getpid() != self._pid:  # forked: the threads are the parent's, and the lock may never be released
-            return
-        if threading.current_thread() in self._threads:
-            # The garbage collector may call this in any thread, such as a worker that holds the lock.
-            self._closed = True
-            return
-        with self._work_available:
-            self._closed = True
-            self._tasks.clear()
-            self._work_available.notify_all()
-            self._reactivated.notify_all()
-            self._head_ready.notify_all()
-        self._waited_for = True
-        deadline = time.monotonic() + JOIN_LIMIT
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        self._team.close()
 
-    def at_exit(self) -> None:
-        self.close()
 
-    def _next_ready(self) -> bool:
-        if self._closed:
-            return True
-        if self._line:
-            return self._line[0].left == 0
-        return self._exhausted and not self._opening
+class _Turn(enum.Enum):
+    """What a worker may be told to do besides a task."""
 
-    def _report(self) -> str:
+    OPEN = enum.auto()
+    END = enum.auto()
+
+
+@final
+class _Team(Generic[T]):
+    """The workers of a pipeline and what they share. Its threads keep it alive, but not the pipeline.
+
+    Attributes:
+        results: the results of the jobs, in order; None after the last one.
+        closed: whether the workers were told to end.
+        idle: for each worker, the seconds that it has waited while it was active.
+    """
+
+    def __init__(self, jobs: Iterator[Job[T]], threads: int, depth: int, name: str) -> None:
+        self.results: SimpleQueue[_Result[T] | None] = SimpleQueue()
+        self.closed = self._waited_for = False
+        self.idle = [0.0] * threads
+        self._jobs, self._count, self._name, self._pid = jobs, threads, name, os.getpid()
+        self._turns: SimpleQueue[tuple[_OpenJob[T], Callable[[], None]] | _Turn] = SimpleQueue()
+        self._lock = threading.Lock()  # guards `_line`, the counts of open jobs, and `_opening`
+        self._line: deque[_OpenJob[T]] = deque()
+        self._depth = self._room = depth
+        self._opening = self._exhausted = False
+        self._active = threads
+        self._wake_ups: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
+        self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+        self._closing = threading.Lock()
+
+    def start(self) -> None:
+        """Start the workers."""
+        with self._lock:
+            self._request_open()
+        background.start(self._start_threads)
+
+    def make_room(self) -> None:
+        """Let one more job be opened, because one was delivered."""
+        with self._lock:
+            self._room += 1
+            self._request_open()
+
+    def resize(self, threads: int, depth: int) -> None:
+        """See `Pipeline.resize`."""
+        with self._lock:
+            self._active = min(threads, self._count)
+            self._room += depth - self._depth
+            self._depth = depth
+            self._request_open()
+        self._wake_suspended()
+
+    def report(self) -> str:
+        """Say what each worker does."""
         now = time.monotonic()
         return "; ".join(
             f"worker {n}: {activity} for {now - since:.0f} s" for n, (activity, since) in enumerate(self._doing)
         )
 
+    def close(self) -> None:
+        """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
+        if self._waited_for or os.getpid() != self._pid:  # forked: the threads are the parent's
+            return
+        self._stop()
+        if threading.current_thread() in self._threads:
+            return
+        with self._closing:
+            if not self._waited_for:  # waiting again would not help
+                background.call(self._join)
+                self._waited_for = True
+
+    def at_exit(self) -> None:
+        """Close the pipeline."""
+        self.close()
+
+    def _start_threads(self) -> None:
+        try:
+            with self._starting:
+                for number in range(0 if self.closed else self._count):
+                    thread = threading.Thread(
+                        target=self._work, args=(number,), name=f"{self._name}-{number}", daemon=True
+                    )
+                    thread.start()
+                    self._threads.append(thread)
+        except RuntimeError as error:  # the system allows no more threads
+            self.results.put(_Result(None, error))
+
+    def _stop(self) -> None:
+        self.closed = True
+        for _ in range(self._count):
+            self._turns.put(_Turn.END)
+        self._wake_suspended()
+        self.results.put(None)
+
+    def _join(self) -> None:
+        deadline = time.monotonic() + JOIN_LIMIT
+        with self._starting:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._line.clear()
+        while not self._turns.empty():  # tasks that nobody took keep the memory of their batches
+            self._turns.get()
+
+    def _wake_suspended(self) -> None:
+        for wake_up in self._wake_ups:
+            wake_up.put(None)
+
+    def _request_open(self) -> None:
+        """Have a worker open the next job after the tasks of those before it. The caller holds the lock."""
+        if self._room > 0 and not self._opening and not self._exhausted:
+            self._opening = True
+            self._turns.put(_Turn.OPEN)
+
     def _work(self, number: int) -> None:
-        while (turn := self._turn(number)) is not None:
-            opened, task = turn
-            self._doing[number] = (task, time.monotonic())
-            error: BaseException | None = None
-            try:
-                task()
-            except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
-                error = caught
-            with self._head_ready:
-                opened.left -= 1
-                opened.error = opened.error or error
-                if opened.left == 0 and self._line and self._line[0] is opened:
-                    self._head_ready.notify()
-            del turn, opened, task  # while it waits, a worker must not keep the memory of a delivered batch
+        while not self.closed:
+            begun = time.monotonic()
+            self._doing[number] = ("waiting", begun)
+            if number >= self._active and not self._exhausted:  # suspended by `resize`
+                self._wake_ups[number].get()
+                continue
+            turn = self._turns.get()
+            self.idle[number] += time.monotonic() - begun
+            if turn is _Turn.END or self.closed:
+                break
+            if isinstance(turn, _Turn):
+                self._doing[number] = ("opening the next batch", time.monotonic())
+                self._open()
+            else:
+                self._carry_out(number, *turn)
+            del turn  # while it waits, a worker must not keep the memory of a delivered batch
         self._doing[number] = ("nothing more to do", time.monotonic())
 
-    def _turn(self, number: int) -> tuple[_Open[T], Callable[[], None]] | None:
-        """Wait for the next task, opening a job if there is none; None when all work is done."""
-        while True:
-            with self._work_available:
-                if not self._has_work(number):
-                    begun = time.monotonic()
-                    self._doing[number] = ("waiting", begun)
-                    while not self._has_work(number):
-                        (self._work_available if number < self._active else self._reactivated).wait()
-                    self._idle[number] += time.monotonic() - begun if number < self._active else 0.0
-                if self._closed:
-                    self._work_available.notify_all()
-                    self._reactivated.notify_all()
-                    self._head_ready.notify_all()
-                    return None
-                if self._tasks:
-                    return self._tasks.popleft()
-                if self._exhausted:
-                    return None
-                self._opening = True
-                self._doing[number] = ("opening the next batch", time.monotonic())
-            self._open()
-
-    def _has_work(self, number: int) -> bool:
-        if self._closed or self._exhausted:
-            return True
-        room = not self._opening and len(self._line) < self._depth
-        return number < self._active and (bool(self._tasks) or room)
-
     def _open(self) -> None:
-        """Take the next job without holding the lock, as this may take as long as a task."""
-        opened: _Open[T] | None
+        """Take the next job, and pass its tasks to the workers."""
         tasks: Sequence[Callable[[], None]] = ()
         try:
             job = next(self._jobs)
             tasks = job.tasks
-            opened = _Open(job, len(tasks))
+            opened = _OpenJob(job, len(tasks))
         except StopIteration:
-            opened = None
+            opened = _OpenJob[T](None)
         except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
-            opened = _Open(None, error=caught)
-        with self._work_available:
-            self._opening = False
-            self._exhausted = opened is None or opened.job is None
-            if opened is not None:
-                self._line.append(opened)
-                self._tasks.extend((opened, task) for task in tasks)
-            if self._exhausted or not tasks:
-                self._work_available.notify_all()
-                self._reactivated.notify_all()
-                self._head_ready.notify()
-            else:  # this worker takes the first task; others take the next ones, or open the next job
-                self._work_available.notify(len(tasks))
+            opened = _OpenJob[T](None, error=caught)
+        with self._lock:
+            self._opening, self._exhausted = False, opened.job is None
+            self._room -= 1
+            self._line.append(opened)
+            for task in tasks:
+                self._turns.put((opened, task))
+            self._request_open()
+        if self._exhausted:
+            for _ in range(self._count):
+                self._turns.put(_Turn.END)
+            self._wake_suspended()
+        if not tasks:
+            self._finish(opened)
+
+    def _carry_out(self, number: int, opened: _OpenJob[T], task: Callable[[], None]) -> None:
+        self._doing[number] = (task, time.monotonic())
+        error: BaseException | None = None
+        try:
+            task()
+        except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+            error = caught
+        with self._lock:
+            opened.left -= 1
+            opened.error = opened.error or error
+            last = not opened.left
+        if last:
+            self._finish(opened)
+
+    def _finish(self, opened: _OpenJob[T]) -> None:
+        """Make the result of a job whose tasks have ended, and deliver it once those before it are."""
+        result: _Result[T] | None = None
+        if opened.error is not None:
+            result = _Result(None, opened.error)
+        elif opened.job is not None:
+            try:
+                result = _Result(opened.job.result())
+            except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
+                result = _Result(None, caught)
+        with self._lock:
+            opened.result, opened.ended = result, True
+            while self._line and self._line[0].ended:
+                self.results.put(self._line.popleft().result)

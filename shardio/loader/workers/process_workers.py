@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pickle
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,8 @@ import numpy as np
 from ...errors import ConfigError, PipelineClosed, PipelineStalled, WorkerDied
 from ...order.plan import Order, Schedule
 from ...system import processes
+from ...system.at_exit import close_at_exit
+from ...system.background import Departures, call_on_lasting_thread, call_when_gone
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult, HostBatch, map_nested
 from ..batch.spec import BatchSpec
@@ -61,13 +62,15 @@ class WorkerProcesses:
         self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
-        self.members = [_WorkerProcess(build_spec, buffers, f"{name} worker {number}") for number in range(count)]
-        weakref.finalize(self, _end, self.members, self._pid)
+        names = [f"{name} worker {number}" for number in range(count)]
+        self.members = call_on_lasting_thread(lambda: [_WorkerProcess(build_spec, buffers, name) for name in names])
+        call_when_gone(self, _end, self.members, self._pid)
+        close_at_exit(self)
 
     @property
     def usable(self) -> bool:
-        """Whether all processes are alive and children of this process; after a fork they are not."""
-        return self._pid == os.getpid() and all(member.alive for member in self.members)
+        """Whether all processes are alive, children of this process, and between two messages."""
+        return self._pid == os.getpid() and all(member.alive and member.in_step for member in self.members)
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
         """Start the processes on the batches of `schedule`, and drop an older epoch."""
@@ -76,6 +79,10 @@ class WorkerProcesses:
             member.drain()
             member.send(StartEpoch(self.epoch, plan, schedule, first=number, stride=len(self.members)))
         return ProcessPipeline(self, self.epoch, len(schedule), clock, self._timeout)
+
+    def at_exit(self) -> None:
+        """End the processes."""
+        _end(self.members, self._pid)
 
 
 @final
@@ -134,7 +141,12 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
 
 @final
 class _WorkerProcess:
-    """The loader's side of one worker process."""
+    """The loader's side of one worker process.
+
+    Attributes:
+        in_step: whether every message has been sent, received and acted upon as a whole. After an interrupt it may stay
+            False: the process is of no more use.
+    """
 
     def __init__(self, build_spec: Callable[[], BatchSpec], buffers: int, name: str) -> None:
         self._name = name
@@ -147,8 +159,9 @@ class _WorkerProcess:
         processes.start(self._process)
         worker_end.close()
         self._lent = 0
-        # Finalizers append to it, at any time and in any thread; `give_back` sends the messages.
-        self._returned: deque[int] = deque()
+        self._unused: deque[int] = deque()
+        self._dropped: Departures[int] = Departures()
+        self.in_step = True
 
     @property
     def alive(self) -> bool:
@@ -157,13 +170,18 @@ class _WorkerProcess:
 
     def send(self, message: ToWorker) -> None:
         """Send a message; raise WorkerDied if the process has ended."""
+        before, self.in_step = self.in_step, False
         try:
             self._pipe.send(message)
         except OSError as error:
             raise self._died() from error
+        self.in_step = before
 
     def receive(self, epoch: int, timeout: float) -> FromWorker:
-        """Return the next message of this epoch; free the buffers of older epochs' batches."""
+        """Return the next message of this epoch; free the buffers of older epochs' batches.
+
+        The caller passes a finished batch on to `batch`.
+        """
         deadline = time.monotonic() + timeout
         while True:
             self.give_back()
@@ -173,13 +191,20 @@ class _WorkerProcess:
                         f"{self._name} (process {self._process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
                     )
                 continue
-            try:
-                message: FromWorker = self._pipe.recv()
-            except (EOFError, OSError) as error:
-                raise self._died() from error
+            message = self._receive()
             if message.epoch == epoch:
+                self.in_step = not isinstance(message, BatchReady)
                 return message
             self._drop(message)
+
+    def _receive(self) -> FromWorker:
+        """Return the next message. The worker is in step again when the caller has acted upon it."""
+        self.in_step = False
+        try:
+            message: FromWorker = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        return message
 
     @property
     def has_message(self) -> bool:
@@ -193,14 +218,15 @@ class _WorkerProcess:
         """Take messages of an older epoch out of the pipe, as a full pipe would keep the worker from the new epoch."""
         try:
             while self._pipe.poll():
-                self._drop(self._pipe.recv())
-        except (EOFError, OSError) as error:
+                self._drop(self._receive())
+        except OSError as error:
             raise self._died() from error
 
     def _drop(self, message: FromWorker) -> None:
         if isinstance(message, BatchReady):
-            self._returned.append(message.buffer)
+            self._unused.append(message.buffer)
             self._lent += 1
+        self.in_step = True
 
     def batch(self, message: BatchReady) -> HostBatch:
         """Return the batch in a buffer. The buffer is free again once nothing refers to the batch any more."""
@@ -210,20 +236,24 @@ class _WorkerProcess:
         if self._lent == len(self._buffers):
             # The consumer keeps batches: return a copy, or the worker would wait for a free buffer for ever.
             memory = memory[: message.used].copy()
-            self._returned.append(number)
+            self._unused.append(number)
             self.give_back()
         else:
             # With a memoryview in between, every view keeps `memory` itself alive, see `memory.BufferPool`.
             memory = np.frombuffer(memory.data, np.uint8)
-            weakref.finalize(memory, self._returned.append, number).atexit = False
+            self._dropped.watch(memory, number)
+        self.in_step = True
         batch: Batch = map_nested(message.batch.batch, TensorLocation, lambda location: location.view(memory))
         return replace(message.batch, batch=batch)
 
     def give_back(self) -> None:
         """Tell the worker which buffers are free again."""
-        while self._returned:
+        before, self.in_step = self.in_step, False
+        self._unused.extend(self._dropped.collect())
+        while self._unused:
             self._lent -= 1
-            self.send(BufferFree(self._returned.popleft()))
+            self.send(BufferFree(self._unused.popleft()))
+        self.in_step = before
 
     def _died(self) -> WorkerDied:
         self._process.join(_JOIN_SECONDS)

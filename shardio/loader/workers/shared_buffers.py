@@ -3,7 +3,6 @@
 import math
 import mmap
 import os
-import weakref
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from ...system.background import call_when_gone
 
 _PAGE = 4096
 _ALIGN = 64  # bytes; tensors begin at multiples of this
@@ -23,7 +24,7 @@ class SharedBuffer:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.memory = np.empty(0, np.uint8)
-        weakref.finalize(self, os.close, handle)
+        call_when_gone(self, os.close, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # DupFd must be created while the process is being started: created earlier, it goes through a named socket.

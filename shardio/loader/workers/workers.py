@@ -122,6 +122,10 @@ class Workers:
         self._apply(pipeline)
         return pipeline
 
+    def end_loop(self) -> None:
+        """Take the memory of batches back as they are dropped, because no batch is made any more."""
+        self._memory.end_loop()
+
     def record(self, pipeline: BatchPipeline, window: Window) -> None:
         """Record the measurements of one step, and apply the setting that the tuner chooses."""
         before = self.setting

@@ -1,0 +1,194 @@
+"""Work that an interrupt must not strike, done on other threads.
+
+Python runs signal handlers in the main thread, between any two instructions. Where such a handler raises, as Ctrl-C
+does, three things go wrong: a finalizer swallows the exception; a Condition, and with it an Event, may stay locked for
+ever; and `Thread.start` and `Thread.join` wait for those. So what a training loop calls uses only C's own locks and
+`queue.SimpleQueue`, which a signal leaves intact, and has everything else done here. The finalizers of what a loop
+drops run here, too; a file, which a dataset closes when it is dropped, needs no such care.
+"""
+
+import _thread
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar, final
+
+T = TypeVar("T")
+
+
+@final
+class _Watch(weakref.ref[Any]):
+    """A weak reference with a value of its own."""
+
+    __slots__ = ("value",)
+    value: Any
+
+
+@final
+class Departures(Generic[T]):
+    """Collects a value for each watched object that is gone. The object's last user runs no Python code for that."""
+
+    def __init__(self) -> None:
+        self._gone: SimpleQueue[_Watch] = SimpleQueue()
+        self._watches: dict[int, _Watch] = {}  # a weak reference that is dropped tells nothing
+
+    def watch(self, thing: object, value: T) -> None:
+        """Have `value` collected when `thing` is gone."""
+        watch = _Watch(thing, self._gone.put)  # a C function: it runs to its end whatever signal comes
+        watch.value = value
+        self._watches[id(watch)] = watch
+
+    def collect(self) -> Iterator[T]:
+        """Yield the values of the objects that are gone, each once."""
+        while not self._gone.empty():
+            try:
+                watch = self._gone.get_nowait()
+            except Empty:  # another thread has taken it
+                return
+            if self._watches.pop(id(watch), None) is not None:
+                yield watch.value
+
+    def wait(self) -> T:
+        """Wait for an object to go, and return its value."""
+        watch = self._gone.get()
+        del self._watches[id(watch)]
+        value: T = watch.value
+        return value
+
+    def forget(self) -> list[tuple[Any, T]]:
+        """Watch no object any more, and return those that are still there with their values."""
+        watches = list(self._watches.values())
+        self._watches.clear()
+        return [(thing, watch.value) for watch in watches if (thing := watch()) is not None]
+
+
+@final
+class Call:
+    """A function that another thread calls with `run`; `wait` returns its value."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run(self) -> None:
+        """Call the function."""
+        try:
+            self._outcome.put((self._function(), None))
+        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
+            self._outcome.put((None, error))
+
+    def wait(self) -> Any:
+        """Wait for the function to end; return its value or raise its error."""
+        value, error = self._outcome.get()
+        if error is not None:
+            raise error
+        return value
+
+
+def start(function: Callable[[], None]) -> None:
+    """Call a function on a thread of its own; the function handles its own errors."""
+    _thread.start_new_thread(_start, (function,))
+
+
+def _start(function: Callable[[], None]) -> None:
+    """Start a Thread, which has a name that debuggers show, from a thread that ends at once."""
+    try:
+        threading.Thread(target=function, name="shardio background", daemon=True).start()
+    except RuntimeError:  # the system allows no more threads
+        function()
+
+
+def call(function: Callable[[], T]) -> T:
+    """Call a function on a thread of its own, wait for it, and return its value or raise its error.
+
+    An interrupt ends the wait, and the function goes on.
+    """
+    if _exiting:
+        return function()
+    pending = Call(function)
+    start(pending.run)
+    value: T = pending.wait()
+    return value
+
+
+def begin_exit() -> None:
+    """Have `call` use its caller's thread from now on: the interpreter is about to end, and starts no thread."""
+    global _exiting
+    _exiting = True
+
+
+_exiting = False
+
+
+_Finalizer: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+@final
+class _Keeper:
+    """A thread that lasts as long as the process. It runs finalizers and the calls that need such a thread."""
+
+    def __init__(self, departures: "Departures[_Finalizer] | None" = None) -> None:
+        self._pid = os.getpid()
+        self.departures: Departures[_Finalizer] = departures or Departures()
+        self._ident = 0
+        start(self._run)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is of this process; a forked child inherits no thread."""
+        return self._pid == os.getpid()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function on the thread, wait for it, and return its value or raise its error."""
+        if _thread.get_ident() == self._ident:
+            return function()
+        pending = Call(function)
+        self.departures.watch(_Token(), (pending.run, ()))  # gone at once
+        value: T = pending.wait()
+        return value
+
+    def _run(self) -> None:
+        self._ident = _thread.get_ident()
+        while True:
+            function, arguments = self.departures.wait()
+            try:
+                function(*arguments)
+            except BaseException as error:  # noqa: BLE001  # nobody waits for a finalizer
+                _report(error)
+            del function, arguments  # while the thread waits, it must keep nothing alive
+
+
+class _Token:
+    """An object that nobody keeps."""
+
+
+def _report(error: BaseException) -> None:
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+_keeper: _Keeper | None = None
+
+
+def _usable_keeper() -> _Keeper:
+    global _keeper
+    keeper = _keeper
+    if keeper is None or not keeper.usable:
+        # Without a lock, which a fork could copy while it is taken: two threads may start a keeper each, and both work.
+        keeper = _keeper = _Keeper(None if keeper is None else keeper.departures)
+    return keeper
+
+
+def call_on_lasting_thread(function: Callable[[], T]) -> T:
+    """Call a function on a thread that lasts as long as the process, wait for it, and return its value."""
+    return _usable_keeper().call(function)
+
+
+def call_when_gone(thing: object, function: Callable[..., Any], *arguments: Any) -> None:
+    """Have `function(*arguments)` called on another thread soon after `thing` is gone, if the process still runs then.
+
+    The arguments must not refer to `thing`. A forked child calls it for its own copy of `thing`.
+    """
+    _usable_keeper().departures.watch(thing, (function, arguments))

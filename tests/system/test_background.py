@@ -1,0 +1,107 @@
+"""Work in the background is done once, wherever it is asked for, and its errors come back."""
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardio.system.background import Departures, call, call_on_lasting_thread, call_when_gone
+
+
+class Thing:
+    """An object that can be watched, and can refer to itself."""
+
+    itself: "Thing"
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether a condition comes true within 2 s."""
+    deadline = time.monotonic() + 2
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
+
+
+@pytest.mark.parametrize("way", [call, call_on_lasting_thread])
+def test_a_call_returns_or_raises(way: Callable[[Callable[[], Any]], Any]) -> None:
+    """A call runs on another thread, and returns its value or raises its error."""
+    assert way(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        way(lambda: 1 // 0)
+    assert way(lambda: way(lambda: 7)) == 7  # even from within
+
+
+def test_the_lasting_thread_is_one() -> None:
+    """Calls on the lasting thread share it."""
+    assert call_on_lasting_thread(threading.get_ident) == call_on_lasting_thread(threading.get_ident)
+
+
+def test_an_interrupt_ends_a_wait() -> None:
+    """A signal handler that raises ends the wait for a call, which itself goes on to its end."""
+    ended: list[bool] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            call(lambda: (time.sleep(0.3), ended.append(True)))
+        assert not ended
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert eventually(lambda: bool(ended))
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_called_when_gone(cyclic: bool) -> None:
+    """A function is called once its object is gone, be it the garbage collector that finds it."""
+    calls: list[int] = []
+    thing = Thing()
+    call_when_gone(thing, calls.append, 3)
+    time.sleep(0.02)
+    assert not calls
+    if cyclic:
+        thing.itself = thing
+    del thing
+    gc.collect()
+    assert eventually(lambda: calls == [3])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_called_in_a_forked_child() -> None:
+    """A child calls the function for its own copy of the object, and the parent for the original."""
+    thing = Thing()
+    reader, writer = os.pipe()
+    call_when_gone(thing, os.write, writer, b"gone")
+    child = os.fork()
+    if not child:
+        del thing
+        call_on_lasting_thread(lambda: None)
+        os._exit(0)
+    assert os.read(reader, 10) == b"gone"
+    os.waitpid(child, 0)
+    del thing
+    assert os.read(reader, 10) == b"gone"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_departures() -> None:
+    """The values of objects that are gone are collected once; what is forgotten is not."""
+    departures: Departures[str] = Departures()
+    things = [Thing() for _ in range(3)]
+    for number, thing in enumerate(things):
+        departures.watch(thing, f"thing {number}")
+    del thing, things[0]
+    assert list(departures.collect()) == ["thing 0"]
+    assert list(departures.collect()) == []
+    assert [value for _, value in departures.forget()] == ["thing 1", "thing 2"]
+    del things
+    assert list(departures.collect()) == []
