@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar, cast, final
@@ -242,9 +243,13 @@ class _Team(Generic[T]):
             threads = list(self._threads)
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        # What nobody took keeps the memory of its batches.
         self._line.clear()
-        while not self._turns.empty():  # tasks that nobody took keep the memory of their batches
-            self._turns.get()
+        for queue in (self._turns, self.results):
+            with suppress(Empty):
+                while True:
+                    queue.get_nowait()
+        self.results.put(None)  # for a consumer that waits on another thread
 
     def _wake_suspended(self) -> None:
         for wake_up in self._wake_ups:
