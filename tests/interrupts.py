@@ -31,8 +31,9 @@ CONTAINERS = ("tar", "hdf5", "lmdb")
 BODIES = (0.0, 0.0001, 0.001)  # seconds
 FAILURES = ("ahead", "behind", "swallowed", "ignored", "hangs")
 HANG = 30.0  # seconds
-ROUNDS = 200  # per job; processes, which start slowly, have a fifth of them
-DELAYS = (0.0002, 0.002, 0.02, 0.05)  # seconds at most until an interrupt; ten times as long for processes
+ROUNDS = 200  # per job; processes, which start slowly, have a tenth of them
+DELAYS = (0.0002, 0.002, 0.02, 0.05)  # seconds at most until an interrupt
+DELAYS_OF_PROCESSES = (0.002, 0.05, 0.5, 3.0)
 
 
 def prepare(folder: Path) -> None:
@@ -46,7 +47,7 @@ def prepare(folder: Path) -> None:
 
 def moment(chance: random.Random, isolate: bool) -> float:
     """Seconds until an interrupt."""
-    return chance.choice(DELAYS) * chance.random() * (10 if isolate else 1) + 1e-6
+    return chance.choice(DELAYS_OF_PROCESSES if isolate else DELAYS) * chance.random() + 1e-6
 
 
 class Job:
@@ -91,10 +92,10 @@ class Job:
         before, fired = self.loader.state_dict(), self.found["interrupts"]
         batch, came, burst = None, False, self.options.kind == "burst"
         try:
-            self.armed = True
             if self.options.kind == "signal":
                 print("go", flush=True)
-            else:
+            self.armed = True
+            if self.options.kind != "signal":
                 signal.setitimer(signal.ITIMER_REAL, delay, delay / 5 + 1e-5 if burst else 0)
             if self.options.body:
                 for batch in self.loader:  # noqa: B007
@@ -174,7 +175,7 @@ def stress(count: int, seed: int, *, quiet: bool = False) -> dict[str, int]:
                 "isolate": isolate,
                 "kind": chance.choice(("timer", "timer", "signal", "burst")),
                 "body": chance.choice(BODIES),
-                "rounds": min(count, ROUNDS // 5 if isolate else ROUNDS),
+                "rounds": min(count, ROUNDS // 10 if isolate else ROUNDS),
                 "seed": chance.randrange(2**32),
             }
             found = attack(Path(name), options)

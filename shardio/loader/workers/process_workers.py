@@ -10,8 +10,9 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -62,10 +63,11 @@ class WorkerProcesses:
         self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
-        names = [f"{name} worker {number}" for number in range(count)]
-        self.members = call_on_lasting_thread(lambda: [_WorkerProcess(build_spec, buffers, name) for name in names])
+        self.members: list[_WorkerProcess] = []
         call_when_gone(self, _end, self.members, self._pid)
         close_at_exit(self)
+        names = [f"{name} worker {number}" for number in range(count)]
+        call_on_lasting_thread(partial(_start, self.members, names, build_spec, buffers))
 
     @property
     def usable(self) -> bool:
@@ -267,6 +269,13 @@ class _WorkerProcess:
     def join(self) -> None:
         """Wait for the process to end."""
         self._process.join(_JOIN_SECONDS)
+
+
+def _start(
+    members: list[_WorkerProcess], names: Sequence[str], build_spec: Callable[[], BatchSpec], buffers: int
+) -> None:
+    for name in names:
+        members.append(_WorkerProcess(build_spec, buffers, name))
 
 
 def _end(members: list[_WorkerProcess], pid: int) -> None:
