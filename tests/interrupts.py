@@ -86,6 +86,7 @@ class Job:
             self.round(moment(self.chance, self.options.isolate))
             print(json.dumps({"round": number, **self.found}), flush=True)
         faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the last signal may come late
 
     def round(self, delay: float) -> None:
         """Interrupt one loop, and compare the state with the last batch."""
