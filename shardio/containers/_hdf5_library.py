@@ -71,7 +71,8 @@ class LibraryValues:
             stored = self.library.get(self.name)
             if not hasattr(stored, "shape"):
                 start, end = (int(offset) for offset in stored["offsets"][row : row + 2])
-                if not 0 <= start <= end <= (size := len(stored["data"])):
+                size = len(stored["data"])
+                if not 0 <= start <= end <= size:
                     raise ShardCorrupt(
                         f"{self.library.path}, field {self.name!r}, row {row}: "
                         f"offsets {start} to {end} are not within {size} bytes"

@@ -19,6 +19,7 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Column, Rows
 from . import hdf5_index
+from ._bounds import within
 from ._files import Handle, RawFile, as_rows, check_request
 from ._hdf5_library import LibraryFile, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
@@ -120,6 +121,7 @@ class _ContiguousRows:
     """A contiguous dataset: row i is at `base + i * row bytes`.
 
     Attributes:
+        count: the number of rows.
         mapped: small rows in memory, uint8 [n, row bytes]; None for larger ones.
         big_endian: whether the bytes of each element must be swapped.
     """
@@ -128,6 +130,7 @@ class _ContiguousRows:
     name: str
     field: Field
     base: int
+    count: int
     mapped: NDArray[np.uint8] | None
     big_endian: bool
 
@@ -147,13 +150,13 @@ class _ContiguousRows:
         if self.mapped is not None:
             return MemoryRows.of(self.mapped)
         size, file = self.field.row_bytes, self.file
-        mapped = file.map_within_budget()
+        limit, mapped = self.base + self.count * size, file.map_within_budget()
         if mapped is None:
-            return FileRows(file.fd, self.base, size, file.size, file)
-        populated = np.zeros((file.size - self.base) // size, np.uint8)
+            return FileRows(file.fd, self.base, size, limit, file)
+        populated = np.zeros(self.count, np.uint8)
         owner = (file, mapped, populated)
         address = mapped.ctypes.data + self.base
-        return FileRows(file.fd, self.base, size, file.size, owner, address, populated.ctypes.data)
+        return FileRows(file.fd, self.base, size, limit, owner, address, populated.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class _ContiguousValues:
 
     def read(self, rows: Rows) -> list[bytes]:
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
-        wrong = np.flatnonzero((starts < 0) | (ends < starts) | (ends > self.size))
+        wrong = np.flatnonzero(~within(starts, ends - starts, 0, self.size))
         if len(wrong):
             i = wrong[0]
             raise ShardCorrupt(
@@ -248,7 +251,7 @@ def _open_rows(
             small = 0 < field.row_bytes <= MAPPED_ROW
             end = base + len(dataset) * field.row_bytes
             view = mapped[base:end].reshape(-1, field.row_bytes) if small else None
-            return _ContiguousRows(file, name, field, base, view, dataset.dtype.byteorder == ">")
+            return _ContiguousRows(file, name, field, base, len(dataset), view, dataset.dtype.byteorder == ">")
     return library_rows(dataset, library, name, field)
 
 
