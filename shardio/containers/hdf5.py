@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import hdf5_index
 from ._bounds import within
@@ -33,15 +34,15 @@ from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocat
 class _RowsReader(Protocol):
     """Reads a fixed field."""
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fill `out` [n, *shape] with the rows, which are within the shard."""
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows, which are within the shard, decompressing at most `most` bytes."""
 
 
 class _ValuesReader(Protocol):
     """Reads any other field."""
 
-    def read(self, rows: Rows) -> list[bytes]:
-        """Return the bytes of each row; the rows are within the shard."""
+    def read(self, rows: Rows, most: int) -> list[bytes]:
+        """Return the bytes of each row, at most `most`; the rows are within the shard."""
 
 
 @final
@@ -62,16 +63,16 @@ class Hdf5Reader:
     def __len__(self) -> int:
         return self._handle.get().count
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
         reader: Any = shard.readers[field]
         if not kind.fixed:
-            values: list[bytes] = reader.read(rows)
+            values: list[bytes] = reader.read(rows, most)
             return values
         out = check_out(out, len(rows), kind)
         if out.size:
-            reader.read(rows, out)
+            reader.read(rows, out, most)
         return out
 
     def locator(self, field: str) -> RowLocator | None:
@@ -134,7 +135,7 @@ class _ContiguousRows:
     mapped: NDArray[np.uint8] | None
     big_endian: bool
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         target = as_rows(out, self.field)
         if self.mapped is not None:
             # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
@@ -169,7 +170,7 @@ class _ContiguousValues:
     size: int
     offsets: NDArray[np.int64]
 
-    def read(self, rows: Rows) -> list[bytes]:
+    def read(self, rows: Rows, most: int) -> list[bytes]:
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         wrong = np.flatnonzero(~within(starts, ends - starts, 0, self.size))
         if len(wrong):
@@ -178,7 +179,7 @@ class _ContiguousValues:
                 f"{self.file.path}, field {self.name!r}, row {rows[i]}: "
                 f"offsets {starts[i]} to {ends[i]} are not within {self.size} bytes"
             )
-        return self.file.read_values(self.base + starts, ends - starts, rows, self.name)
+        return self.file.read_values(self.base + starts, ends - starts, rows, self.name, most)
 
     def locator(self) -> RowLocator:
         owner = (self.offsets, self.file)

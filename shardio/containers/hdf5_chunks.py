@@ -19,6 +19,7 @@ from ._files import RawFile, as_rows
 from ._hdf5_filter_pipeline import FilterPipeline, pipeline_of
 from ._hdf5_filters import Bytes, Damaged
 from ._hdf5_library import block_parts
+from .base import check_value_bytes
 
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
@@ -52,12 +53,19 @@ class ChunkedRows:
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fill `out` [n, *shape] with the rows; ShardCorrupt if a chunk is cut short or damaged."""
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows.
+
+        Raises:
+            ShardCorrupt: a chunk is cut short or damaged.
+            BadSample: chunks have more than `most` bytes once decompressed.
+        """
         whole_rows = self.chunk[1:] == self.field.row_shape
         if whole_rows and not self.pipeline.filters:
             self._read_unfiltered(rows, out)
             return
+        place = f"{self.file.path}, field {self.name!r}, row {rows[0]}, its chunk"
+        check_value_bytes(self.pipeline.size, most, place)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         parts = block_parts(ordered, self.chunk[0])

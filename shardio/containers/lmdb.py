@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system.types import Column, Rows, Stored
 from . import row_locator
@@ -140,7 +141,7 @@ class LmdbReader:
     def __len__(self) -> int:
         return self._handle.get().count
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         lease = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
         _check_size(lease)
@@ -156,7 +157,7 @@ class LmdbReader:
             out = check_out(out, len(rows), kind)
             out[...] = lease.columns[field].view(kind.row_dtype).reshape(lease.count, *kind.row_shape)[rows]
             return out
-        values = lease.file.read_values(*self._spans(lease, rows, field), rows, field)
+        values = lease.file.read_values(*self._spans(lease, rows, field), rows, field, most)
         if not kind.fixed:
             return values
         size = kind.row_bytes

@@ -216,9 +216,9 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
 
 
 def read_values(
-    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch
+    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch, most: int
 ) -> PackedValues | None:
-    """Read the values of a field that is not fixed into `memory`.
+    """Read the values of a field that is not fixed, of at most `most` bytes each, into `memory`.
 
     Returns:
         None if anything is wrong: `Reader.read` then raises the error that explains it.
@@ -227,6 +227,8 @@ def read_values(
     if spans is None or not _all_within(locators, shard_of, spans):
         return None
     sizes = spans.sizes
+    if len(sizes) and sizes.max() > most:
+        return None
     ends = np.cumsum(sizes)
     targets = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
