@@ -6,10 +6,10 @@ from typing import final
 from ..errors import ConfigError
 
 MAX_IMAGE_PIXELS = 1 << 28
-"""Three bytes each are 768 MiB; the largest photographs have about 2^27 pixels."""
+"""They take 768 MiB in RGB; photographs of 150 megapixels have about 2^27."""
 
 MAX_VALUE_BYTES = 1 << 30
-"""Far above what a sample of a training set has; a chunk of HDF5 or a value of LMDB can have four times as much."""
+"""What a process with many threads can hold several times; the formats allow more (4 GiB in LMDB and HDF5's chunks)."""
 
 
 @final

@@ -1,13 +1,13 @@
 """A sample that claims too much is a bad sample, by its header; memory is taken for none."""
 
 import json
+import math
 import pickle
 import re
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ def photos(*images: bytes) -> shardio.Dataset:
 
 def load(dataset: Any, **options: Any) -> dict[str, Any]:
     """The first batch, in the stored order."""
+    dataset = shardio.open(dataset) if isinstance(dataset, Path) else dataset
     given: dict[str, Any] = {"shuffle": None, "world": World(), "threads": 1, "max_bad": 0.99, "engine": "cpu"}
     return next(iter(shardio.Loader(dataset, len(dataset), **(given | options))))
 
@@ -187,52 +188,56 @@ def chunk_claims(path: Path) -> None:
 LIMITED = """
 import json, resource, sys, time
 import shardio
-path, room = sys.argv[1], int(sys.argv[2])
 options = {"on_bad_sample": "mask", "max_bad": 10, "engine": "cpu", "threads": 2}
-loader = shardio.Loader(path, 10, shuffle=None, world=shardio.World(), **options)
+room, *paths = sys.argv[1:]
+loaders = [shardio.Loader(path, 10, shuffle=None, world=shardio.World(), **options) for path in paths]
 (used,) = [int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize")]
-resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
-(batch,) = loader
-print(json.dumps([batch["valid"].tolist(), [bad.reason for bad in loader.quarantine()]]))
+resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
+for loader in loaders:
+    (batch,) = loader
+    print(json.dumps([batch["valid"].tolist(), [bad.reason for bad in loader.quarantine()]]))
 """
 
 
-def limited(path: Path, room: int) -> tuple[list[bool], list[str]]:
-    """Load the dataset in a process that may use `room` bytes more: which samples are valid, and why others are not."""
-    result = subprocess.run(
-        [sys.executable, "-c", LIMITED, path, f"{room}"], capture_output=True, text=True, timeout=60
-    )
+def limited(room: int, *paths: Path) -> list[tuple[list[bool], list[str]]]:
+    """Load datasets in a process that may use `room` bytes more: which samples are valid, and why others are not."""
+    command = [sys.executable, "-c", LIMITED, f"{room}", *map(str, paths)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
-    valid, reasons = json.loads(result.stdout)
-    return valid, reasons
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("claims", [tar_claims, hdf5_claims])
-def test_values_that_claim_much(claims: Callable[[Path], None], tmp_path: Path) -> None:
-    """Values of 6 GiB are bad samples, each by itself, and no memory is taken for them."""
-    claims(tmp_path / "d")
-    valid, reasons = limited(tmp_path / "d", 1 << 30)
-    assert valid == [True, *[False] * 8, True]
-    for row, reason in enumerate(reasons, 1):
-        assert f"field 'value', row {row}: {6 << 30} bytes are claimed, max_value_bytes allows {1 << 30}" in reason
-
-
-def test_chunks_that_claim_much(tmp_path: Path) -> None:
-    """A chunk that would be decompressed to 3 GiB is refused before that, and read if the limit is raised."""
-    chunk_claims(tmp_path / "d")
-    valid, reasons = limited(tmp_path / "d", 1 << 30)
-    assert valid == [False] * 10
-    assert f"its chunk: {3 << 30} bytes are claimed, max_value_bytes allows {1 << 30}" in reasons[0]
-
-
-def test_an_image_that_claims_much(tmp_path: Path) -> None:
-    """A PNG that claims 30,000 x 30,000 pixels costs no memory, and the other samples are delivered."""
-    with shardio.create(tmp_path / "d", fields={"image": ("image")}) as writer:
+def test_what_claims_much_costs_no_memory(tmp_path: Path) -> None:
+    """Values of 6 GiB, chunks of 3 GiB and an image of 900 million pixels are bad samples, each by itself."""
+    tar_claims(tmp_path / "tar")
+    hdf5_claims(tmp_path / "hdf5")
+    chunk_claims(tmp_path / "chunk")
+    with shardio.create(tmp_path / "image", fields={"image": "image"}) as writer:
         for number in range(10):
             writer.append({"image": png_claiming(30_000, 30_000) if number == 3 else png(HEIGHT, WIDTH)})
-    valid, reasons = limited(tmp_path / "d", 1 << 30)
-    assert valid == [number != 3 for number in range(10)]
-    assert "the png image claims 30000 x 30000 pixels" in reasons[0]
+    tar, hdf5, chunk, image = limited(1 << 30, *(tmp_path / name for name in ("tar", "hdf5", "chunk", "image")))
+    for valid, reasons in (tar, hdf5):
+        assert valid == [True, *[False] * 8, True]
+        for row, reason in enumerate(reasons, 1):
+            assert f"field 'value', row {row}: {6 << 30} bytes are claimed, max_value_bytes allows {1 << 30}" in reason
+    assert chunk[0] == [False] * 10
+    assert f"its chunk: {3 << 30} bytes are claimed, max_value_bytes allows {1 << 30}" in chunk[1][0]
+    assert image[0] == [number != 3 for number in range(10)]
+    assert "the png image claims 30000 x 30000 pixels" in image[1][0]
+
+
+def test_a_limit_that_is_raised(tmp_path: Path) -> None:
+    """A chunk of just as many bytes as the limit allows is read."""
+    with shardio.create(
+        tmp_path / "d", container="hdf5", fields={"value": ("uint8", (8,))}, compression="gzip"
+    ) as made:
+        for number in range(10):
+            made.append({"value": np.full(8, number, np.uint8)})
+    with h5py.File(tmp_path / "d" / "shard-000000.h5") as file:
+        size = math.prod(file["value"].chunks)
+    with pytest.raises(BadSample, match=f"{size} bytes are claimed, max_value_bytes allows {size - 1}"):
+        load(tmp_path / "d", max_value_bytes=size - 1)
+    assert load(tmp_path / "d", max_value_bytes=size, verify=True)["value"][7].tolist() == [7] * 8
 
 
 def test_memory_that_one_sample_lacks(tmp_path: Path) -> None:
@@ -242,7 +247,7 @@ def test_memory_that_one_sample_lacks(tmp_path: Path) -> None:
     index["value.size"][1:9] = 1
     index["value.size"][4] = 900 << 20
     index.flush()
-    valid, reasons = limited(tmp_path / "d", 600 << 20)
+    ((valid, reasons),) = limited(600 << 20, tmp_path / "d")
     assert valid == [number != 4 for number in range(10)]
     assert "row 4" in reasons[0]
     assert "there is not enough memory to read or decode it" in reasons[0]
