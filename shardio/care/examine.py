@@ -53,8 +53,8 @@ def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Ite
     try:
         selection = dataset.select(indices)
         block = indices, {name: selection.stored(name) for name in names}
-    except (DatasetError, OSError) as error:
-        if not is_bad_sample(error):
+    except (DatasetError, OSError, MemoryError) as error:
+        if not (isinstance(error, MemoryError) or is_bad_sample(error)):
             raise
         block = indices, error
     if isinstance(block[1], Exception) and len(indices) > 1:

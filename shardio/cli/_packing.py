@@ -20,6 +20,7 @@ from ..conversion.source import Source
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import describe
+from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
 from ..system.units import format_size
 from ._progress import progress
@@ -89,6 +90,10 @@ class PackingOptions:
             " take: progressive, CMYK, rotated by a tag), always."
         ),
     ] = "never"
+    max_image_pixels: Annotated[
+        int,
+        typer.Option(help="Re-encoding holds at most this many pixels of an image at once; others are bad samples."),
+    ] = MAX_IMAGE_PIXELS
     dtype: Annotated[
         str | None,
         typer.Option(help="Cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
@@ -157,6 +162,7 @@ class PackingOptions:
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "where", "shuffle",
             "limit", "resize_shorter", "max_pixels", "quality", "recompress",
+            "max_image_pixels",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
         if self.max_bad is not None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
-from .base import check_rows
+from ._bounds import within
+from .base import check_rows, check_value_bytes
 
 T = TypeVar("T")
 
@@ -57,12 +58,21 @@ class RawFile:
         weakref.finalize(mapped, _forget_mapped, self.size)
         return mapped
 
-    def read_values(self, offsets: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows, field: str) -> list[bytes]:
-        """Return the `sizes[i]` bytes at `offsets[i]` for each i; errors name the value by `rows[i]` and `field`."""
-        wrong = np.flatnonzero((sizes < 0) | (offsets < 0) | (offsets > self.size - sizes))
+    def read_values(
+        self, offsets: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows, field: str, most: int
+    ) -> list[bytes]:
+        """Return the `sizes[i]` bytes at `offsets[i]` for each i; errors name `rows[i]` and `field`.
+
+        Raises:
+            ShardCorrupt: a value is not within the file.
+            BadSample: a value has more than `most` bytes.
+        """
+        wrong = np.flatnonzero(~within(offsets, sizes, 0, self.size))
         if len(wrong):
             i = wrong[0]
             raise self._cut_short(field, rows[i], offsets[i], sizes[i])
+        for i in np.flatnonzero(sizes > most)[:1].tolist():
+            check_value_bytes(int(sizes[i]), most, f"{self.path}, field {field!r}, row {rows[i]}")
         lengths = sizes.tolist()
         values = list(map(os.pread, repeat(self.fd), lengths, offsets.tolist()))
         if list(map(len, values)) != lengths:
@@ -79,12 +89,12 @@ class RawFile:
         count, row_bytes = out.shape
         if not out.size:
             return
+        for i in np.flatnonzero(~within(offsets, row_bytes, 0, self.size))[:1].tolist():
+            raise self._cut_short(field, rows[i], offsets[i], row_bytes)
         target = out.reshape(-1).data
         breaks = (np.flatnonzero(np.diff(offsets) != row_bytes) + 1).tolist()
         for start, stop in zip([0, *breaks], [*breaks, count], strict=True):
             done, end, offset = start * row_bytes, stop * row_bytes, int(offsets[start])
-            if offset < 0:
-                raise self._cut_short(field, rows[start], offset, row_bytes)
             while done < end:
                 got = os.preadv(self.fd, [target[done:end]], offset)
                 if not got:

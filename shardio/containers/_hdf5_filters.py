@@ -20,6 +20,7 @@ Call: TypeAlias = Callable[..., Any]
 """A C function."""
 
 _CHECKSUM_BYTES = 4
+_WIDEST = 16  # bytes of a number
 _CHECKSUM_BLOCK = 1 << 15
 """Words per step, so that their running sums stay in the processor's cache and far below 64 bits."""
 
@@ -112,9 +113,11 @@ class Shuffle:
         planes, joined = data[:whole].reshape(self.width, -1), buffer[:whole]
         if self.width in (2, 4, 8):
             _join(planes, joined)
-        else:
+        elif self.width <= _WIDEST:
             for i, plane in enumerate(planes):
                 joined[i :: self.width] = plane
+        else:  # no number is as wide, but a damaged file may say 2^31, which is no number of turns for a loop
+            joined.reshape(-1, self.width)[:] = planes.T
         buffer[whole : len(data)] = data[whole:]
         return buffer[: len(data)]
 

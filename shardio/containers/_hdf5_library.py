@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import MissingDependency, ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
+from .base import check_value_bytes
 
 _MOST_LINKS = 16
 
@@ -42,8 +43,16 @@ class LibraryRows:
     name: str
     block: int
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fill `out` [n, *shape] with the rows; ShardCorrupt if h5py cannot read them."""
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows.
+
+        Raises:
+            ShardCorrupt: h5py cannot read them.
+            BadSample: a block of them has more than `most` bytes.
+        """
+        if self.block > 1:
+            place = f"{self.library.path}, field {self.name!r}, row {rows[0]}, its chunk"
+            check_value_bytes(self.block * out[0].nbytes, most, place)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         for part in block_parts(ordered, self.block):
@@ -62,20 +71,23 @@ class LibraryValues:
     library: LibraryFile
     name: str
 
-    def read(self, rows: Rows) -> list[bytes]:
-        """Return the bytes of each row; ShardCorrupt if h5py cannot read them."""
-        return [self._value(row) for row in rows.tolist()]
+    def read(self, rows: Rows, most: int) -> list[bytes]:
+        """Return the bytes of each row; ShardCorrupt if h5py cannot read them, BadSample beyond `most` bytes."""
+        return [self._value(row, most) for row in rows.tolist()]
 
-    def _value(self, row: int) -> bytes:
+    def _value(self, row: int, most: int) -> bytes:
         try:
             stored = self.library.get(self.name)
             if not hasattr(stored, "shape"):
                 start, end = (int(offset) for offset in stored["offsets"][row : row + 2])
-                if not 0 <= start <= end <= (size := len(stored["data"])):
+                size = len(stored["data"])
+                if not 0 <= start <= end <= size:
                     raise ShardCorrupt(
                         f"{self.library.path}, field {self.name!r}, row {row}: "
                         f"offsets {start} to {end} are not within {size} bytes"
                     )
+                place = f"{self.library.path}, field {self.name!r}, row {row}"
+                check_value_bytes(max(end - start, *(stored["data"].chunks or (0,))), most, place)
                 return bytes(stored["data"][start:end].tobytes())
             value = stored[row]
         except (OSError, RuntimeError) as error:

@@ -14,7 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._files import RawFile
+from ._lmdb_pages import Pages
 from .row_locator import RowLocator
 
 _FORK_WAIT_SECONDS = 10.0
@@ -77,20 +81,11 @@ class Environment:
     def __init__(self, path: Path, key: tuple[int, int, int]) -> None:
         self.key = key
         self.leases = 0
-        self._local = threading.local()
         # Without a lock file there is no table of readers, and max_readers sets no limit. py-lmdb must not keep spare
         # transactions for reuse, because none may exist when the process forks.
         options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
         with disk_errors():
             self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
-
-    def transaction(self) -> Any:
-        """Return this thread's read transaction; its values are views of the file's pages."""
-        try:
-            return self._local.transaction
-        except AttributeError:
-            self._local.transaction = self.handle.begin(buffers=True)
-            return self._local.transaction
 
 
 @final
@@ -102,17 +97,19 @@ class Lease:
         file: the file itself.
         first: the index of its first sample.
         count: its number of samples.
-        extent: the bytes that the file must have.
-        locators: where the fields are, for lookups that bypass LMDB; empty where these are not possible.
+        pages: the file's pages.
+        mapped: the file in memory, uint8 [size].
+        columns: the hidden columns, by name, uint8 [n, row bytes].
+        locators: where the fields are, for compiled lookups; empty without the compiled part.
     """
 
-    __slots__ = ("__weakref__", "count", "environment", "extent", "file", "first", "locators")
+    __slots__ = ("__weakref__", "columns", "count", "environment", "file", "first", "locators", "mapped", "pages")
 
-    def __init__(self, environment: Environment, file: RawFile) -> None:
+    def __init__(self, environment: Environment, file: RawFile, pages: Pages) -> None:
         environment.leases += 1
-        self.environment, self.file = environment, file
+        self.environment, self.file, self.pages, self.mapped = environment, file, pages, file.map()
         self.first = self.count = 0
-        self.extent = extent_of(environment.handle)
+        self.columns: dict[str, NDArray[np.uint8]] = {}
         self.locators: dict[str, RowLocator] = {}
         # At exit the system closes the file: to close it here could take it from a thread that is still reading.
         weakref.finalize(self, _release, environment).atexit = False
@@ -121,7 +118,7 @@ class Lease:
 _ENVIRONMENTS: dict[tuple[int, int, int], Environment] = {}
 
 
-def take_lease(file: RawFile) -> Lease:
+def take_lease(file: RawFile, pages: Pages) -> Lease:
     """Return a share in a file's environment, opened if this process has none yet; lmdb.Error if LMDB refuses it."""
     with GATE.lock:
         GATE.watch_forks()
@@ -133,7 +130,7 @@ def take_lease(file: RawFile) -> Lease:
         environment = _ENVIRONMENTS.get(key)
         if environment is None:
             environment = _ENVIRONMENTS[key] = Environment(file.path, key)
-        return Lease(environment, file)
+        return Lease(environment, file, pages)
 
 
 def _release(environment: Environment) -> None:

@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadSample
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows, Stored
 from .row_locator import RowLocator
 
@@ -28,13 +30,14 @@ class Reader(Protocol):
     def __len__(self) -> int:
         """The number of samples in the shard."""
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         """Read one field of many samples.
 
         Args:
             rows: the samples' numbers in the shard, int64 [n], in any order, repeats allowed.
             field: a field or a hidden column.
             out: for a fixed field, the array to fill: C-contiguous `[n, *shape]` of the field's dtype.
+            most: the most bytes of a value of any other field, and of what is decompressed for a value.
 
         Returns:
             For a fixed field `out`, or an array like it; for any other field a list with the bytes of each sample. The
@@ -43,6 +46,7 @@ class Reader(Protocol):
         Raises:
             IndexError: a row is outside the shard.
             KeyError: there is no such field.
+            BadSample: a value claims more than `most` bytes; no memory is taken for it.
             ShardCorrupt: the file is cut short or damaged.
         """
 
@@ -111,6 +115,12 @@ def check_rows(rows: Rows, count: int, path: object) -> None:
     if len(rows) and (rows.min() < 0 or rows.max() >= count):
         outside = rows[(rows < 0) | (rows >= count)][0]
         raise IndexError(f"{path}: row must be in [0, {count}), got {outside}")
+
+
+def check_value_bytes(claimed: int, most: int, place: str) -> None:
+    """Raise BadSample if a value, at `place`, claims more bytes than `most`."""
+    if claimed > most:
+        raise BadSample(f"{place}: {claimed} bytes are claimed, max_value_bytes allows {most}")
 
 
 def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import hdf5_index
+from ._bounds import within
 from ._files import Handle, RawFile, as_rows, check_request
 from ._hdf5_library import LibraryFile, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
@@ -32,15 +34,15 @@ from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocat
 class _RowsReader(Protocol):
     """Reads a fixed field."""
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fill `out` [n, *shape] with the rows, which are within the shard."""
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows, which are within the shard, decompressing at most `most` bytes."""
 
 
 class _ValuesReader(Protocol):
     """Reads any other field."""
 
-    def read(self, rows: Rows) -> list[bytes]:
-        """Return the bytes of each row; the rows are within the shard."""
+    def read(self, rows: Rows, most: int) -> list[bytes]:
+        """Return the bytes of each row, at most `most`; the rows are within the shard."""
 
 
 @final
@@ -61,16 +63,16 @@ class Hdf5Reader:
     def __len__(self) -> int:
         return self._handle.get().count
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
         reader: Any = shard.readers[field]
         if not kind.fixed:
-            values: list[bytes] = reader.read(rows)
+            values: list[bytes] = reader.read(rows, most)
             return values
         out = check_out(out, len(rows), kind)
         if out.size:
-            reader.read(rows, out)
+            reader.read(rows, out, most)
         return out
 
     def locator(self, field: str) -> RowLocator | None:
@@ -120,6 +122,7 @@ class _ContiguousRows:
     """A contiguous dataset: row i is at `base + i * row bytes`.
 
     Attributes:
+        count: the number of rows.
         mapped: small rows in memory, uint8 [n, row bytes]; None for larger ones.
         big_endian: whether the bytes of each element must be swapped.
     """
@@ -128,10 +131,11 @@ class _ContiguousRows:
     name: str
     field: Field
     base: int
+    count: int
     mapped: NDArray[np.uint8] | None
     big_endian: bool
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         target = as_rows(out, self.field)
         if self.mapped is not None:
             # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
@@ -147,13 +151,13 @@ class _ContiguousRows:
         if self.mapped is not None:
             return MemoryRows.of(self.mapped)
         size, file = self.field.row_bytes, self.file
-        mapped = file.map_within_budget()
+        limit, mapped = self.base + self.count * size, file.map_within_budget()
         if mapped is None:
-            return FileRows(file.fd, self.base, size, file.size, file)
-        populated = np.zeros((file.size - self.base) // size, np.uint8)
+            return FileRows(file.fd, self.base, size, limit, file)
+        populated = np.zeros(self.count, np.uint8)
         owner = (file, mapped, populated)
         address = mapped.ctypes.data + self.base
-        return FileRows(file.fd, self.base, size, file.size, owner, address, populated.ctypes.data)
+        return FileRows(file.fd, self.base, size, limit, owner, address, populated.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +170,16 @@ class _ContiguousValues:
     size: int
     offsets: NDArray[np.int64]
 
-    def read(self, rows: Rows) -> list[bytes]:
+    def read(self, rows: Rows, most: int) -> list[bytes]:
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
-        wrong = np.flatnonzero((starts < 0) | (ends < starts) | (ends > self.size))
+        wrong = np.flatnonzero(~within(starts, ends - starts, 0, self.size))
         if len(wrong):
             i = wrong[0]
             raise ShardCorrupt(
                 f"{self.file.path}, field {self.name!r}, row {rows[i]}: "
                 f"offsets {starts[i]} to {ends[i]} are not within {self.size} bytes"
             )
-        return self.file.read_values(self.base + starts, ends - starts, rows, self.name)
+        return self.file.read_values(self.base + starts, ends - starts, rows, self.name, most)
 
     def locator(self) -> RowLocator:
         owner = (self.offsets, self.file)
@@ -248,7 +252,7 @@ def _open_rows(
             small = 0 < field.row_bytes <= MAPPED_ROW
             end = base + len(dataset) * field.row_bytes
             view = mapped[base:end].reshape(-1, field.row_bytes) if small else None
-            return _ContiguousRows(file, name, field, base, view, dataset.dtype.byteorder == ">")
+            return _ContiguousRows(file, name, field, base, len(dataset), view, dataset.dtype.byteorder == ">")
     return library_rows(dataset, library, name, field)
 
 

@@ -3,6 +3,7 @@
 Source: HDF5 File Format Specification, "The Data Layout Message".
 """
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
+from ._bounds import within
 from ._files import RawFile, as_rows
 from ._hdf5_filter_pipeline import FilterPipeline, pipeline_of
 from ._hdf5_filters import Bytes, Damaged
 from ._hdf5_library import block_parts
+from .base import check_value_bytes
 
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
@@ -50,12 +53,19 @@ class ChunkedRows:
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
 
-    def read(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Fill `out` [n, *shape] with the rows; ShardCorrupt if a chunk is cut short or damaged."""
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows.
+
+        Raises:
+            ShardCorrupt: a chunk is cut short or damaged.
+            BadSample: chunks have more than `most` bytes once decompressed.
+        """
         whole_rows = self.chunk[1:] == self.field.row_shape
         if whole_rows and not self.pipeline.filters:
             self._read_unfiltered(rows, out)
             return
+        place = f"{self.file.path}, field {self.name!r}, row {rows[0]}, its chunk"
+        check_value_bytes(self.pipeline.size, most, place)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         parts = block_parts(ordered, self.chunk[0])
@@ -135,11 +145,15 @@ class ChunkedRows:
 
 
 def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
-    """Return a reader of an h5py dataset's chunks; None if only libhdf5 can undo its filters."""
-    pipeline = pipeline_of(dataset, int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize)
-    if pipeline is None:
-        return None
+    """Return a reader of an h5py dataset's chunks.
+
+    None if only libhdf5 can undo its filters, or if most chunks were never written: a table of all, which a header of a
+    few bytes may claim any number of, is no longer than the file.
+    """
+    pipeline = pipeline_of(dataset, math.prod(dataset.chunks) * dataset.dtype.itemsize)
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    if pipeline is None or math.prod(grid) > file.size:
+        return None
     offsets, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
 
     def add(info: Any) -> None:
@@ -148,7 +162,11 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
 
     if dataset.size:
         dataset.id.chunk_iter(add)
-    if offsets.size and (end := int((offsets + sizes).max())) > file.size:
-        raise ShardCorrupt(f"{file.path}, field {name!r}: ends at byte {end} of {file.size}")
+    written = offsets >= 0
+    for cell in np.argwhere(written & ~within(offsets, sizes, 0, file.size))[:1].tolist():
+        offset, size = int(offsets[*cell]), int(sizes[*cell])
+        raise ShardCorrupt(f"{file.path}, field {name!r}: ends at byte {offset + size} of {file.size}")
+    if not pipeline.filters and (short := sizes[written & (sizes < pipeline.size)]).size:
+        raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
     return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, offsets, sizes, masks)

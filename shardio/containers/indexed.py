@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
 from ._files import Handle, RawFile, as_rows, check_request
@@ -38,7 +39,7 @@ class IndexedReader:
     def __len__(self) -> int:
         return len(self._handle.get().index)
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, len(shard.index), self._path)
         if field.startswith("_") or kind.kind == "scalar":
@@ -47,7 +48,7 @@ class IndexedReader:
             return out
         offsets, sizes = shard.index[f"{field}.offset"][rows], shard.index[f"{field}.size"][rows]
         if not kind.fixed:
-            return shard.file.read_values(offsets, sizes, rows, field)
+            return shard.file.read_values(offsets, sizes, rows, field, most)
         wrong = np.flatnonzero(sizes != kind.row_bytes)
         if len(wrong):
             row, size = rows[wrong[0]], sizes[wrong[0]]

@@ -11,11 +11,11 @@ eight bytes of 0xff, then `_fields`             the fields, as JSON
 ==============================================  =====================================================
 """
 
+import contextlib
 import errno
 import importlib
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request
+from ._lmdb_pages import Pages
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
 from ._writing import check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
@@ -41,9 +43,6 @@ _LONGEST_KEY = 511
 _LARGEST_VALUE = 2**32 - 1
 _COMMIT_BYTES = 32 << 20
 _SMALLEST_MAP = 1 << 20
-
-_LOOKUP = threading.Lock()
-"""Lets one thread look up keys at a time: py-lmdb releases the GIL for each key, and contention for it costs more."""
 
 
 @final
@@ -133,7 +132,7 @@ class LmdbWriter:
 
 @final
 class LmdbReader:
-    """A `Reader`. Readers of one file share one environment; each thread has its own transaction."""
+    """A `Reader`. Readers of one file share one environment, and look keys up in the file's pages themselves."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields = path, dict(fields)
@@ -142,7 +141,7 @@ class LmdbReader:
     def __len__(self) -> int:
         return self._handle.get().count
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         lease = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
         _check_size(lease)
@@ -154,22 +153,13 @@ class LmdbReader:
             except compiled.MappedFileLost as error:
                 raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
             return out
-        if field.startswith("_"):
+        if field in lease.columns:
             out = check_out(out, len(rows), kind)
-            # The column is not copied: a transaction of its own lends the pages while the rows are taken.
-            with GATE, lease.environment.handle.begin(buffers=True) as transaction:
-                stored = transaction.get(_SHARD_KEY + field.encode())
-                column = np.frombuffer(stored, kind.row_dtype).reshape(lease.count, *kind.row_shape)
-                out[...] = column[rows]
-                del column, stored
+            out[...] = lease.columns[field].view(kind.row_dtype).reshape(lease.count, *kind.row_shape)[rows]
             return out
-        values: Sequence[Any]
-        if locator is None:
-            values = self._values_by_lmdb(lease, rows, field)
-        else:
-            values = self._values_by_locator(lease, locator, rows, field)
+        values = lease.file.read_values(*self._spans(lease, rows, field), rows, field, most)
         if not kind.fixed:
-            return list(map(bytes, values))
+            return values
         size = kind.row_bytes
         if set(map(len, values)) - {size}:
             row, wrong = next((row, len(value)) for row, value in zip(rows, values, strict=True) if len(value) != size)
@@ -185,32 +175,22 @@ class LmdbReader:
     def close(self) -> None:
         self._handle.close()  # the file closes with its last reader in this process
 
-    def _values_by_locator(self, lease: Lease, locator: RowLocator, rows: Rows, field: str) -> list[bytes]:
-        """Read by compiled lookups: LMDB itself would follow a damaged page out of its memory, and end the process."""
+    def _spans(self, lease: Lease, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offset and size of each value, int64 [n] each."""
+        locator = lease.locators.get(field)
         try:
-            spans = row_locator.locate(locator, rows)
-            if spans is None:
-                wrong = next(
-                    (row for row in rows.tolist() if row_locator.locate(locator, np.array([row])) is None), rows[0]
-                )
-                raise ShardCorrupt(f"{self._path}, field {field!r}, row {wrong}: there is no such entry")
+            spans = None if locator is None else row_locator.locate(locator, rows)
         except compiled.MappedFileLost as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
-        return lease.file.read_values(*spans, rows, field)
-
-    def _values_by_lmdb(self, lease: Lease, rows: Rows, field: str) -> list[memoryview]:
-        """Return views of LMDB's own pages, which are valid as long as the lease is."""
-        indexes, name = (rows + lease.first).astype(">u8").tobytes(), field.encode()
-        # One get per key beats Cursor.getmulti: 1.36 against 1.17 million 3 KB values per second at 512 keys a call.
-        try:
-            with GATE, _LOOKUP:
-                get = lease.environment.transaction().get
-                values = [get(indexes[at : at + 8] + name) for at in range(0, len(indexes), 8)]
-        except importlib.import_module("lmdb").Error as error:
-            raise ShardCorrupt(f"{self._path}, field {field!r}: damaged: {error}") from error
-        if None in values:
-            raise ShardCorrupt(f"{self._path}, field {field!r}, row {rows[values.index(None)]}: there is no such entry")
-        return values
+        if spans is not None:
+            return spans
+        found = np.empty((len(rows), 2), np.int64)
+        for place, row in enumerate(rows.tolist()):
+            span = lease.pages.find((row + lease.first).to_bytes(8, "big") + field.encode())
+            if span is None:
+                raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: there is no such entry")
+            found[place] = span
+        return found[:, 0], found[:, 1]
 
 
 @final
@@ -231,15 +211,9 @@ class LmdbContainer:
         return LmdbReader(Path(path), fields)
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
-        lmdb = importlib.import_module("lmdb")
-        try:
-            with disk_errors(), GATE:
-                lease = take_lease(RawFile(path))
-                _check_size(lease)
-                with lease.environment.handle.begin() as transaction:
-                    text = transaction.get(_FIELDS)
-        except lmdb.Error as error:
-            raise ShardCorrupt(f"{path}: not a complete LMDB file: {error}") from error
+        with _damage_named(path), GATE:
+            lease = _leased(RawFile(path))
+            text = _value(lease, _FIELDS)
         return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
@@ -247,83 +221,73 @@ class LmdbContainer:
 
 
 def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
-    file = RawFile(path)
+    with _damage_named(path), GATE:
+        lease = _leased(RawFile(path))
+        _check_content(lease, fields)
+        if native.library() is not None:
+            lease.locators = _locators(lease, fields)
+        return lease
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
     try:
-        with GATE:
-            return _checked_lease(file, fields)
-    except compiled.MappedFileLost as error:
-        raise ShardCorrupt(f"{path}: cut short while it was opened, or its storage failed") from error
+        with disk_errors():
+            yield
     except importlib.import_module("lmdb").Error as error:
         raise ShardCorrupt(f"{path}: not a complete LMDB file: {error}") from error
 
 
-def _checked_lease(file: RawFile, fields: Mapping[str, Field]) -> Lease:
-    lease = take_lease(file)
-    # Before any transaction: to read pages that the file does not have would end the process.
-    _check_size(lease)
-    mapped = file.map()
-    if native.library() is not None and compiled.is_lmdb(mapped):
-        get = lookup(mapped)
-        _check_content(lease, fields, get)
-        lease.locators = _locators(lease, mapped, fields, get)
-    else:
-        with lease.environment.handle.begin(buffers=True) as transaction:
-            _check_content(lease, fields, transaction.get)
-    return lease
-
-
-def lookup(mapped: NDArray[np.uint8]) -> Callable[[bytes], NDArray[np.uint8] | None]:
-    """Return a function that gives a key's value in a mapped LMDB file, or None if there is no such entry."""
-    maps, sizes = np.array([mapped.ctypes.data]), np.array([len(mapped)])
-
-    def get(key: bytes) -> NDArray[np.uint8] | None:
-        span = np.empty((1, 2), np.int64)
-        if not compiled.find_lmdb_values(maps, sizes, np.frombuffer(key, np.uint8).reshape(1, -1), span):
-            return None
-        start, size = span[0].tolist()
-        return mapped[start : start + size]
-
-    return get
+def _leased(file: RawFile) -> Lease:
+    # LMDB divides by a page size of 0 and maps as much as a header says: it gets only what has been checked.
+    pages = Pages(file)
+    if not pages.known:
+        raise ShardCorrupt(f"{file.path}: not a complete LMDB file: its first two pages are not those of a plain LMDB")
+    if file.size < pages.extent:
+        raise ShardCorrupt(f"{file.path}: cut short: {file.size} of {pages.extent} bytes")
+    return take_lease(file, pages)
 
 
 def _check_size(lease: Lease) -> None:
-    if (size := os.fstat(lease.file.fd).st_size) < lease.extent:
-        raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.extent} bytes")
+    if (size := os.fstat(lease.file.fd).st_size) < lease.pages.extent:
+        raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.pages.extent} bytes")
 
 
-def _locators(
-    lease: Lease,
-    mapped: NDArray[np.uint8],
-    fields: Mapping[str, Field],
-    get: Callable[[bytes], NDArray[np.uint8] | None],
-) -> dict[str, RowLocator]:
-    """Return a locator of each field, by name, for lookups that bypass LMDB."""
-    file, address = lease.file, mapped.ctypes.data
-    locators: dict[str, RowLocator] = {}
-    for name, field in fields.items():
-        column = get(_SHARD_KEY + name.encode()) if name.startswith("_") else None
-        if column is not None:
-            locators[name] = MemoryRows.of(column.reshape(lease.count, field.row_bytes))
-        else:
-            locators[name] = LmdbKeys(address, file.fd, lease.first, file.size, name.encode(), (mapped, file))
+def _locators(lease: Lease, fields: Mapping[str, Field]) -> dict[str, RowLocator]:
+    """Return a locator of each field, by name, for compiled lookups."""
+    file, mapped = lease.file, lease.mapped
+    locators: dict[str, RowLocator] = {name: MemoryRows.of(column) for name, column in lease.columns.items()}
+    for name in fields.keys() - lease.columns.keys():
+        keys = LmdbKeys(mapped.ctypes.data, file.fd, lease.first, file.size, name.encode(), (mapped, file))
+        locators[name] = keys
     return locators
 
 
-def _check_content(lease: Lease, fields: Mapping[str, Field], get: Callable[[bytes], Any]) -> None:
-    """Read the shard's numbers into `lease`; ShardCorrupt if these or the fields are missing."""
-    path = lease.file.path
-    numbers = [get(key) for key in (_FIRST, _COUNT)]
+def _check_content(lease: Lease, fields: Mapping[str, Field]) -> None:
+    """Read the shard's numbers and columns into `lease`; ShardCorrupt if these or the fields are missing."""
+    path, find = lease.file.path, lease.pages.find
+    numbers = [_value(lease, key) for key in (_FIRST, _COUNT)]
     if any(number is None or len(number) != 8 for number in numbers):
         raise ShardCorrupt(
             f"{path}: its first index or its number of samples is missing: not written by this container"
         )
-    lease.first, lease.count = (int.from_bytes(bytes(number), "little") for number in numbers)
+    lease.first, lease.count = (int.from_bytes(number, "little") for number in numbers if number is not None)
+    if lease.first + lease.count >= 1 << 63:
+        raise ShardCorrupt(f"{path}: {lease.count} samples from index {lease.first} on are more than there can be")
     for name, field in fields.items():
         if name.startswith("_"):
-            column, expected = get(_SHARD_KEY + name.encode()), lease.count * field.row_bytes
-            if column is None:
+            span, expected = find(_SHARD_KEY + name.encode()), lease.count * field.row_bytes
+            if span is None:
                 raise ShardCorrupt(f"{path}: column {name!r} is missing")
-            if len(column) != expected:
-                raise ShardCorrupt(f"{path}: column {name!r} has {len(column)} of {expected} bytes")
-        elif lease.count and get(lease.first.to_bytes(8, "big") + name.encode()) is None:
+            start, size = span
+            if size != expected:
+                raise ShardCorrupt(f"{path}: column {name!r} has {size} of {expected} bytes")
+            lease.columns[name] = lease.mapped[start : start + size].reshape(lease.count, field.row_bytes)
+        elif lease.count and find(lease.first.to_bytes(8, "big") + name.encode()) is None:
             raise ShardCorrupt(f"{path}: has no field {name!r}")
+
+
+def _value(lease: Lease, key: bytes) -> bytes | None:
+    """Return the value of a key that stands once in the shard."""
+    span = lease.pages.find(key)
+    return None if span is None else os.pread(lease.file.fd, span[1], span[0])

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows, Stored
 from ._files import check_request
 from ._writing import check_options, check_sample, fixed_sizes
-from .base import check_out
+from .base import check_out, check_value_bytes
 from .row_locator import MemoryRows, RowLocator
 
 
@@ -80,12 +81,14 @@ class MemoryReader:
     def __len__(self) -> int:
         return self._open_shard().count
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._open_shard()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
         column = shard.columns[field]
         if isinstance(column, list):
-            return [column[row] for row in rows.tolist()]
+            values = [column[row] for row in rows.tolist()]
+            check_value_bytes(max(map(len, values), default=0), most, f"{self._path}, field {field!r}")
+            return values
         out = check_out(out, len(rows), kind)
         out[...] = column[rows]
         return out

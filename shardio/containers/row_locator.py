@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..native import rows as native
 from ..system.types import Rows
+from ._bounds import within
 
 MAPPED_ROW = 4096
 """Rows of up to this many bytes are copied from a memory map; for larger ones a system call is faster than page
@@ -132,8 +133,21 @@ class LmdbKeys:
 RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | OffsetTable | LmdbKeys
 """The place of the rows of one field of one shard; the kind depends on how the file stores them."""
 
-_Spans: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Offsets in the files and sizes, both int64 [n]."""
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """The spans of rows in their files.
+
+    Attributes:
+        offsets: offsets in the files, int64 [n].
+        sizes: bytes, int64 [n].
+        begin: the offset at which each row's field begins in its file, int64 [n] or one for all.
+    """
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    begin: NDArray[np.int64] | int = 0
 
 
 class Scratch:
@@ -182,36 +196,39 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
             native.gather(_entries(locators, shard_of, rows), size, out)
             return True
         case FileRows(stride=stride):
-            offsets, sizes = _column(locators, "base", shard_of) + rows * stride, np.full(count, size)
+            begin = _column(locators, "base", shard_of)
+            spans = _Spans(begin + rows * stride, np.full(count, size), begin)
             if all(locator.address for locator in locators if isinstance(locator, FileRows)):
                 files = _column(locators, "file", shard_of).astype(np.int32)
                 populated = _column(locators, "populated", shard_of) + rows
-                entries, ends = _entries(locators, shard_of, rows), offsets + sizes
+                entries, ends = _entries(locators, shard_of, rows), spans.offsets + size
                 if native.copy_large_rows(entries, populated, files, ends, size, out):
                     return True
         case _:
-            spans = _locate(locators, shard_of, rows)
-            if spans is None or (spans[1] != size).any():
+            located = _locate(locators, shard_of, rows)
+            if located is None or (located.sizes != size).any():
                 return False
-            offsets, sizes = spans
+            spans = located
             if isinstance(locators[0], LmdbKeys) and size <= MAPPED_ROW:
-                native.gather(_column(locators, "address", shard_of) + offsets, size, out)
+                native.gather(_column(locators, "address", shard_of) + spans.offsets, size, out)
                 return True
-    return _read(locators, shard_of, (offsets, sizes), np.arange(0, count * size, size), out.reshape(-1))
+    return _read(locators, shard_of, spans, np.arange(0, count * size, size), out.reshape(-1))
 
 
 def read_values(
-    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch
+    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch, most: int
 ) -> PackedValues | None:
-    """Read the values of a field that is not fixed into `memory`.
+    """Read the values of a field that is not fixed, of at most `most` bytes each, into `memory`.
 
     Returns:
         None if anything is wrong: `Reader.read` then raises the error that explains it.
     """
     spans = _locate(locators, shard_of, rows)
-    if spans is None or not _within_files(locators, shard_of, spans).all():
+    if spans is None or not _all_within(locators, shard_of, spans):
         return None
-    sizes = spans[1]
+    sizes = spans.sizes
+    if len(sizes) and sizes.max() > most:
+        return None
     ends = np.cumsum(sizes)
     targets = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
@@ -220,40 +237,41 @@ def read_values(
 
 def locate(locator: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the offset and size of each row of one shard, both int64 [n]; None if any row cannot be found."""
-    return _locate([locator], np.zeros(len(rows), np.int64), rows)
+    spans = _locate([locator], np.zeros(len(rows), np.int64), rows)
+    return None if spans is None else (spans.offsets, spans.sizes)
 
 
 def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
     """Return the stored bytes of each row of one shard, int64 [n].
 
     Returns:
-        None if any row cannot be found, or is not within the file.
+        None if any row cannot be found, or is not within the field's data.
     """
     shard_of = np.zeros(len(rows), np.int64)
     spans = _locate([locator], shard_of, rows)
-    if spans is None or not _within_files([locator], shard_of, spans).all():
+    if spans is None or not _all_within([locator], shard_of, spans):
         return None
-    return spans[1]
+    return spans.sizes
 
 
 def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int64] | None:
     """Return the offset in the file of each row of a fixed field of one shard, int64 [n].
 
     Returns:
-        None unless all rows are in the file, `size` bytes each.
+        None unless all rows are within the field's data, `size` bytes each.
     """
     shard_of = np.zeros(len(rows), np.int64)
     match locator:
         case MemoryRows():
             return None
         case FileRows():
-            spans = locator.base + rows * locator.stride, np.full(len(rows), size)
+            spans = _Spans(locator.base + rows * locator.stride, np.full(len(rows), size), locator.base)
         case _:
             located = _locate([locator], shard_of, rows)
-            if located is None or (located[1] != size).any():
+            if located is None or (located.sizes != size).any():
                 return None
             spans = located
-    return spans[0] if _within_files([locator], shard_of, spans).all() else None
+    return spans.offsets if _all_within([locator], shard_of, spans) else None
 
 
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
@@ -262,15 +280,16 @@ def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
         return
     shard_of, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
     if isinstance(locator, FileRows):
-        spans = locator.base + rows * locator.stride, np.full(2, locator.stride)
+        spans = _Spans(locator.base + rows * locator.stride, np.full(2, locator.stride), locator.base)
     else:
         located = _locate([locator], shard_of, rows)
         if located is None:
             return
         spans = located
-    (begin, last), (_, size) = spans
-    if _within_files([locator], shard_of, spans).all() and begin <= last:
-        os.posix_fadvise(locator.file, int(begin), int(last + size - begin), os.POSIX_FADV_WILLNEED)
+    if _all_within([locator], shard_of, spans):
+        (first, last), (_, size) = spans.offsets.tolist(), spans.sizes.tolist()
+        if first <= last:
+            os.posix_fadvise(locator.file, first, last + size - first, os.POSIX_FADV_WILLNEED)
 
 
 def _column(locators: Sequence[RowLocator], attribute: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -293,23 +312,22 @@ def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: R
             keys[:, :8] = (_column(locators, "first", shard_of) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
             keys[:, 8:] = np.frombuffer(suffix, np.uint8)
             maps, sizes = _column(locators, "address", shard_of), _column(locators, "limit", shard_of)
-            return (spans[:, 0], spans[:, 1]) if native.find_lmdb_values(maps, sizes, keys, spans) else None
+            return _Spans(spans[:, 0], spans[:, 1]) if native.find_lmdb_values(maps, sizes, keys, spans) else None
         case SpanTable():
             native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
-            return spans[:, 0], spans[:, 1]
+            return _Spans(spans[:, 0], spans[:, 1])
         case OffsetTable():
             native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
             starts, ends = spans[:, 0], spans[:, 1]
-            return starts + _column(locators, "base", shard_of), ends - starts
+            begin = _column(locators, "base", shard_of)
+            return _Spans(starts + begin, ends - starts, begin)
         case _:
             return None  # rows of one size need no table
 
 
-def _within_files(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], spans: _Spans) -> NDArray[np.bool_]:
-    offsets, sizes = spans
+def _all_within(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], spans: _Spans) -> bool:
     limits = _column(locators, "limit", shard_of)
-    within: NDArray[np.bool_] = (offsets >= 0) & (sizes >= 0) & (offsets <= limits - sizes)
-    return within
+    return bool(within(spans.offsets, spans.sizes, spans.begin, limits).all())
 
 
 def _read(
@@ -319,9 +337,10 @@ def _read(
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> bool:
-    """Read spans of files to `out[targets[i]:]`; False if any is not within its file, or cannot be read."""
-    if not _within_files(locators, shard_of, spans).all():
+    """Read spans of files to `out[targets[i]:]`; False if any is not within its field's data, or cannot be read."""
+    if not _all_within(locators, shard_of, spans):
         return False
     files = _column(locators, "file", shard_of).astype(np.int32)
-    offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in (*spans, targets))
+    columns = spans.offsets, spans.sizes, targets
+    offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
     return native.read(files, offsets, sizes, starts, out)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, TooManyBad
 from ..format.fields import Field
+from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
 from ..system.types import Indices
@@ -88,6 +89,7 @@ def convert(
     max_pixels: int | None = None,
     quality: int | None = None,
     recompress: Recompress = "never",
+    max_image_pixels: int = MAX_IMAGE_PIXELS,
     dtype: str | Mapping[str, str] | None = None,
     pixels: str | Collection[str] = (),
     squeeze: str | Collection[str] = (),
@@ -133,6 +135,8 @@ def convert(
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
         recompress: the images to re-encode: `"never"` only those that shrink; `"if-needed"` also JPEGs that hardware
             decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
+        max_image_pixels: the most pixels that re-encoding an image may hold at once; one that claims more is a bad
+            sample. See `shardio.Loader`.
         dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
             means all arrays that are not named.
         pixels: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as PNG images.
@@ -189,6 +193,7 @@ def convert(
         max_pixels=max_pixels,
         quality=DEFAULT_QUALITY if quality is None else quality,
         recompress=recompress,
+        max_image_pixels=max_image_pixels,
     )
     samples = _source(source, converter, converter_options)
     pixel_fields, squeezed_fields = _names(pixels), _names(squeeze)

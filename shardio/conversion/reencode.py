@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError
-from ..format.images import ImageInfo, jpeg_coding, orientation, probe
+from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
+from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
@@ -18,8 +19,6 @@ Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 Turn: TypeAlias = tuple[bool, bool, bool]
 """Whether to mirror rows (bottom to top), to mirror columns (right to left), and to swap both afterwards."""
 
-MOST_PIXELS = 1 << 29
-"""The limit of pixels that an image's header may state: without it, a few bytes could request all memory."""
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
@@ -62,6 +61,8 @@ class ReencodeOptions:
         quality: the quality of re-encoded JPEGs, 1 to 100.
         recompress: `"never"`; `"if-needed"` for JPEGs that hardware decoders do not take: progressive, arithmetic,
             lossless, several scans, 12 bits, CMYK, RGB, or rotated by an EXIF tag; `"always"` for all images.
+        max_image_pixels: the most pixels to hold of one image at once: of the result, where the compiled part makes it
+            while it decodes a JPEG of one scan with Huffman codes, else of the whole image. It changes no result.
 
     Raises ConfigError for an argument that breaks a rule.
     """
@@ -70,12 +71,14 @@ class ReencodeOptions:
     max_pixels: int | None = None
     quality: int = 92
     recompress: Recompress = "never"
+    max_image_pixels: int = MAX_IMAGE_PIXELS
 
     def __post_init__(self) -> None:
         for name in ("resize_shorter", "max_pixels"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        Limits(max_image_pixels=self.max_image_pixels)
         if not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
             raise ConfigError(f"quality must be a whole number from 1 to 100, got {self.quality!r}")
         if self.recompress not in get_args(Recompress):
@@ -112,12 +115,10 @@ class ReencodeOptions:
         stale = self._stale_part(data, info, exif_orientation, size != upright)
         if stale == "nothing":
             return data
-        if info.height * info.width > MOST_PIXELS:
-            claimed = f"{info.height} x {info.width}"
-            raise BadSample(f"the {info.format} image claims {claimed} pixels, at most {MOST_PIXELS} are taken")
         encoded = None
         turn = _TURNS[exif_orientation]
         if info.format == "jpeg" and native.library() is not None:
+            check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
             encoded = encoded or recode.recode(data, size, turn, self.quality)
         return encoded or self._by_opencv(data, info, size, turn)
@@ -136,6 +137,7 @@ class ReencodeOptions:
         return "nothing" if coding.baseline else "coding"
 
     def _by_opencv(self, data: bytes, info: ImageInfo, size: tuple[int, int], turn: Turn) -> bytes:
+        check_pixels(data, self.max_image_pixels)
         keeps = info.format == "png" and self.recompress != "always"
         if not keeps and max(size) > _LONGEST_JPEG_SIDE:
             raise BadSample(f"a JPEG has at most {_LONGEST_JPEG_SIDE} pixels a side, this image {size[0]} x {size[1]}")

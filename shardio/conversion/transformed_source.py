@@ -104,7 +104,9 @@ class TransformedSource:
     @property
     def changes(self) -> Mapping[str, Any]:
         """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
-        images = {} if self._images.idle else {"images": asdict(self._images)}
+        # A limit makes samples bad, as damage does, but no other bytes.
+        options = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
+        images = {} if self._images.idle else {"images": options}
         pixels = {"pixels": sorted(self._pixels)} if self._pixels else {}
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
         return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **pixels, **squeeze}

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from .. import containers, native
 from ..containers import memory, row_locator
 from ..containers.base import Reader
-from ..errors import ConfigError, ShardCorrupt
+from ..errors import ConfigError, DatasetError, ShardCorrupt
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
+from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
@@ -110,13 +111,17 @@ class Dataset:
         """Return the columns of `id_columns` for some samples, int64 [n] each."""
         return {"index": indices}
 
-    def select(self, indices: Indices) -> Selection:
-        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
+        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
+
+        Reading raises BadSample for a value of more bytes than `max_value_bytes`.
+        """
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
         shards, rows = self.manifest.shards.locate(indices)
-        return Selection(self.field, self.reader, self._shard_path, self._readers.limit // 4, shards, rows)
+        most_readers = self._readers.limit // 4
+        return Selection(self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -160,16 +165,22 @@ class Dataset:
         """Return the open reader of shard number `shard`."""
         return self._readers[shard]
 
-    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+    def check(
+        self,
+        indices: Indices,
+        stored: Mapping[str, Column | Sequence[Buffer]],
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
         """Compare the checksums of some samples with the checksums that were stored with them.
 
         Args:
             indices: the numbers of the samples.
             stored: the fields that the caller has read already; this method reads the others.
+            max_value_bytes: see `select`.
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        selection, names = self.select(indices), sorted(self.fields)
+        selection, names = self.select(indices, max_value_bytes), sorted(self.fields)
         columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
         for row in np.flatnonzero(actual != expected)[:1].tolist():
@@ -189,7 +200,9 @@ class Dataset:
         shard, row = (int(column[0]) for column in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(ShardCorrupt, OSError):  # messages about damaged shards ask for locations
+            with contextlib.suppress(
+                DatasetError, OSError, MemoryError
+            ):  # messages about damaged shards ask for locations
                 key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
 

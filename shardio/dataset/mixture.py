@@ -15,6 +15,7 @@ from ..containers.base import check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, whole_weights
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
@@ -119,12 +120,12 @@ class Mixture:
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
-    def select(self, indices: Indices) -> "MixedSelection":
+    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> "MixedSelection":
         """Locate samples, as `Dataset.select` does."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        parts = [(dataset.select(local), rows) for dataset, local, rows in self._split(indices)]
+        parts = [(dataset.select(local, max_value_bytes), rows) for dataset, local, rows in self._split(indices)]
         return MixedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
@@ -139,10 +140,15 @@ class Mixture:
                 values[row] = value
         return values
 
-    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+    def check(
+        self,
+        indices: Indices,
+        stored: Mapping[str, Column | Sequence[Buffer]],
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
         for dataset, local, rows in self._split(indices):
             part = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
-            dataset.check(local, part)
+            dataset.check(local, part, max_value_bytes)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does; they may belong to several sources."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Shuffle
 from ..system.types import Buffer, Column, Indices
 from .location import Location
@@ -67,10 +68,18 @@ class ReadableDataset(Protocol):
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
         """Return the columns of `id_columns` for some samples, int64 [n] each."""
 
-    def select(self, indices: Indices) -> SelectedSamples:
-        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside."""
+    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
 
-    def check(self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]) -> None:
+        Reading raises BadSample for a value of more bytes than `max_value_bytes`, see `Limits`.
+        """
+
+    def check(
+        self,
+        indices: Indices,
+        stored: Mapping[str, Column | Sequence[Buffer]],
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
         """Compare the checksums of samples with the stored ones; raise ShardCorrupt for the first that differs.
 
         `stored` holds the fields that the caller has read already.

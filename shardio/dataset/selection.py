@@ -13,6 +13,7 @@ from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 from .readable import FileSpans
@@ -32,6 +33,7 @@ class Selection:
         max_readers: the number of readers that the selection may hold at once.
         shards: the number of each sample's shard, int64 [n].
         rows: the row of each sample in its shard, int64 [n].
+        max_value_bytes: the most bytes of one value, see `Limits`.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Selection:
         max_readers: int,
         shards: NDArray[np.int64],
         rows: Rows,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
+        self._most = max_value_bytes
         self._field = field
         self._reader = reader
         self._path = path
@@ -67,14 +71,14 @@ class Selection:
         if not array.size or self._fill(name, array):
             return array
         if len(self._numbers) == 1:
-            self._reader(self._numbers[0]).read(self._rows, name, array)
+            self._reader(self._numbers[0]).read(self._rows, name, array, most=self._most)
             return array
         for reader, places in self._groups():
             if field.row_bytes <= SMALL_ROW:
-                array[places] = reader.read(self._rows[places], name)
+                array[places] = reader.read(self._rows[places], name, most=self._most)
             else:
                 for place in places.tolist():
-                    reader.read(self._rows[place : place + 1], name, array[place : place + 1])
+                    reader.read(self._rows[place : place + 1], name, array[place : place + 1], most=self._most)
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
@@ -86,14 +90,15 @@ class Selection:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
         if locators := self._locators(name):
             with self._naming_lost_shards(locators, name):
-                packed = row_locator.read_values(locators, self._which, self._rows, scratch or Scratch())
+                packed = row_locator.read_values(locators, self._which, self._rows, scratch or Scratch(), self._most)
             if packed is not None:
                 return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
-            return list(self._reader(self._numbers[0]).read(self._rows, name))
+            return list(self._reader(self._numbers[0]).read(self._rows, name, most=self._most))
         values = [b""] * len(self._rows)
         for reader, places in self._groups():
-            for place, value in zip(places.tolist(), reader.read(self._rows[places], name), strict=True):
+            read = reader.read(self._rows[places], name, most=self._most)
+            for place, value in zip(places.tolist(), read, strict=True):
                 values[place] = value
         return values
 
@@ -166,7 +171,7 @@ class Selection:
                 if field.fixed:
                     row_locator.read_fixed(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    row_locator.read_values(*alone, Scratch())
+                    row_locator.read_values(*alone, Scratch(), self._most)
             except MappedFileLost:
                 yield number
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError, MissingDependency
+from ..format.images import check_pixels
+from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.optional import load
 from ..system.types import Buffer
 from ..transforms.fuse import fuse
@@ -42,6 +44,7 @@ class CpuEngine:
         decoder: `"turbo"` (compiled), `"nvimgcodec"`, `"opencv"`, or `"auto"` for the fastest available one. OpenCV
             decodes what the first two reject.
         channels_last: whether floats are stored as HWC rather than CHW.
+        max_pixels: the most pixels that decoding an image may hold at once, see `Limits.max_image_pixels`.
 
     Raises:
         ConfigError: for another decoder.
@@ -49,11 +52,17 @@ class CpuEngine:
     """
 
     def __init__(
-        self, recipe: Recipe, *, channels: int, decoder: Decoder = "auto", channels_last: bool = False
+        self,
+        recipe: Recipe,
+        *,
+        channels: int,
+        decoder: Decoder = "auto",
+        channels_last: bool = False,
+        max_pixels: int = MAX_IMAGE_PIXELS,
     ) -> None:
         self.output_format = OutputFormat(recipe, channels, channels_last)
         self.recipe = recipe
-        self._channels = channels
+        self._channels, self._max_pixels = channels, max_pixels
         self._write = OutputWriter(self.output_format)
         if decoder not in get_args(Decoder):
             raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
@@ -62,8 +71,10 @@ class CpuEngine:
         compiled = decoder in ("auto", "turbo") and native.library() is not None
         # It writes uint8 as HWC, or float32 as CHW.
         float_planes = recipe.dtype == "float32" and not channels_last
-        self._jpeg_decoder = JpegDecoder(channels, None) if compiled else None
-        self._float_jpeg_decoder = JpegDecoder(channels, recipe.affine) if compiled and float_planes else None
+        self._jpeg_decoder = JpegDecoder(channels, None, max_pixels) if compiled else None
+        self._float_jpeg_decoder = (
+            JpegDecoder(channels, recipe.affine, max_pixels) if compiled and float_planes else None
+        )
         self._decoder_name = decoder
         if decoder == "nvimgcodec":
             _nvimgcodec(required=True)
@@ -133,6 +144,7 @@ class CpuEngine:
         crops_first = bool(leading) and isinstance(leading[0].step, Crop)
         pixels = self._decode(data, size, leading[0].rows[row] if crops_first else None)
         for step in leading[crops_first:]:
+            self._check_scale(step, row)
             pixels = step(pixels, row, target)
         return self._finish(row, pixels, sequence, slot)
 
@@ -140,11 +152,18 @@ class CpuEngine:
         self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
     ) -> NDArray[Any]:
         for step in sequence.prepared_rest:
+            self._check_scale(step, row)
             pixels = step(pixels, row)
         result = self._write(pixels, slot)
         for erasing in sequence.erasings:
             self._erase(erasing, row, result)
         return result
+
+    def _check_scale(self, step: PreparedStep, row: int) -> None:
+        """Raise BadSample if an image of one row and many columns, or the other way round, would grow beyond limits."""
+        if isinstance(step.step, Scale) and math.prod(step.rows[row]) > self._max_pixels:
+            height, width = step.rows[row]
+            raise BadSample(f"the image is resized to {height} x {width}: max_image_pixels allows {self._max_pixels}")
 
     def _erase(self, step: Step, row: int, result: NDArray[Any]) -> None:
         """Set a box of the converted image to the step's value."""
@@ -159,10 +178,13 @@ class CpuEngine:
         """Return the pixels in `box`, or all pixels: a view that is valid until this thread decodes again."""
         if self._decoder_name in ("auto", "nvimgcodec") and data[:3] == b"\xff\xd8\xff":
             codec = _nvimgcodec(required=False)  # loaded on demand: the compiled part hardly ever leaves it anything
-            pixels = None if codec is None else self._decode_region(codec, data, size, box)
-            if pixels is not None:
-                return pixels
-        image = image_decoding.decode(data, self._channels)
+            if codec is not None:
+                height, width = size if box is None else box[2:]
+                check_pixels(data, self._max_pixels, (height, width))
+                pixels = self._decode_region(codec, data, size, box)
+                if pixels is not None:
+                    return pixels
+        image = image_decoding.decode(data, self._channels, self._max_pixels)
         image_decoding.check_size(image.shape[:2], size)
         return image if box is None else crop(image, box)
 

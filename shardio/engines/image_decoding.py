@@ -10,25 +10,29 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample
 from ..format import images
+from ..format.limits import MAX_IMAGE_PIXELS
 from ..transforms.fuse import FusedSteps
 from .libjpeg_turbo import JpegDecoder
 
 _LONGEST_SIDE = 65535  # pixels: the limit of a JPEG's header
+_OPENCV_LIMIT = "OpenCV has limits of its own: set OPENCV_IO_MAX_IMAGE_PIXELS, _WIDTH or _HEIGHT in the environment"
 
 
-def decode(data: bytes, channels: int) -> NDArray[np.uint8]:
+def decode(data: bytes, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> NDArray[np.uint8]:
     """Return the pixels of an image file, RGB or grey, uint8 [height, width, channels].
 
     Orientation tags are not applied. A damaged JPEG decodes as far as it goes: OpenCV reports that on stderr only.
 
     Raises:
-        BadSample: if the file does not decode.
+        BadSample: if the file does not decode, or has more than `max_pixels` pixels.
     """
+    images.check_pixels(data, max_pixels)
     color = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
     try:
-        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
-    except cv2.error as error:  # for an image of more pixels than OpenCV accepts
-        raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode: {error.err}") from error
+        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error as error:  # for more pixels than OpenCV accepts, or than there is memory for
+        reason = _OPENCV_LIMIT if "CV_IO_MAX_IMAGE" in error.err else error.err
+        raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode: {reason}") from error
     if decoded is None:
         images.probe(data)  # names the fault if the header shows it
         raise BadSample(f"the {images.sniff(data)} image of {len(data)} bytes does not decode")

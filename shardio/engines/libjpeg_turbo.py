@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
 from .buffer_addresses import buffer_addresses
@@ -34,6 +35,7 @@ class _Work(ctypes.Structure):
         ("height", ctypes.c_int32),
         ("width", ctypes.c_int32),
         ("channels", ctypes.c_int32),
+        ("most", ctypes.c_int64),
         ("failed", ctypes.c_void_p),
     ]
 
@@ -46,16 +48,17 @@ class JpegDecoder:
         channels: 3 for RGB, 1 for grey.
         affine: None for uint8 HWC; otherwise factor and offset per channel of the float32 CHW result, float32
             [channels, 2].
+        max_pixels: the most pixels to hold of one file at once; it leaves files that need more to another decoder.
     """
 
-    def __init__(self, channels: int, affine: NDArray[np.float32] | None) -> None:
+    def __init__(self, channels: int, affine: NDArray[np.float32] | None, max_pixels: int = MAX_IMAGE_PIXELS) -> None:
         library = native.library()
         if library is None:
             raise RuntimeError("the compiled part of shardio was not built")
         self._library = library
         self._library.shardio_decoder_new.restype = ctypes.c_void_p
         self._library.shardio_decode.restype = ctypes.c_int64
-        self._channels = channels
+        self._channels, self._max_pixels = channels, max_pixels
         self._affine = None if affine is None else np.ascontiguousarray(affine, np.float32)
         self._idle: deque[_NativeDecoder] = deque()
 
@@ -83,6 +86,7 @@ class JpegDecoder:
             height,
             width,
             self._channels,
+            self._max_pixels,
             failed.ctypes.data,
         )
         decoder = self._acquire()

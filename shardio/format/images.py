@@ -55,13 +55,38 @@ def probe(data: Buffer) -> ImageInfo:
 
     Raises BadSample if `data` is no image, has no pixels or is cut short.
     """
+    return _read(data, whole=True)
+
+
+def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None) -> None:
+    """Raise BadSample if decoding an image file must hold more than `most` pixels, or its header cannot be read.
+
+    Args:
+        data: the file.
+        most: `Limits.max_image_pixels`.
+        region: height and width of the only part to decode, by a decoder that makes it of a JPEG without the rest.
+    """
+    info = _read(data, whole=False)
+    pixels = info.height * info.width
+    if pixels > most and region is not None and info.format == "jpeg" and jpeg_coding(data).streams:
+        pixels = min(pixels, region[0] * region[1])
+    if pixels > most:
+        size = f"{info.height} x {info.width}"
+        raise BadSample(
+            f"the {info.format} image claims {size} pixels, of which {pixels} must be held at once: "
+            f"max_image_pixels allows {most}"
+        )
+
+
+def _read(data: Buffer, *, whole: bool) -> ImageInfo:
+    """Read the header of an image file; with `whole`, check that the file is complete."""
     if not len(data):
         raise BadSample("the image is empty (0 bytes)")
     kind = sniff(data)
     if kind is None:
         raise BadSample(f"not a JPEG, PNG, WebP or BMP image: it begins with {bytes(data[:8])!r}")
     try:
-        info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data))
+        info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data), whole)
     except (struct.error, IndexError) as error:
         raise BadSample(f"the {kind} image is cut short: its header ends after {len(data)} bytes") from error
     if info.height < 1 or info.width < 1:
@@ -69,7 +94,7 @@ def probe(data: Buffer) -> ImageInfo:
     return info
 
 
-def _jpeg(data: bytes) -> ImageInfo:
+def _jpeg(data: bytes, whole: bool) -> ImageInfo:
     position, size = 2, None
     while True:
         if data[position] != 0xFF:
@@ -93,24 +118,24 @@ def _jpeg(data: bytes) -> ImageInfo:
         raise BadSample("the jpeg image is corrupt: no frame header before the first scan")
     # Within a scan, 0x00 or a restart marker always follows 0xFF, so this marker is the real end. Search from the back,
     # where it nearly always is, but never before the scan: thumbnails in the header have end markers of their own.
-    if data.rfind(b"\xff\xd9", position) < 0:
+    if whole and data.rfind(b"\xff\xd9", position) < 0:
         raise BadSample(f"the jpeg image is cut short: no end marker in {len(data)} bytes")
     height, width, channels = size
     return ImageInfo("jpeg", height, width, channels)
 
 
-def _png(data: bytes) -> ImageInfo:
+def _png(data: bytes, whole: bool) -> ImageInfo:
     width, height, _, color = struct.unpack_from(">IIBB", data, 16)
     if data[12:16] != b"IHDR":
         raise BadSample(f"the png image is corrupt: it begins with the chunk {data[12:16]!r}")
-    if data.rfind(_PNG_END, 33) < 0:
+    if whole and data.rfind(_PNG_END, 33) < 0:
         raise BadSample(f"the png image is cut short: no end marker in {len(data)} bytes")
     return ImageInfo("png", height, width, {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}.get(color, 3))
 
 
-def _webp(data: bytes) -> ImageInfo:
+def _webp(data: bytes, whole: bool) -> ImageInfo:
     (declared,) = struct.unpack_from("<I", data, 4)
-    if len(data) < declared + 8:
+    if whole and len(data) < declared + 8:
         raise BadSample(f"the webp image is cut short: {len(data)} of {declared + 8} bytes")
     match data[12:16]:
         case b"VP8 ":
@@ -125,7 +150,7 @@ def _webp(data: bytes) -> ImageInfo:
     raise BadSample(f"the webp image is corrupt: unknown chunk {data[12:16]!r}")
 
 
-def _bmp(data: bytes) -> ImageInfo:
+def _bmp(data: bytes, whole: bool) -> ImageInfo:
     start, header = struct.unpack_from("<II", data, 10)
     if header == 12:  # the OS/2 header
         width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
@@ -134,7 +159,7 @@ def _bmp(data: bytes) -> ImageInfo:
         width, height, _, bits, compression, declared = struct.unpack_from("<iiHHII", data, 18)
     # Rows are padded to 4 bytes; only run-length coding (1 and 2) must declare its length.
     length = declared if compression in (1, 2) else (abs(width) * bits + 31) // 32 * 4 * abs(height)
-    if len(data) < start + length:
+    if whole and len(data) < start + length:
         raise BadSample(f"the bmp image is cut short: {len(data)} of {start + length} bytes")
     return ImageInfo("bmp", abs(height), abs(width), 4 if bits == 32 else 3)
 
@@ -159,6 +184,11 @@ class JpegCoding:
     def baseline(self) -> bool:
         """Whether hardware decoders accept it: baseline with Huffman codes, 8 bits, YCbCr or grey, in one scan."""
         return self.process == 0 and not self.several_scans and self._plain
+
+    @property
+    def streams(self) -> bool:
+        """Whether decoders can make a region without holding all: Huffman codes, coefficients in order, in one scan."""
+        return self.process in (0, 1) and not self.several_scans
 
     @property
     def transcodable(self) -> bool:

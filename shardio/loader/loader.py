@@ -13,6 +13,7 @@ from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
 from ..errors import ConfigError
+from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
@@ -84,6 +85,11 @@ class Loader:
         quarantine_file: a file to which each bad sample adds a line of JSON. In a job of several ranks each rank writes
             its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
         verify: compare each sample's checksum with the stored one. This reads all of the sample's fields.
+        max_image_pixels: the most pixels that decoding one image may hold at once: those of its crop, if it is a JPEG
+            of one scan with Huffman codes, else those of the whole image. An image whose header claims more is a bad
+            sample.
+        max_value_bytes: the most bytes of one stored value whose size is its own (an image file, a text, ...), and of
+            the HDF5 chunk that is decompressed for a value. A value that claims more is a bad sample.
         isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
             the transforms and `map` are pickled for them, and a script must guard its start with
             `if __name__ == "__main__":`.
@@ -119,6 +125,8 @@ class Loader:
         max_bad: float = 0.01,
         quarantine_file: str | os.PathLike[str] | None = None,
         verify: bool = False,
+        max_image_pixels: int = MAX_IMAGE_PIXELS,
+        max_value_bytes: int = MAX_VALUE_BYTES,
         isolate: bool = False,
         timeout: float = 300.0,
     ) -> None:
@@ -153,6 +161,7 @@ class Loader:
                 map_function=None if map is None else MapFunction(map, map_by),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
+                limits=Limits(max_image_pixels, max_value_bytes),
             ),
             target,
             isolate=isolate,

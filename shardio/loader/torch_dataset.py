@@ -11,6 +11,7 @@ import torch.utils.data
 from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..errors import ConfigError
+from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system.timing import StageClock
 from .arguments import whole_number
@@ -34,6 +35,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
         verify: compare each sample's checksum with the stored one.
+        max_image_pixels, max_value_bytes: the most that a sample may claim; see `shardio.Loader`.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
@@ -47,6 +49,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         seed: int = 0,
         on_bad_sample: OnBadSample = "raise",
         verify: bool = False,
+        max_image_pixels: int = MAX_IMAGE_PIXELS,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
@@ -56,7 +60,12 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 "TorchDataset takes no mixture, which has an order of its own: use shardio.Loader, or a single dataset"
             )
         self._options = BatchOptions(
-            batch_size=1, fields=fields, transforms=transforms, on_bad_sample=on_bad_sample, verify=verify
+            batch_size=1,
+            fields=fields,
+            transforms=transforms,
+            on_bad_sample=on_bad_sample,
+            verify=verify,
+            limits=Limits(max_image_pixels, max_value_bytes),
         )
         self._spec = batch_spec(self.dataset, self._options, DeviceOptions())
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
@@ -109,6 +118,8 @@ def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: 
         seed=seed,
         on_bad_sample=options.on_bad_sample,
         verify=options.verify,
+        max_image_pixels=options.limits.max_image_pixels,
+        max_value_bytes=options.limits.max_value_bytes,
     )
     rebuilt.set_epoch(epoch)
     return rebuilt

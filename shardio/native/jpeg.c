@@ -38,6 +38,7 @@ typedef struct {
     uint8_t *out;
     int64_t out_bytes; /* per result */
     int32_t height, width, channels;
+    int64_t most; /* pixels of one file to hold at once */
     uint8_t *failed; /* set to 1 for each file that is left to the caller */
 } Work;
 
@@ -67,7 +68,7 @@ void shardio_decoder_free(Decoder *decoder) {
  *
  * Each file gets a new decompressor: libjpeg would use the last file's tables for one that lacks them. */
 static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int32_t *image, const int32_t *box,
-                  int channels, Picture *picture) {
+                  int channels, int64_t most, Picture *picture) {
     struct jpeg_decompress_struct *info = &decoder->info;
     decoder->errors.warned = 0;
     if (setjmp(decoder->errors.escape)) {
@@ -81,6 +82,10 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
     int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
                 info->jpeg_color_space == JCS_RGB;
     if (!known || info->image_height != (JDIMENSION)image[0] || info->image_width != (JDIMENSION)image[1])
+        escape((j_common_ptr)info);
+    /* Of what comes in several scans, libjpeg holds all coefficients. */
+    int64_t all = (int64_t)image[0] * image[1];
+    if (all > most && (jpeg_has_multiple_scans(info) || info->arith_code || (int64_t)box[2] * box[3] > most))
         escape((j_common_ptr)info);
     info->out_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
     info->do_fancy_upsampling = FALSE; /* repeat chroma samples, as fast loaders do: a fifth faster */
@@ -128,7 +133,7 @@ static int make_one(Decoder *decoder, const Work *work, int64_t i) {
     for (int k = 0; k < width; k++) x.at[k] -= left;
     const int32_t shown[4] = {box[0] + top, box[1] + left, rows, columns};
     Picture picture;
-    if (!decode(decoder, work->data[i], work->sizes[i], image, shown, work->channels, &picture)) return 0;
+    if (!decode(decoder, work->data[i], work->sizes[i], image, shown, work->channels, work->most, &picture)) return 0;
     return !resize(&decoder->resizer, picture, y, x, height, width, work->channels, work->flips[i], work->affine,
                    work->out + i * work->out_bytes);
 }

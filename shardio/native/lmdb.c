@@ -12,7 +12,7 @@ enum {
     NODE = 8,      /* of a node: size or page (4), flags (2), key size (2) */
     BRANCH = 1,    /* page flags */
     LEAF = 2,
-    OVERFLOWS = 4,
+    OVERFLOWS = 4, /* such a page has its run's number of pages (4) in place of the two last numbers of the header */
     BIG = 1,       /* node flag: the value is on overflow pages */
     DEEPEST = 32,
 };
@@ -33,21 +33,21 @@ READ(uint16_t, u16)
 READ(uint32_t, u32)
 READ(uint64_t, u64)
 
-/* Reads where the main tree begins from the newer of the two meta pages. Returns 0 if this is no such LMDB file. */
+/* Reads where the main tree begins from the newer of the two meta pages. Returns 0 unless both are intact. */
 static int open_file(File *file, const uint8_t *map, int64_t size) {
     *file = (File){map, (uint64_t)size, 0, 0};
     uint64_t newest = 0;
     int found = 0;
     for (uint64_t place = 0; place < 2; place++) {
-        uint64_t start = place * (file->page ? file->page : 4096);
-        if (start + 168 > file->size) break;
+        uint64_t start = place * file->page;
+        if (start + 168 > file->size) return 0;
         const uint8_t *meta = map + start + HEADER;
-        if (u32(meta) != MAGIC || u32(meta + 4) != 1) break;
+        if (u32(meta) != MAGIC || u32(meta + 4) != 1) return 0;
         const uint8_t *trees = meta + 24, *end = trees + 96;
         uint64_t transaction = u64(end + 8), page = u32(trees);
-        if (page < 512 || page > 65536 || (page & (page - 1))) break;
-        if (found && transaction <= newest) continue;
+        if (page < 512 || page > 65536 || (page & (page - 1)) || (place && page != file->page)) return 0;
         file->page = page;
+        if (place && transaction <= newest) continue;
         file->root = u64(trees + 48 + 40);
         newest = transaction;
         found = u16(trees + 48 + 4) == 0; /* a plain tree: no duplicates, keys in the order of their bytes */
@@ -67,7 +67,7 @@ static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t
         if (number >= pages) return 0;
         const uint8_t *page = file->map + number * file->page;
         uint64_t flags = u16(page + 10) & 7, lower = u16(page + 12);
-        if ((flags != BRANCH && flags != LEAF) || lower < HEADER || lower > file->page) return 0;
+        if (u64(page) != number || (flags != BRANCH && flags != LEAF) || lower < HEADER || lower > file->page) return 0;
         /* Search for the first node greater than the key; the first node of a branch has no key and precedes all. */
         int64_t low = flags == BRANCH, high = (int64_t)(lower - HEADER) / 2, exact = -1;
         const uint8_t *node = NULL;
@@ -90,17 +90,21 @@ static int find(const File *file, const uint8_t *key, uint64_t key_size, int64_t
             number = u32(node) | (uint64_t)u16(node + 4) << 32;
             continue;
         }
-        uint64_t size = u32(node), start = number * file->page + at + NODE + u16(node + 6);
+        uint64_t size = u32(node), start = at + NODE + u16(node + 6), room = file->page;
         if (u16(node + 4) & BIG) {
-            if (start + 8 > file->size) return 0;
-            uint64_t overflow = u64(file->map + start);
-            if (overflow >= pages || !(u16(file->map + overflow * file->page + 10) & OVERFLOWS)) return 0;
-            start = overflow * file->page + HEADER;
+            if (start + 8 > file->page) return 0;
+            number = u64(page + start);
+            if (number >= pages) return 0;
+            page = file->map + number * file->page;
+            uint64_t run = u32(page + 12);
+            if (u64(page) != number || !(u16(page + 10) & OVERFLOWS) || run > pages - number) return 0;
+            start = HEADER;
+            room = run * file->page;
         } else if (u16(node + 4)) {
             return 0;
         }
-        if (start + size > file->size) return 0;
-        *offset = (int64_t)start;
+        if (start + size > room) return 0;
+        *offset = (int64_t)(number * file->page + start);
         *bytes = (int64_t)size;
         return 1;
     }
@@ -124,11 +128,3 @@ int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64
                           int64_t key_size, int64_t *places) {
     return GUARDED(find_all(count, maps, sizes, keys, key_size, places));
 }
-
-static int64_t known(const uint8_t *map, int64_t size) {
-    File file = {0};
-    return open_file(&file, map, size);
-}
-
-/* Returns whether the header is that of an LMDB file that this code reads, or GONE. */
-int64_t shardio_lmdb_known(const uint8_t *map, int64_t size) { return GUARDED(known(map, size)); }

@@ -102,15 +102,6 @@ def find_lmdb_values(
     return _all(call(len(keys), *columns, keys.shape[1], places.ctypes.data), len(keys))
 
 
-def is_lmdb(mapped: NDArray[np.uint8]) -> bool:
-    """Return whether the header of a mapped file is that of an LMDB that `find_lmdb_values` reads.
-
-    Raises MappedFileLost if the mapped file is lost.
-    """
-    call = _function("shardio_lmdb_known", _POINTER, _LONG, result=_LONG)
-    return _all(call(mapped.ctypes.data, len(mapped)), 1)
-
-
 def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: NDArray[np.uint64]) -> None:
     """Replace each position by the number that `Permutation` has there, in place."""
     call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)

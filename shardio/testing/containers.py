@@ -111,6 +111,14 @@ class ContainerContract:
             with pytest.raises(ValueError, match="out"):
                 reader.read(np.array([0, 1]), name, out=out)
 
+    def test_largest_value(self, reader: Reader) -> None:
+        """BadSample for a value of more bytes than `most`; values of up to that are read."""
+        for name, row in (("blob", 3), ("image", 5)):
+            size = len(stored(row)[name])
+            assert raw_of(reader, [row], name) == reader.read(np.array([row]), name, most=size)
+            with pytest.raises(BadSample, match=f"{size} bytes.*max_value_bytes allows {size - 1}"):
+                reader.read(np.array([0, row]), name, most=size - 1)
+
     @pytest.mark.parametrize("row", [-1, COUNT, 2**40])
     def test_row_out_of_range(self, reader: Reader, row: int) -> None:
         """IndexError names a row outside the shard, for every field."""

@@ -278,10 +278,10 @@ def test_python_inflates_within_bounds() -> None:
     assert Deflate().undo(np.frombuffer(zlib.compress(bytes(50)), np.uint8), room).tobytes() == bytes(50)
 
 
-@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16])
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 96, 2**31])
 @pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103])
 def test_shuffle(width: int, size: int) -> None:
-    """The shuffle filter is undone for elements of any size, with the remaining bytes kept at the end."""
+    """The shuffle filter is undone for elements of any size that a file may state; remaining bytes stay at the end."""
     plain = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     count = size // max(width, 1)
     stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])

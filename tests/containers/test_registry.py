@@ -14,9 +14,10 @@ import shardio
 from shardio import containers
 from shardio.care.repair import repair
 from shardio.care.verify import verify
-from shardio.containers.base import check_out, check_rows
+from shardio.containers.base import check_out, check_rows, check_value_bytes
 from shardio.errors import ConfigError, ShardCorrupt
 from shardio.format.fields import Field, as_fields, fields_to_json
+from shardio.format.limits import MAX_VALUE_BYTES
 from shardio.format.manifest import FILE_NAME
 from shardio.system.types import Column, Rows, Stored
 from shardio.testing import check_source
@@ -49,11 +50,12 @@ class TextReader:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None) -> Column:
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         check_rows(rows, len(self), self._path)
         values = [bytes.fromhex(self._samples[row][field]) for row in rows.tolist()]
         kind = self._fields[field]
         if not kind.fixed:
+            check_value_bytes(max(map(len, values), default=0), most, f"{self._path}, field {field!r}")
             return values
         out = check_out(out, len(rows), kind)
         out[...] = np.frombuffer(b"".join(values), kind.row_dtype).reshape(out.shape)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
-from shardio import World, native
+from shardio import World
 from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
 from shardio.loader.batch.rows import BatchRows
 from shardio.testing import samples
@@ -404,7 +404,6 @@ def test_an_index_that_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.library() is None, reason="LMDB itself follows damaged pages")
 def test_pages_of_an_lmdb_that_are_damaged(tmp_path: Path) -> None:
     """Damaged pages of an LMDB file make only their samples bad, and no pointer is followed out of the file."""
     damage(tmp_path / "d", "lmdb", [], bytes)

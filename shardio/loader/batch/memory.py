@@ -95,7 +95,11 @@ class BatchMemory:
 
     def lend(self) -> dict[str, NDArray[Any]]:
         """Return an array for each field, whose content is undefined."""
-        return {name: pool.lend() for name, pool in self._pools.items()}
+        try:
+            return {name: pool.lend() for name, pool in self._pools.items()}
+        except MemoryError as error:
+            parts = ", ".join(f"{name} {pool.shape} of {pool.dtype}" for name, pool in self._pools.items())
+            raise MemoryError(f"there is not enough memory for {self.size} bytes of batches: {parts}") from error
 
     def end_loop(self) -> None:
         """Take memory on loan back as soon as it is gone; the loop is over."""

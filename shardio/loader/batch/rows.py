@@ -122,23 +122,25 @@ class BatchRows:
 
     def fill(self, part: slice) -> None:
         """Make the rows of `part`; raise, replace or mask bad samples as the specification says."""
-        if self.spec.on_bad_sample == "raise":
-            self._make(part)
-            return
+        replaces = self.spec.on_bad_sample != "raise"
         try:
             self._make(part)
         except Exception as error:
-            if not is_bad_sample(error):
+            # One sample may have asked for all memory: made alone, it shows which, and the others are good.
+            if not (isinstance(error, MemoryError) or (replaces and is_bad_sample(error))):
                 raise
         else:
             return
         for row in range(*part.indices(len(self))):
-            self._make_or_replace(row)
+            if replaces:
+                self._make_or_replace(row)
+            else:
+                self._make_alone(row)
 
     def remake(self, row: int) -> None:
         """Make a row again, with its images on the host, because an engine for whole batches refused one of them."""
         if self.spec.on_bad_sample == "raise":
-            self._make(slice(row, row + 1), images_on_host=True)
+            self._make_alone(row, images_on_host=True)
         else:
             self._make_or_replace(row)
 
@@ -212,7 +214,7 @@ class BatchRows:
         spec, indices = self.spec, self._indices[part]
         with ExitStack() as lent:
             with self.clock.stage("read"):
-                selection = spec.dataset.select(indices)
+                selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
                 stored = {
                     name: self._read(name, part, selection, lent)
                     for name in spec.fields
@@ -220,7 +222,7 @@ class BatchRows:
                 }
             if spec.verify:
                 with self.clock.stage("verify"):
-                    spec.dataset.check(indices, stored)
+                    spec.dataset.check(indices, stored, spec.limits.max_value_bytes)
             if spec.mixing is not None:
                 self._check_labels(stored[LABEL], indices)
             with self.clock.stage("decode"):
@@ -286,7 +288,10 @@ class BatchRows:
         if image.batch_engine:
             self._image_sizes[name][part] = sizes
             self._lists[name][part] = list(encoded)
-            chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~are_plain_jpegs(encoded, sizes))
+            # Engines for whole batches hold images whole, and so get none that may be too large.
+            small = sizes.astype(np.int64).prod(axis=1) <= self.spec.limits.max_image_pixels
+            plain = are_plain_jpegs(encoded, sizes) & small
+            chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~plain)
             if not len(chosen):
                 return
             rows, sizes, encoded = rows[chosen], sizes[chosen], [encoded[number] for number in chosen.tolist()]
@@ -299,6 +304,14 @@ class BatchRows:
         for row, pixels in zip(rows.tolist(), images, strict=True) if images is not None else ():
             self._lists[name][row] = image.cpu_engine.output_format.tensor(pixels)
 
+    def _make_alone(self, row: int, *, images_on_host: bool = False) -> None:
+        """Make one row; raise BadSample if there is not enough memory for its sample."""
+        try:
+            self._make(slice(row, row + 1), images_on_host=images_on_host)
+        except MemoryError as error:
+            place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[row]))
+            raise BadSample(f"{place}: there is not enough memory to read or decode it: {error}") from error
+
     def _make_or_replace(self, row: int) -> None:
         """Make one row from its own sample; if that is bad, replace or mask it."""
         index, key = int(self._indices[row]), int(self._rng_keys[row])
@@ -308,7 +321,7 @@ class BatchRows:
                 if attempt:
                     self._indices[row], self._rng_keys[row] = self._plan.replacement(index, key, attempt)
                 try:
-                    self._make(slice(row, row + 1), images_on_host=True)
+                    self._make_alone(row, images_on_host=True)
                 except Exception as error:
                     if not is_bad_sample(error):
                         raise

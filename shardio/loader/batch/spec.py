@@ -17,6 +17,7 @@ from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...errors import ConfigError
 from ...format.fields import Field
+from ...format.limits import Limits
 from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
 from .bad_samples import OnBadSample
@@ -44,6 +45,7 @@ class BatchOptions:
     map_function: MapFunction | None = None
     on_bad_sample: OnBadSample = "raise"
     verify: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class BatchSpec:
         mixing: the mixing of images within each batch.
         on_bad_sample: the treatment of a bad sample.
         verify: whether each sample's checksum is compared.
+        limits: the most that a sample may claim.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
     """
@@ -120,6 +123,7 @@ class BatchSpec:
     mixing: MixingSpec | None
     on_bad_sample: OnBadSample
     verify: bool
+    limits: Limits
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
 
@@ -164,7 +168,7 @@ def batch_spec(
     transforms = _transforms_by_field(dataset, fields, options.transforms)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
-    images = _image_specs(fields, transforms, target, needs_host)
+    images = _image_specs(fields, transforms, target, needs_host, options.limits)
     finish_on_device = target.device.type != "cpu" and needs_host is None
     fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
     arrays = {
@@ -192,6 +196,7 @@ def batch_spec(
         mixing=mixing,
         on_bad_sample=options.on_bad_sample,
         verify=options.verify,
+        limits=options.limits,
         channels_last=target.channels_last,
     )
 
@@ -201,6 +206,7 @@ def _image_specs(
     transforms: Mapping[str, Sequence[Transform]],
     target: DeviceOptions,
     needs_host: str | None,
+    limits: Limits,
 ) -> dict[str, ImageSpec]:
     recipes = {
         name: Recipe.of(transforms.get(name, ()), channels=kind.channels or 3, size=_image_size(kind))
@@ -217,6 +223,7 @@ def _image_specs(
             recipe.uint8_part() if finished_on_device else recipe,
             channels=fields[name].channels or 3,
             channels_last=target.channels_last,
+            max_pixels=limits.max_image_pixels,
         )
         specs[name] = ImageSpec(recipe, cpu_engine, None if engine == "cpu" else engine)
     return specs

@@ -1,0 +1,381 @@
+"""Wherever offsets, sizes and pages point, all readers, compiled or not, give bytes of the field or an error."""
+
+import itertools
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import shardio
+from shardio import containers, native
+from shardio.containers import row_locator
+from shardio.errors import ShardCorrupt
+from shardio.format.fields import as_fields
+
+COUNT, ROW, VALUE = 6, 2, 40
+MOST = 2**63 - 1
+
+# Spans to stand in row 2, in bytes from where the field's data begins; there are `room` bytes of data.
+SPANS: dict[str, Callable[[int], tuple[int, int]]] = {
+    "its own": lambda room: (ROW * VALUE, VALUE),
+    "all data": lambda room: (0, room),
+    "nothing, at the end": lambda room: (room, 0),
+    "a neighbour's": lambda room: (0, VALUE),
+    "parts of two neighbours": lambda room: (VALUE // 2, VALUE),
+    "the last byte": lambda room: (room - 1, 1),
+    "a byte before": lambda room: (-1, 1),
+    "a value before": lambda room: (-VALUE, VALUE),
+    "across the beginning": lambda room: (-8, VALUE),
+    "nothing, before": lambda room: (-1, 0),
+    "a byte too many": lambda room: (room - VALUE + 1, VALUE),
+    "all data and a byte": lambda room: (0, room + 1),
+    "nothing, behind": lambda room: (room + 1, 0),
+    "far behind": lambda room: (1 << 40, VALUE),
+    "size below 0": lambda room: (VALUE, -1),
+    "size below 0, at the end": lambda room: (room, -VALUE),
+    "the smallest size": lambda room: (5, -MOST - 1),
+    "the largest size": lambda room: (0, MOST),
+    "the smallest offset": lambda room: (-MOST - 1, VALUE),
+    "the largest offset": lambda room: (MOST, VALUE),
+    "a sum beyond 2^63": lambda room: (MOST - 3, VALUE),
+    "a sum of twice 2^62": lambda room: (1 << 62, 1 << 62),
+    "a difference beyond 2^63": lambda room: (-(1 << 62), MOST),
+    "from the smallest to the end": lambda room: (-MOST - 1, MOST),
+}
+
+
+def wrapped(number: int) -> int:
+    """A number as the int64 that its last 64 bits are."""
+    return (number + MOST + 1) % (1 << 64) - MOST - 1
+
+
+def index_of(path: Path) -> NDArray[np.void]:
+    """The side index of the only shard, writable."""
+    (index,) = path.glob("shard-*.idx.npy")
+    return np.lib.format.open_memmap(index, "r+")
+
+
+def in_index(name: str) -> Callable[[Path], Iterator[tuple[str, bytes | None]]]:
+    """Plant each span in the side index of a tar, whose values may be anywhere in the file."""
+
+    def plant(path: Path) -> Iterator[tuple[str, bytes | None]]:
+        (shard,) = path.glob("shard-*.tar")
+        data, index = shard.read_bytes(), index_of(path)
+        for case, span in SPANS.items():
+            start, size = span(len(data))
+            index[f"{name}.offset"][ROW], index[f"{name}.size"][ROW] = start, size
+            index.flush()
+            inside = start >= 0 and size >= 0 and start + size <= len(data)
+            right = name == "value" or size == VALUE  # a fixed field has rows of one size
+            yield case, data[start : start + size] if inside and right else None
+
+    return plant
+
+
+def in_offsets(dtype: str, **options: object) -> Callable[[Path], Iterator[tuple[str, bytes | None]]]:
+    """Plant each span in the offsets of an HDF5 group, which are stored in this way."""
+
+    def plant(path: Path) -> Iterator[tuple[str, bytes | None]]:
+        shard, other = path / "shard-000000.h5", path / "other.h5"
+        for case, span in SPANS.items():
+            shutil.copy(shard, other)  # h5py may hold the last one open
+            with h5py.File(other, "r+") as file:
+                data, stored = file["value/data"][:].tobytes(), file["value/offsets"][:].astype(object)
+                start, size = span(len(data))
+                stored[:] = [VALUE * number for number in range(COUNT + 1)]
+                stored[ROW], stored[ROW + 1] = start, wrapped(start + size)
+                del file["value/offsets"]
+                stored = stored % (1 << 64) if dtype[1] == "u" else stored
+                file.create_dataset("value/offsets", data=stored.astype(dtype), **options)
+            other.replace(shard)
+            inside = 0 <= start <= wrapped(start + size) <= len(data)
+            yield case, data[start : start + size] if inside else None
+
+    return plant
+
+
+FIELDS = {"value": "bytes", "fixed": ("uint8", (VALUE,))}
+
+# container, field, how it is damaged
+READERS = {
+    "tar": ("tar", "value", in_index("value")),
+    "tar, fixed": ("tar", "fixed", in_index("fixed")),
+    "hdf5": ("hdf5", "value", in_offsets("<i8")),
+    "hdf5, big-endian": ("hdf5", "value", in_offsets(">i8")),
+    "hdf5, unsigned": ("hdf5", "value", in_offsets("<u8")),
+    "hdf5, chunked": ("hdf5", "value", in_offsets("<i8", chunks=(3,), compression="gzip")),
+}
+
+
+def written(path: Path, container: str) -> Path:
+    """A dataset of one shard whose values are bytes of their row's number."""
+    with shardio.create(path, container=container, fields=FIELDS) as writer:
+        for number in range(COUNT):
+            value = np.full(VALUE, number + 1, np.uint8)
+            writer.append({"value": value.tobytes(), "fixed": value})
+    return path
+
+
+def deliveries(path: Path, name: str) -> set[bytes | None]:
+    """What each way to read row 2, alone or among others, gives for it; None where it raises ShardCorrupt."""
+    dataset = shardio.open(path)
+    ways: list[Callable[[NDArray[np.int64]], Any]] = [
+        lambda rows: dataset.reader(0).read(rows, name),  # the container's own
+        lambda rows: dataset.select(rows).stored(name),  # many rows of many shards in one compiled call
+        lambda rows: dataset.select(rows).stored(name, None, row_locator.Scratch()),  # the same, as a loader does
+        lambda rows: dataset.read(rows, [name])[name],
+    ]
+    found: set[bytes | None] = set()
+    for read, rows in itertools.product(ways, ([ROW], [5, ROW, 4], [ROW, 0, ROW])):
+        try:
+            found.add(bytes(read(np.array(rows))[rows.index(ROW)]))
+        except ShardCorrupt as error:
+            found.add(None if f"field {name!r}, row {ROW}" in f"{error}" else f"{error}".encode())
+    return found
+
+
+@pytest.fixture(params=["compiled", "python"])
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test once with the compiled part, if it is there, and once without it."""
+    if request.param == "python":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("not compiled here")
+
+
+@pytest.mark.usefixtures("part")
+@pytest.mark.parametrize("reader", READERS)
+def test_spans(reader: str, tmp_path: Path) -> None:
+    """A span within the field's data gives its bytes, any other is refused by name, however it is read."""
+    container, name, plant = READERS[reader]
+    path = written(tmp_path / "d", container)
+    for case, expected in plant(path):
+        assert deliveries(path, name) == {expected}, case
+
+
+@pytest.mark.usefixtures("part")
+@pytest.mark.parametrize("reader", ["tar", "tar, fixed", "hdf5"])
+def test_sizes_and_direct_reads(reader: str, tmp_path: Path) -> None:
+    """Sizes that are asked for without reading, and places that a GPU reads from, lie within the data too."""
+    container, name, plant = READERS[reader]
+    path = written(tmp_path / "d", container)
+    for case, expected in plant(path):
+        selection = shardio.open(path).select(np.array([ROW]))
+        if name == "fixed":
+            spans = selection.spans(name)
+            assert (spans is None) == (expected is None or native.library() is None), case
+        elif expected is not None:
+            assert selection.sizes(name).tolist() == [len(expected)], case
+        else:
+            with pytest.raises(ShardCorrupt):
+                selection.sizes(name)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        np.full(COUNT + 1, np.nan),
+        np.arange(COUNT + 1, dtype=np.float64),
+        np.arange(COUNT + 1).reshape(1, -1),
+        np.arange(0),
+        np.arange(COUNT),  # one too few: a sample less
+        np.arange(COUNT + 2),
+        np.array([b"0"] * (COUNT + 1)),
+        np.zeros(COUNT + 1, np.bool_),
+    ],
+)
+def test_offsets_that_are_none(offsets: NDArray[Any], tmp_path: Path) -> None:
+    """Offsets of another type, shape or number are refused when the shard is opened."""
+    path = written(tmp_path / "d", "hdf5")
+    with h5py.File(path / "shard-000000.h5", "r+") as file:
+        del file["value/offsets"]
+        file["value/offsets"] = offsets
+    with pytest.raises(ShardCorrupt, match="shard-000000"):
+        shardio.open(path).read([ROW], ["value"])
+
+
+def test_chunks_outside_of_the_file_and_tables_of_chunks_without_end(tmp_path: Path) -> None:
+    """A chunk that begins or ends outside of the file is refused; chunks that were never written cost no memory."""
+    path = written(tmp_path / "d", "hdf5")
+    shard = path / "shard-000000.h5"
+    with h5py.File(shard, "r+") as file:
+        del file["fixed"]
+        file.create_dataset("fixed", data=np.ones((COUNT, VALUE), np.uint8), chunks=(1, VALUE), compression="gzip")
+        places = [file["fixed"].id.get_chunk_info(number).byte_offset for number in range(COUNT)]
+    whole = shard.read_bytes()
+    for place in (len(whole) - 2, 1 << 40, MOST, 2**64 - 2**12):
+        shard.write_bytes(whole.replace(struct.pack("<Q", places[ROW]), struct.pack("<Q", place)))
+        with pytest.raises(ShardCorrupt, match="shard-000000"):
+            shardio.open(path).read([ROW], ["fixed"])
+    with h5py.File(shard, "w") as file:
+        file.create_dataset("fixed", (1 << 50, 8), np.uint8, chunks=(1, 8), compression="gzip")[ROW] = 7
+    reader = containers.get("hdf5").reader(shard, as_fields({"fixed": ("uint8", (8,))}))
+    assert reader.read(np.array([ROW, 1 << 49]), "fixed").tolist() == [[7] * 8, [0] * 8]
+
+
+def test_unfiltered_chunks_that_are_too_short(tmp_path: Path) -> None:
+    """A chunk without filters whose table gives it fewer bytes than it has does not borrow the next one's."""
+    path = written(tmp_path / "d", "hdf5")
+    shard = path / "shard-000000.h5"
+    with h5py.File(shard, "r+") as file:
+        del file["fixed"]
+        file.create_dataset("fixed", data=np.ones((COUNT, VALUE), np.uint8), chunks=(2, VALUE))
+    whole = shard.read_bytes()
+    # A key of the B-tree: bytes of the chunk (4), filters (4), then the offsets of its first element (8 each).
+    key = struct.pack("<IIQ", 2 * VALUE, 0, ROW)
+    assert whole.count(key) == 1
+    shard.write_bytes(whole.replace(key, struct.pack("<IIQ", VALUE, 0, ROW)))
+    with pytest.raises(ShardCorrupt, match=f"a chunk has {VALUE} of {2 * VALUE} bytes"):
+        shardio.open(path).read([ROW], ["fixed"])
+
+
+PAGE, HEADER = 4096, 16
+
+
+def paged(path: Path) -> Path:
+    """An LMDB shard with a branch page, leaves, and values on pages of their own."""
+    with shardio.create(path, container="lmdb", fields={"value": "bytes"}, shard_size="100MB") as writer:
+        for number in range(400):
+            writer.append({"value": bytes([number % 256]) * (9000 if number % 2 else 40)})
+    return path
+
+
+def kind(data: bytes, page: int) -> int:
+    """The flags of a page: 1 of a branch, 2 of a leaf, 4 of values."""
+    return struct.unpack_from("<H", data, PAGE * page + 10)[0] & 7
+
+
+def nodes(data: bytes, page: int) -> list[int]:
+    """The places in the file of a page's nodes."""
+    lower = struct.unpack_from("<H", data, PAGE * page + 12)[0]
+    return [PAGE * page + at for at in struct.unpack_from(f"<{(lower - HEADER) // 2}H", data, PAGE * page + HEADER)]
+
+
+def root_of(data: bytes) -> tuple[int, int]:
+    """The places of the root's number in both meta pages; the first one counts."""
+    trees = [PAGE * page + HEADER + 24 + 48 for page in (0, 1)]
+    first, second = sorted(trees, key=lambda at: -struct.unpack_from("<Q", data, at + 56)[0])
+    return first + 40, second + 40
+
+
+def damaged_leaf(whole: bytes) -> tuple[int, int, int]:
+    """A leaf page, the place of the node of a large value in it, and that value's row."""
+    leaf = next(page for page in range(2, len(whole) // PAGE) if kind(whole, page) == 2)
+    big = next(at for at in nodes(whole, leaf) if whole[at + 4] == 1)
+    return leaf, big, int.from_bytes(whole[big + 8 : big + 16], "big")
+
+
+def damaged_pages(whole: bytes) -> Iterator[tuple[str, bytes]]:
+    """LMDB files with a page number, a size or a place changed, in places that lead to any key."""
+    count, (root_at, _) = len(whole) // PAGE, root_of(whole)
+    (root,) = struct.unpack_from("<Q", whole, root_at)
+    assert kind(whole, root) == 1
+    leaf, big, _ = damaged_leaf(whole)
+    values = next(page for page in range(2, count) if kind(whole, page) == 4)
+    (key_size,) = struct.unpack_from("<H", whole, big + 6)
+
+    def changed(*changes: tuple[int, str, int]) -> bytes:
+        data = bytearray(whole)
+        for place, form, value in changes:
+            struct.pack_into(form, data, place, value)
+        return bytes(data)
+
+    children = nodes(whole, root)
+    for case, page in {
+        "itself": root, "a meta page": 0, "values": values, "the end": count, "far": (1 << 48) - 1, "the other meta": 1
+    }.items():  # fmt: skip
+        parts = [(page >> shift & 0xFFFF) for shift in (0, 16, 32)]
+        every = [(at + 2 * word, "<H", part) for at in children for word, part in enumerate(parts)]
+        yield f"a branch that leads to {case}", changed(*every)
+        yield f"a root that is {case}", changed((root_at, "<Q", page if page != root else 2**64 - 1))
+    # Two branches that lead to each other: the leaf becomes a branch whose nodes are the root's.
+    twin = bytearray(changed(*[(at, "<H", leaf) for at in children], *[(at + 2, "<I", 0) for at in children]))
+    twin[PAGE * leaf + 8 : PAGE * (leaf + 1)] = whole[PAGE * root + 8 : PAGE * (root + 1)]
+    for at in nodes(bytes(twin), leaf):
+        struct.pack_into("<HHH", twin, at, root & 0xFFFF, root >> 16 & 0xFFFF, 0)
+    yield "two branches that lead to each other", bytes(twin)
+    place = big + 8 + key_size
+    for case, page in {
+        "a leaf": leaf,
+        "the root": root,
+        "the end": count,
+        "far": 2**64 - 1,
+        "the next": values + 1,
+    }.items():
+        yield f"a value on {case}", changed((place, "<Q", page))
+    for case, size in {"a page more": 9000 + PAGE, "the most": 2**32 - 1}.items():
+        yield f"a large value of {case}", changed((big, "<I", size))
+        small = next(at for at in nodes(whole, leaf) if whole[at + 4] == 0)
+        yield f"a small value of {case}", changed((small, "<I", size))
+    for case, pages in {"none": 0, "too many": count, "the most": 2**32 - 1}.items():
+        (first,) = struct.unpack_from("<Q", whole, place)
+        yield f"values on {case} pages", changed((PAGE * first + 12, "<I", pages))
+    for case, lower in {"no nodes": HEADER, "before the header": 3, "all": PAGE, "more": 65535}.items():
+        yield f"a leaf with {case}", changed((PAGE * leaf + 12, "<H", lower))
+        yield f"a root with {case}", changed((PAGE * root + 12, "<H", lower))
+    for case, at in {"the end": PAGE - 4, "more": 65535, "the header": 0}.items():
+        yield f"nodes at {case}", changed(*[(PAGE * leaf + HEADER + 2 * i, "<H", at) for i in range(8)])
+    yield "a key of 65,535 bytes", changed((big + 6, "<H", 65535))
+    for case, flags in {"both": 3, "none": 0, "of pages with values": 4}.items():
+        yield f"a leaf whose flags are {case}", changed((PAGE * leaf + 10, "<H", flags))
+
+
+READ_ALL = """
+import sys
+import numpy as np
+import shardio
+from shardio import native
+from shardio.errors import ShardCorrupt
+
+if sys.argv[1] == "python":
+    native.library = lambda: None
+for path in sys.stdin.read().splitlines():
+    found = []
+    try:
+        dataset = shardio.open(path)
+        for row in (0, *range(int(sys.argv[2]), int(sys.argv[2]) + 8), 399):
+            try:
+                value = dataset.read([row], ["value"])["value"][0]
+                found.append(value == bytes([row % 256]) * (9000 if row % 2 else 40) or f"{len(value)} bytes")
+            except ShardCorrupt:
+                found.append(None)
+    except ShardCorrupt as error:
+        found = [None]
+    print(found, flush=True)
+"""
+
+
+def test_pages_of_an_lmdb(tmp_path: Path) -> None:
+    """Pages in cycles, outside of the file or of another kind, and sizes beyond theirs, end in the same errors."""
+    path = paged(tmp_path / "whole")
+    whole, manifest = (path / "shard-000000.lmdb").read_bytes(), (path / "shardio.json").read_bytes()
+    cases = [case for case, data in damaged_pages(whole) if _write(tmp_path / case, data, manifest)]
+    row, printed = damaged_leaf(whole)[2], {}
+    for part in ("compiled", "python"):
+        result = subprocess.run(
+            [sys.executable, "-c", READ_ALL, part, f"{row}"],
+            input="\n".join([f"{path}", *(f"{tmp_path / case}" for case in cases)]),
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        printed[part] = dict(zip(["whole", *cases], result.stdout.splitlines(), strict=True))
+    assert printed["compiled"] == printed["python"]
+    assert printed["compiled"].pop("whole") == str([True] * 10)
+    for case, found in printed["compiled"].items():
+        assert "None" in found, case
+        assert "bytes" not in found, case
+
+
+def _write(path: Path, data: bytes, manifest: bytes) -> bool:
+    path.mkdir()
+    (path / "shard-000000.lmdb").write_bytes(data)
+    (path / "shardio.json").write_bytes(manifest)
+    return True
