@@ -36,7 +36,9 @@ from . import images
 Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
 
 CHECKSUM = "_checksum"
-"""The hidden column that holds each sample's checksum."""
+"""The hidden column that holds each sample's checksum, uint64; no container compresses it."""
+
+CHECKSUM_BYTES = 8
 
 _INT64 = 1 << 63
 _MOST_DIMENSIONS = 31  # NumPy 1 has 32, and a batch has one more than its samples

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import durable, npy, strict_json
-from .fields import Field, as_fields, fields_to_json
+from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -112,6 +112,7 @@ class Manifest:
             manifest = cls(
                 value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion
             )
+            _check_sizes(shards)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
         except (msgspec.MsgspecError, ConfigError, ManifestError) as error:
@@ -194,6 +195,16 @@ def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
     if len(mapped) != value.count:
         raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
     return ShardTable.from_array(mapped)
+
+
+def _check_sizes(shards: ShardTable) -> None:
+    """Refuse counts that the files cannot hold, before memory is taken for so many samples."""
+    if (excessive := shards.samples > shards.bytes // CHECKSUM_BYTES).any():
+        number = int(np.flatnonzero(excessive)[0])
+        raise ManifestError(
+            f"shards: {shards.names[number]} cannot hold {shards.samples[number]} samples in {shards.bytes[number]} "
+            f"bytes: each has a checksum of {CHECKSUM_BYTES} bytes"
+        )
 
 
 def _checksum(data: Any) -> str:

@@ -290,7 +290,7 @@ def _column(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]
         (_shape({}), "whole numbers"),
         (_column("samples", 2**63), r"samples must be in \[0, 2\^62\], got a number of 64 bits"),
         (_column("samples", -1), r"samples must be in \[0, 2\^62\]"),
-        (_column("samples", 2**62), "samples is 40, but the shards hold"),
+        (_column("samples", 2**62), "shard-000000.tar cannot hold 4611686018427387904 samples in"),
         (_column("samples", 1.5), "Expected `int`, got `float`"),
         (_column("samples", True), "Expected `int`, got `bool`"),
         (_column("bytes", 10**400), "bytes must be in"),
