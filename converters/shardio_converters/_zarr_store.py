@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from shardio.errors import ConfigError, SourceError
+from shardio.errors import SourceError
 from shardio.foreign import json_text
 from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
@@ -110,10 +110,7 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
-    try:
-        field = array_field(dtype, rows)
-    except ConfigError as error:
-        return replace(column, problem=f"{error}")
+    field = array_field(dtype, rows)
     return replace(column, field=field) if field else replace(column, problem=f"no field holds {list(rows)} of {dtype}")
 
 

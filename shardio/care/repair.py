@@ -89,7 +89,6 @@ def repair(
     container, names = _find_shards(folder, old)
     if old is None:
         _check_written_by_shardio(folder, container, names)
-    durable.remove_abandoned(folder, {side_index.path_of(folder / name).name for name in names})
     done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} was lost or damaged; rebuilt"]
     fields = dict(like) if like else _find_fields(folder, container, names, old, done)
     shards = list(_repaired_shards(folder, container, names, fields, done, progress))

@@ -124,7 +124,7 @@ _INDEX_FILE = re.compile(r"shard-\d{6,}(\.[a-z0-9]+)?\.idx\.[a-z0-9]+")
 _MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
 _HIDDEN = re.compile(
     rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-(\d+|new)"
-    rf"|\.({'|'.join(map(re.escape, _MANIFEST_FILES))})\.[0-9a-f]+\.tmp"
+    rf"|\.({'|'.join(map(re.escape, _MANIFEST_FILES))})\.\d+\.tmp"
 )
 
 

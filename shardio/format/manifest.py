@@ -236,7 +236,6 @@ def load(path: str | os.PathLike[str]) -> Manifest:
 
 def save(manifest: Manifest, directory: Path) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
-    durable.remove_abandoned(directory, (FILE_NAME, TABLE_NAME))
     table: bytes | None = None
     if len(manifest.shards) > MOST_INLINE:
         stream = io.BytesIO()

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from ..errors import StateMismatch
-from ..system import durable
+from ..system import replacement
 from . import torch_archive
 
 VERSION = 2
@@ -141,4 +141,4 @@ class CheckpointFolder:
 
     def clean(self) -> None:
         """Remove the unfinished files that killed processes have left."""
-        durable.remove_abandoned(self._folder, (LAST, BEST))
+        replacement.remove_abandoned(self._folder, (LAST, BEST))

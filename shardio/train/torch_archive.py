@@ -18,7 +18,7 @@ import torch
 import xxhash
 
 from ..errors import ConfigError, StateMismatch
-from ..system import durable
+from ..system import replacement
 
 _MARK = b"shardio xxh3-128 "
 _DIGITS = 32
@@ -35,7 +35,7 @@ def save(path: Path, content: Any, *, previous: Path | None = None) -> None:
 
     Raises OSError, which names `path`, if the file cannot be written; the old file then stays.
     """
-    with durable.replacing(path, previous=previous) as file:
+    with replacement.replacing(path, previous=previous) as file:
         output = _Output(file)
         try:
             torch.save(content, output)  # type: ignore[arg-type]  # which only writes to it

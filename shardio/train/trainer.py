@@ -13,6 +13,7 @@ import torch
 
 from ..errors import ConfigError, ShardioError, StateMismatch
 from ..system import durable
+from ..system.os_errors import naming
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from .config import TrainConfig, TrainResult
@@ -168,7 +169,7 @@ class _Run:
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
-        with open(self._output / LOG, "a") as log:
+        with naming(self._output / LOG), open(self._output / LOG, "a") as log:
             log.write(json.dumps(record) + "\n")
         self._display.line(_summary(record, self._config.epochs))
 

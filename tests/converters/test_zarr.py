@@ -385,12 +385,12 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("shape", "chunks", "message"),
         [
-            ([10, 2**62], None, r"'x' cannot be taken: a value must have at most 2\^40 bytes"),
-            ([2**62, 2**62], None, "a value must have at most 2.40 bytes"),
-            ([0, 2**62], None, "a value must have at most 2.40 bytes"),
+            ([10, 2**62], None, r"'x' cannot be taken: no field holds \[4611686018427387904\] of int32"),
+            ([2**62, 2**62], None, "no field holds"),
+            ([0, 2**62], None, "no field holds"),
             ([2**62, 3], None, "claims 4611686018427387904 rows"),
             ([2**70, 3], None, "claims 1180591620717411303424 rows"),
-            ([10, *[1] * 64], [10, *[1] * 64], "at most 31 dimensions, got 64"),
+            ([10, *[1] * 64], [10, *[1] * 64], "no field holds"),
             ([10, 3], [0, 3], r"'x' must have chunks of at least one element, it has \[0, 3\]"),
             ([10, 3], [10, 0], "chunks of at least one element"),
         ],

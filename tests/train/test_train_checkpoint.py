@@ -21,7 +21,7 @@ import shardio
 from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
-from shardio.system import durable
+from shardio.system import replacement
 from shardio.train import TrainResult, checkpoint, run, torch_archive
 from shardio.train.checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from shardio.train.learner import Learner
@@ -197,8 +197,8 @@ def test_a_full_disk_is_one_line(
 def test_what_a_killed_save_left_is_removed(tmp_path: Path) -> None:
     """The next save removes the file of a save that was killed, and leaves that of a process that lives."""
     program = (
-        "import os, sys; from pathlib import Path; from shardio.system import durable\n"
-        "with durable.replacing(Path(sys.argv[1])) as file:\n"
+        "import os, sys; from pathlib import Path; from shardio.system import replacement\n"
+        "with replacement.replacing(Path(sys.argv[1])) as file:\n"
         "    file.write(b'half'); file.flush(); print('begun', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "last.pt")]
@@ -283,7 +283,7 @@ def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
     packed = tmp_path / "packed.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(1 << 20))
-    with durable.replacing(path) as file:
+    with replacement.replacing(path) as file:
         file.write(packed.read_bytes())
         torch_archive._seal(file)
     with pytest.raises(StateMismatch, match="its members claim 1048576 bytes"):
