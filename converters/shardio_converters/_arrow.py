@@ -4,7 +4,6 @@ Types are described at https://arrow.apache.org/docs/format/Columnar.html. Huggi
 what a column stands for, as https://huggingface.co/docs/datasets/about_dataset_features describes.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
+from shardio.foreign import json_text
 from shardio.source import Field, label_as_int64, load_optional, probe_image
 
 from ._fields import array_field
@@ -69,8 +69,8 @@ def damage() -> tuple[type[Exception], ...]:
 def noted_features(schema: Any, place: str) -> Features:
     """The features that Hugging Face notes in a schema's metadata, none without them; SourceError if not JSON."""
     try:
-        note = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    except (ValueError, RecursionError) as error:
+        note = json_text.parse((schema.metadata or {}).get(b"huggingface", b"{}"))
+    except ValueError as error:
         raise SourceError(f"{place}: what Hugging Face notes in it is not JSON: {error}") from error
     match note:
         case {"info": {"features": dict(features)}}:

@@ -53,10 +53,13 @@ def _pair(part: str, known: list[str]) -> tuple[str, str]:
 
 
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
-    """The scalar or array field of numbers whose rows have `shape`; None if no field holds `dtype`."""
+    """The scalar or array field of numbers whose rows have `shape`; None if no field holds `dtype`, or so much."""
     if dtype.kind not in "biufc" or dtype.char in "gG":
         return None
-    return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
+    try:
+        return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
+    except ConfigError:  # too many bytes or dimensions
+        return None
 
 
 def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import SourceError
+from shardio.foreign import json_text
 from shardio.foreign.names import printable
 from shardio.source import Field
 
@@ -192,8 +193,8 @@ def _objects(table: TextTable) -> Rows:
             if text.isspace():
                 continue
             try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
+                row = json_text.parse(text)
+            except ValueError as error:
                 raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise SourceError(f"{table}, line {line}: a line must be an object {{...}}, got {text[:40].strip()!r}")

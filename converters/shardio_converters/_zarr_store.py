@@ -1,6 +1,5 @@
 """Zarr stores on a local disk: the arrays in them, found without running any code that a store could bring."""
 
-import json
 import lzma
 import os
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import SourceError
+from shardio.foreign import json_text
 from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
 
@@ -68,10 +68,15 @@ class Store:
     def array(self, path: str) -> Any:
         """Open the array at `path`; SourceError if zarr rejects its metadata."""
         wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # only in zarr 2, and derived from Exception alone
+        place = f"{printable(self._root)}: the array {path!r}"
         try:
-            return self._zarr.open_array(store=self._store, path=path, mode="r")
+            array = self._zarr.open_array(store=self._store, path=path, mode="r")
+            chunks = tuple(array.chunks)
         except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{printable(self._root)}: the array {path!r} cannot be read: {error!r}") from error
+            raise SourceError(f"{place} cannot be read: {error!r}") from error
+        if any(size < 1 for size in chunks):
+            raise SourceError(f"{place} must have chunks of at least one element, it has {list(chunks)}")
+        return array
 
     def close(self) -> None:
         with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before that
@@ -133,6 +138,7 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
+                    json_text.check_size(file.getinfo(name).file_size)
                     yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
     except DAMAGE as error:
         raise SourceError(f"{printable(root)} cannot be read: {error}") from error
@@ -143,7 +149,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
     known = [folder / name for name in _METADATA if (folder / name).exists()]
     if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
         return
-    arrays = [array for file in known for array in _array_metadata(file.read_bytes(), path, printable(file))]
+    arrays = [array for file in known for array in _array_metadata(json_text.read_bytes(file), path, printable(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:
@@ -154,7 +160,10 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
 
 def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and metadata of an array; nothing for a group."""
-    metadata = json.loads(data)
+    try:
+        metadata = json_text.parse(data)
+    except ValueError as error:
+        raise SourceError(f"{place}: not JSON: {error}") from error
     if not isinstance(metadata, dict):
         raise SourceError(f"{place} is not Zarr metadata")
     if metadata.get("node_type") != "group":

@@ -3,7 +3,6 @@
 They are described at https://pytorch.org/docs/stable/data.html#map-style-datasets.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign import json_text
 from shardio.source import Field, Sample, check_index, infer_fields, label_as_int64, probe_image, sniff_image
 
 from ._torch_samples import default_names, is_encoded_here, parts, storable
@@ -130,8 +130,8 @@ class MapStyle:
 
 def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
-        found = json.loads(options) if isinstance(options, str) else options or {}
-    except (ValueError, RecursionError) as error:
+        found = json_text.parse(options) if isinstance(options, str) else options or {}
+    except ValueError as error:
         raise ConfigError(f"options must be a JSON object, got {options!r}: {error}") from error
     if not isinstance(found, Mapping):
         raise ConfigError(f"options must be a JSON object, got {options!r}")

@@ -97,7 +97,10 @@ class Zarr:
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each sample, `[n]`: exact for numbers, an average over some rows for what varies."""
-        return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
+        try:
+            return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise SourceError(f"{printable(self.root)} claims {self._count} rows, which are too many") from error
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)

@@ -12,6 +12,7 @@ from ..dataset.dataset import Dataset
 from ..errors import ConfigError
 from ..loader.loader import Loader
 from ..order.world import World
+from ..system.os_errors import naming
 from ..transforms import RandomHorizontalFlip, RandomResizedCrop, Transform
 
 TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
@@ -60,7 +61,8 @@ def contact_sheet(
     classes = dataset.manifest.metadata.get("classes")
     tiles = [_tile(batch[name][row].numpy(), _caption(batch, row, classes)) for row in range(count)]
     sheet = _arrange(tiles, min(columns, count))
-    path.write_bytes(cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))[1].tobytes())
+    with naming(path):
+        path.write_bytes(cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))[1].tobytes())
     return count
 
 

@@ -6,7 +6,6 @@ incomplete sample. HDF5 and LMDB files that were cut short can no longer be open
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -36,7 +35,7 @@ from ..errors import (
 from ..foreign import members, tar
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
-from ..system import durable
+from ..system import durable, strict_json
 from ..system.types import Sample
 
 DAMAGED_SUFFIX = ".damaged"
@@ -310,7 +309,7 @@ def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
     try:
         if field.kind != "scalar":
             return field.decode(data)
-        value = json.loads(data)
+        value = strict_json.parse(data, foreign=True)  # NaN is among the scalars
         return complex(*value) if isinstance(value, list) else value
     except (ValueError, TypeError, RecursionError) as error:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error

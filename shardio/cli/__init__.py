@@ -9,6 +9,7 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError, ShardioError
+from ..system.os_errors import naming
 from . import (
     bench,
     convert,
@@ -73,6 +74,8 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="shardio", standalone_mode=False)
+        with naming("standard output"):  # at the interpreter's exit it would be too late to report a full disk
+            sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "shardio"
@@ -86,7 +89,9 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+        _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else f"{error.strerror or error}", 1)
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     if code == INTERRUPTED:  # typer turns a Ctrl-C within a command into this code

@@ -5,6 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..system.os_errors import naming
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file; an OSError names it."""
+    with naming(path):
+        path.write_text(text)
+
 
 def write_json(file: str | None, result: Mapping[str, Any]) -> bool:
     """Write a result to a file, or to standard output for `-`; return whether it went to standard output."""
@@ -14,5 +22,5 @@ def write_json(file: str | None, result: Mapping[str, Any]) -> bool:
     if file == "-":
         print(text)
         return True
-    Path(file).write_text(f"{text}\n")
+    write_text(Path(file), f"{text}\n")
     return False

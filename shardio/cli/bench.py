@@ -9,6 +9,7 @@ import typer
 
 from ..system.units import format_size
 from ._options import threads_option
+from ._output import write_text
 from ._progress import progress
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def bench(
     if tune:
         print(f"best for this GPU   engine_options={{'hw_decoder_load': {config.hw_decoder_load}}}")
     if json_file is not None:
-        json_file.write_text(json.dumps(result.to_json(), indent=1) + "\n")
+        write_text(json_file, json.dumps(result.to_json(), indent=1) + "\n")
 
 
 def summary(result: "BenchResult") -> str:

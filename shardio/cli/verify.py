@@ -13,9 +13,7 @@ from ._progress import progress
 
 def verify(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also read and decode every sample, and recompute the digest.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read and decode every sample.")] = False,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
     most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
     json_file: Annotated[
@@ -45,5 +43,5 @@ def verify(
     if result.found:
         raise ShardCorrupt(f"{dataset}: {result.count} problems in {result.shards} shards")
     if not only_json:
-        samples = f", {result.samples} samples, digest matches" if deep else ""
-        print(f"{dataset}: {result.shards} shards are intact{samples}")
+        samples = f", {result.samples} samples" if deep else ""
+        print(f"{dataset}: {result.shards} shards are intact{samples}, digest matches")

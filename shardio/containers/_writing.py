@@ -12,6 +12,7 @@ from typing import IO, Any, final
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, as_fields, fields_to_json
+from ..system import strict_json
 from ..system.types import Stored
 from .base import Container
 
@@ -54,7 +55,7 @@ def fields_text(fields: Mapping[str, Field]) -> str:
 def parse_fields(text: str | bytes, path: Path) -> dict[str, Field]:
     """Parse what `fields_text` returned from the shard at `path`; ShardCorrupt if it is anything else."""
     try:
-        return as_fields(json.loads(text))
+        return as_fields(strict_json.parse(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise ShardCorrupt(f"{path}: its description of its fields is damaged: {error}") from error
 

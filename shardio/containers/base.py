@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
+from ..system import allocation
 from ..system.types import Column, Rows, Stored
 from .row_locator import RowLocator
 
@@ -124,10 +124,13 @@ def check_value_bytes(claimed: int, most: int, place: str) -> None:
 
 
 def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
-    """Return `out` if it fits `count` rows of a fixed field, or a new array; ValueError if it does not fit."""
+    """Return `out` if it fits `count` rows of a fixed field, or a new array.
+
+    Raises ValueError if it does not fit, ConfigError if there is not enough memory for a new one.
+    """
     shape = (count, *field.row_shape)
     if out is None:
-        return np.empty(shape, field.row_dtype)
+        return allocation.empty(shape, field.row_dtype)
     if out.shape != shape or out.dtype != field.row_dtype or not out.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous, {shape} of {field.row_dtype}, got {out.shape} of {out.dtype}")
     return out

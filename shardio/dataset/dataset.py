@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import containers, native
 from ..containers import memory, row_locator
 from ..containers.base import Reader
-from ..errors import ConfigError, DatasetError, ShardCorrupt
+from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
 from ..format.limits import MAX_VALUE_BYTES
@@ -222,8 +222,10 @@ def open(path: str | os.PathLike[str]) -> Dataset:
     """
     given = Path(path)
     described = manifest.load(given)
-    containers.get(described.container)
-    return Dataset(described, given if given.is_dir() else given.parent)
+    folder = given if given.is_dir() else given.parent
+    if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
+        raise ManifestError(f"{folder / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    return Dataset(described, folder)
 
 
 def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:

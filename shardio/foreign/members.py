@@ -18,7 +18,6 @@ A name before the extension is the field's: `mask.png` is the image `mask`, `cap
 """
 
 import io
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from ..errors import BadSample, ConfigError, SourceError
 from ..format import images
 from ..format.fields import Field
 from ..system import npy
+from . import json_text
 from .names import field_name
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
@@ -198,8 +198,8 @@ def _value(extension: str, field: Field, data: bytes) -> Any:
 
 def _json(data: bytes) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return json_text.parse(data)
+    except ValueError as error:
         raise BadSample(f"not JSON: {error}") from error
 
 

@@ -151,7 +151,7 @@ def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any], tuple[int, ...], bool]
         return np.lib.format.read_array_header_2_0(file)
 
     shape, fortran, dtype = guarded(read)
-    if any(size < 0 for size in shape):
+    if any(size < 0 or isinstance(size, bool) for size in shape):
         raise ValueError(f"its header is damaged: shape {shape}")
     return file.tell(), dtype, shape, fortran
 

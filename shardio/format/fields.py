@@ -36,9 +36,13 @@ from . import images
 Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
 
 CHECKSUM = "_checksum"
-"""The hidden column that holds each sample's checksum."""
+"""The hidden column that holds each sample's checksum, uint64; no container compresses it."""
+
+CHECKSUM_BYTES = 8
 
 _INT64 = 1 << 63
+_MOST_DIMENSIONS = 31  # NumPy 1 has 32, and a batch has one more than its samples
+_MOST_BYTES = 1 << 40
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -70,13 +74,7 @@ class Field:
         if self.shape is not None:
             if self.kind not in ("array", "image"):
                 raise ConfigError(f"a field of kind {self.kind!r} takes no shape, got {self.shape!r}")
-            try:
-                shape = tuple(operator.index(size) for size in self.shape)
-            except TypeError as error:
-                raise ConfigError(f"a shape must be whole numbers, got {self.shape!r}") from error
-            if any(size < 0 for size in shape) or (self.kind == "image" and len(shape) != 2):
-                raise ConfigError(f"not a shape for a field of kind {self.kind!r}: {self.shape!r}")
-            object.__setattr__(self, "shape", shape)
+            object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         if self.kind == "image":
             object.__setattr__(self, "channels", 3 if self.channels is None else self.channels)
         if self.channels not in ((1, 3) if self.kind == "image" else (None,)):
@@ -178,6 +176,23 @@ class Field:
         if converted is None:
             raise BadSample(f"{self.dtype} cannot hold {str(value)[:40]} ({array.dtype})")
         return converted
+
+
+def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]:
+    try:
+        if isinstance(sizes, (str, bytes, Mapping)) or any(isinstance(size, bool) for size in sizes):
+            raise TypeError(sizes)
+        shape = tuple(operator.index(size) for size in sizes)
+    except TypeError as error:
+        raise ConfigError(f"a shape must be whole numbers, got {sizes!r}") from error
+    if any(size < 0 for size in shape) or (kind == "image" and len(shape) != 2):
+        raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ConfigError(f"a shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
+    item = np.dtype(dtype or np.uint8)
+    if math.prod(size or 1 for size in shape) * item.itemsize > _MOST_BYTES:  # NumPy counts 0 as 1 there too
+        raise ConfigError(f"a value must have at most 2^40 bytes, got {list(shape)} of {item}")
+    return shape
 
 
 FieldLike: TypeAlias = Field | str | tuple[str, tuple[int, ...]] | Mapping[str, Any]

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, NotADataset
-from ..system import durable, npy
-from .fields import Field, as_fields, fields_to_json
+from ..system import durable, npy, strict_json
+from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -99,30 +100,40 @@ class Manifest:
         Raises ManifestError if `data` is not a valid manifest.
         """
         try:
-            head = msgspec.json.decode(data, type=_FormatAndVersion)
+            content = _parse(data)
+            head = msgspec.convert(content, type=_FormatAndVersion)
             if head.format != "shardio":
                 raise ManifestError(f"format is {head.format!r}, not 'shardio'")
             if head.version != VERSION:
                 raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
-            value = msgspec.json.decode(data, type=_File)
+            value = msgspec.convert(content, type=_File)
             shards = _shards_inline(value.shards) if value.shards.count is None else _shards_mapped(value.shards, table)
             fields = as_fields(value.fields)
             manifest = cls(
                 value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion
             )
+            _check_sizes(shards)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
-        except (msgspec.MsgspecError, ConfigError, ManifestError, OverflowError, TypeError) as error:
+        except (msgspec.MsgspecError, ConfigError, ManifestError) as error:
             raise ManifestError(f"{place}: {error}") from error
-        except RecursionError as error:
-            raise ManifestError(f"{place}: nested too deeply") from error
         return manifest
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        content = strict_json.parse(data)
+        if b"\\u" in data:  # an escape may stand for half a character, which UTF-8 cannot hold
+            msgspec.json.encode(content)
+    except ValueError as error:
+        raise ManifestError(f"not JSON: {error}") from error
+    return content
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
     """Check, before any shard is written, that `metadata` is JSON with text keys; raise ConfigError otherwise."""
     try:
-        decoded = json.loads(json.dumps(metadata, allow_nan=False))
+        decoded = strict_json.parse(json.dumps(metadata, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"metadata must be JSON: {error}") from error
     if decoded.keys() != metadata.keys():
@@ -157,8 +168,18 @@ class _File(msgspec.Struct):
 
 
 def _shards_inline(value: _Shards) -> ShardTable:
-    samples, sizes = (np.array(column, np.int64) for column in (value.samples, value.bytes))
+    samples, sizes = _int64("samples", value.samples), _int64("bytes", value.bytes)
     return ShardTable(TextColumn(value.names), samples, sizes, TextColumn(value.checksums))
+
+
+def _int64(name: str, values: list[int]) -> NDArray[np.int64]:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        wrong = next(value for value in values if not -(1 << 63) <= value < 1 << 63)
+        raise ManifestError(
+            f"shards: {name} must be in [0, 2^62], got a number of {wrong.bit_length()} bits"
+        ) from error
 
 
 def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
@@ -174,6 +195,16 @@ def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
     if len(mapped) != value.count:
         raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
     return ShardTable.from_array(mapped)
+
+
+def _check_sizes(shards: ShardTable) -> None:
+    """Refuse counts that the files cannot hold, before memory is taken for so many samples."""
+    if (excessive := shards.samples > shards.bytes // CHECKSUM_BYTES).any():
+        number = int(np.flatnonzero(excessive)[0])
+        raise ManifestError(
+            f"shards: {shards.names[number]} cannot hold {shards.samples[number]} samples in {shards.bytes[number]} "
+            f"bytes: each has a checksum of {CHECKSUM_BYTES} bytes"
+        )
 
 
 def _checksum(data: Any) -> str:
@@ -196,7 +227,11 @@ def load(path: str | os.PathLike[str]) -> Manifest:
         raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {hint}")
     if not place.is_file():
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
-    return Manifest.from_json(place.read_bytes(), str(place), place.with_name(TABLE_NAME))
+    try:
+        data = strict_json.read_bytes(place)
+    except ValueError as error:
+        raise ManifestError(f"{place}: {error}") from error
+    return Manifest.from_json(data, str(place), place.with_name(TABLE_NAME))
 
 
 def save(manifest: Manifest, directory: Path) -> None:

@@ -17,6 +17,7 @@ from ..system.types import Indices
 _NAME_LETTERS = np.zeros(256, np.bool_)
 _NAME_LETTERS[[ord(letter) for letter in map(chr, range(128)) if re.fullmatch(r"[A-Za-z0-9_.-]", letter)]] = True
 _MOST_SAMPLES = 1 << 62
+_LONGEST_TEXT = 255  # of the names of files; one long text would widen the whole column
 
 
 @final
@@ -30,6 +31,8 @@ class TextColumn(Sequence[str]):
     """
 
     def __init__(self, texts: Sequence[str] | NDArray[np.bytes_]) -> None:
+        if not isinstance(texts, np.ndarray) and (longest := max(map(len, texts), default=0)) > _LONGEST_TEXT:
+            raise ManifestError(f"shards: a name must have at most {_LONGEST_TEXT} characters, got {longest}")
         try:
             self.array = texts if isinstance(texts, np.ndarray) else np.array(list(texts) or [""], "S")[: len(texts)]
         except UnicodeEncodeError as error:

@@ -1,6 +1,5 @@
 """The loader: it joins dataset, order, workers and device, handles bad samples, and keeps a resumable state."""
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -250,9 +249,10 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next loop deliver `epoch`, from its beginning.
 
-        A running loop continues unchanged, and no longer advances the state.
+        A running loop continues unchanged, and no longer advances the state. Raises ConfigError unless `epoch` is a
+        whole number of at least 0.
         """
-        self._progress = EpochProgress(self._plan.at_epoch(operator.index(epoch)).epoch)
+        self._progress = EpochProgress(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.

@@ -9,6 +9,7 @@ from ..errors import StateMismatch, StateWarning
 from ..order.plan import Schedule
 
 VERSION = 1
+_LIMIT = 1 << 63
 
 
 @final
@@ -54,19 +55,15 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
         n: the number of positions in an epoch.
         strict: whether to raise StateMismatch for the state of another dataset, seed or order; False warns instead.
 
-    Raises StateMismatch for a state of another version or with values that are no position.
+    Raises StateMismatch for what is no state, for one of another version, and for values that are no position.
     """
-    for name in current:
-        if name not in state:
-            raise StateMismatch(f"not a loader's state: it has no {name!r}")
-    if state["version"] != current["version"]:
-        raise StateMismatch(f"the state's version is {state['version']!r}, this loader's is {current['version']!r}")
+    _check_form(state, current)
     epoch, position = state["epoch"], state["position"]
-    if not all(type(number) is int and number >= 0 for number in (epoch, position)):
-        raise StateMismatch(f"not a position in an epoch: epoch {epoch!r}, position {position!r}")
+    if not all(0 <= number < _LIMIT for number in (epoch, position)):
+        raise StateMismatch(f"not a position in an epoch: epoch {_shown(epoch)}, position {_shown(position)}")
     differing = [name for name in ("digest", "samples", "seed", "order") if state[name] != current[name]]
     message = "; ".join(
-        f"the state's {name} is {state[name]!r}, this loader's is {current[name]!r}" for name in differing
+        f"the state's {name} is {_shown(state[name])}, this loader's is {_shown(current[name])}" for name in differing
     )
     if differing and strict:
         raise StateMismatch(f"{message}. strict=False resumes all the same")
@@ -78,3 +75,29 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
         warnings.warn(f"{message}: epoch {epoch} {loss}", StateWarning, stacklevel=3)
         return EpochProgress(epoch, 0 if restarts else position)
     return EpochProgress(epoch, position)
+
+
+def _check_form(state: Any, current: Mapping[str, Any]) -> None:
+    """Raise StateMismatch unless `state` has the version, the names and the types of `current`."""
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"a loader's state must be a mapping with {', '.join(current)}, got {_shown(state)}")
+    if "version" in state and (type(state["version"]) is not int or state["version"] != current["version"]):
+        raise StateMismatch(f"the state's version is {_shown(state['version'])}, this loader's is {current['version']}")
+    for name in current:
+        if name not in state:
+            raise StateMismatch(f"not a loader's state: it has no {name!r}")
+    for name, value in state.items():
+        if name not in current:
+            raise StateMismatch(f"not a loader's state: it has {_shown(name)}")
+        if type(value) is not type(current[name]):
+            kind = "text" if isinstance(current[name], str) else "a whole number (int)"
+            raise StateMismatch(f"the state's {name} must be {kind}, got {_shown(value)} ({type(value).__name__})")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, in at most 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of more than 4300 digits
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

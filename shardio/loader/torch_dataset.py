@@ -13,6 +13,7 @@ from ..dataset.readable import ReadableDataset
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
+from ..system import allocation
 from ..system.timing import StageClock
 from .arguments import whole_number
 from .batch.bad_samples import OnBadSample
@@ -88,7 +89,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self._spec,
             self._plan,
             PlanSlice(asked, asked, np.ones(len(asked), np.bool_)),
-            {name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
+            {name: allocation.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
             mark_valid=False,
             clock=StageClock(),
         )

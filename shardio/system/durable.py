@@ -3,12 +3,15 @@
 import os
 from pathlib import Path
 
+from .os_errors import naming
+
 
 def sync_file(path: Path) -> None:
     """Flush a file's content to stable storage (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -17,7 +20,8 @@ def sync_directory(path: Path) -> None:
     """Flush a directory's entries (new names, renames) to stable storage (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -29,7 +33,7 @@ def write(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

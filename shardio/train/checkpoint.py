@@ -1,20 +1,19 @@
-"""Checkpoints: their content, and how they are written atomically and read safely."""
+"""The checkpoints of a run: their content, and which of them a run resumes from."""
 
-import os
-import pickle
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
-from ..errors import ConfigError, StateMismatch
-from ..system import durable
+from ..errors import StateMismatch
+from ..system import replacement
+from . import torch_archive
 
-VERSION = 1
+VERSION = 2
 LAST = "last.pt"
+PREVIOUS = "previous.pt"
 BEST = "best.pt"
 
 
@@ -61,40 +60,85 @@ class Checkpoint:
             if self.shape.get(name) != value:
                 raise StateMismatch(f"{path}: {name} is {self.shape.get(name)!r} there, {value!r} here")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` takes: plain values and tensors, which torch.load(weights_only=True) restores."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"version": VERSION, **parts, "place": asdict(self.place)}
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace `path` atomically by a file that is written beside it, fsynced and renamed."""
-    content = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint) if f.name != "place"}
-    place = {f.name: getattr(checkpoint.place, f.name) for f in fields(TrainingPosition)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        torch.save({"version": VERSION, "place": place, **content}, temporary)
-        durable.sync_file(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    durable.sync_directory(path.parent)
+    @classmethod
+    def from_dict(cls, content: Any, path: Path) -> "Checkpoint":
+        """Check what was read from `path`, and return it; StateMismatch if it is no checkpoint of this version."""
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != VERSION:
+            raise StateMismatch(f"{path}: a checkpoint's version must be {VERSION}, got {version!r}")
+        names = [f.name for f in fields(cls)]
+        if wrong := [name for name in names if not isinstance(content.get(name), dict)]:
+            raise StateMismatch(f"{path}: a checkpoint needs {', '.join(wrong)}")
+        parts = {name: content[name] for name in names}
+        return cls(**parts | {"place": _position(parts["place"], path)})
+
+
+def _position(values: Mapping[Any, Any], path: Path) -> TrainingPosition:
+    names = [f.name for f in fields(TrainingPosition)]
+    counts = [values.get(name) for name in names if name != "best_accuracy"]
+    best = values.get("best_accuracy")
+    if (
+        set(values) != set(names)
+        or not all(type(count) is int and count >= 0 for count in counts)
+        or not (best is None or (type(best) is float and 0 <= best <= 1))
+    ):
+        raise StateMismatch(f"{path}: not the progress of a training: {dict(values)!r}")
+    return TrainingPosition(**values)
 
 
 def load(path: Path, device: torch.device) -> Checkpoint:
     """Read the checkpoint at `path` with its tensors on `device`; no code in the file is run.
 
-    Raises ConfigError if there is no such file, StateMismatch if it is not a checkpoint of this version.
+    Raises ConfigError if there is no such file, StateMismatch if it is damaged or no checkpoint of this version.
     """
-    if not path.is_file():
-        raise ConfigError(f"resume must be 'auto' or the path of a checkpoint; there is no file {path}")
-    if not zipfile.is_zipfile(path):  # torch would read any other file in a legacy format
-        raise StateMismatch(f"{path}: not a checkpoint: it is cut short, or was never written by torch.save")
-    try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise StateMismatch(f"{path}: not a checkpoint that torch.load(weights_only=True) reads") from error
-    version = content.get("version") if isinstance(content, dict) else None
-    if version != VERSION:
-        raise StateMismatch(f"{path}: a checkpoint's version must be {VERSION}, got {version!r}")
-    names = {f.name for f in fields(Checkpoint)}
-    if missing := names - content.keys():
-        raise StateMismatch(f"{path}: a checkpoint needs {', '.join(sorted(missing))}")
-    parts = {name: content[name] for name in names - {"place"}}
-    return Checkpoint(place=TrainingPosition(**content["place"]), **parts)
+    return Checkpoint.from_dict(torch_archive.load(path, device), path)
+
+
+@final
+class CheckpointFolder:
+    """The checkpoints in the output of a run: the last one, the one before it, and the best one.
+
+    One process writes them. Whatever interrupts it, and if one file is damaged later, a whole checkpoint is left.
+
+    Args:
+        folder: the output of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.candidates = (folder / LAST, folder / PREVIOUS)
+        self._folder = folder
+        self._wrote_last = False
+
+    def choose(self) -> tuple[Path, tuple[str, ...]]:
+        """Return the newest checkpoint that is whole, and a line for each newer one that is passed over.
+
+        Raises StateMismatch if none is whole. This reads the files.
+        """
+        reasons: list[str] = []
+        for path in self.candidates:
+            if path.is_file():
+                if (reason := torch_archive.damage(path)) is None:
+                    return path, tuple(reasons)
+                reasons.append(f"{path}: {reason}")
+        raise StateMismatch(f"{self._folder}: no checkpoint to resume from is whole: {'; '.join(reasons)}")
+
+    def save_last(self, checkpoint: Checkpoint) -> None:
+        """Write `last.pt`; the old one becomes `previous.pt`, unless it is damaged."""
+        last, previous = self.candidates
+        whole = last.is_file() and (self._wrote_last or torch_archive.damage(last) is None)
+        self.clean()
+        torch_archive.save(last, checkpoint.to_dict(), previous=previous if whole else None)
+        self._wrote_last = True
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        """Write `best.pt`."""
+        torch_archive.save(self._folder / BEST, checkpoint.to_dict())
+
+    def clean(self) -> None:
+        """Remove the unfinished files that killed processes have left."""
+        replacement.remove_abandoned(self._folder, (LAST, BEST))

@@ -37,7 +37,8 @@ class TrainConfig:
             sample in its place, leaves it out of validation, and lists it in `bad.jsonl` in `output`.
         max_bad: bad samples allowed per rank and epoch: a count, or below 1 a share of the rank's samples.
         resume: None starts a new run, in an `output` without a checkpoint; `"auto"` resumes from the last checkpoint in
-            `output` if there is one; otherwise the path of a checkpoint to resume from.
+            `output` if there is one, or from the one before it if that is damaged; otherwise the path of a checkpoint
+            to resume from.
         checkpoint_every_steps: number of steps between checkpoints; one is also written at the end of each epoch.
         log_every: seconds between lines of progress if the output is not a terminal.
         device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.

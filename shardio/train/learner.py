@@ -1,6 +1,6 @@
 """A model and its optimizer: one training step, and an exact evaluation over all ranks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -87,8 +87,13 @@ class Learner:
 
         Raises RuntimeError or ValueError, as torch does, if they belong to another model.
         """
+        if not all(isinstance(name, str) for name in model):
+            raise ValueError("the names of its weights must be text")
         self.model.load_state_dict(model)
         groups = self.optimizer.state_dict()["param_groups"]
+        _check_optimizer_state(
+            optimizer.get("state"), [p for group in self.optimizer.param_groups for p in group["params"]]
+        )
         self.optimizer.load_state_dict({"state": optimizer["state"], "param_groups": groups})
 
 
@@ -115,6 +120,21 @@ def evaluate(model: nn.Module, batches: Iterable[Mapping[str, Any]], job: Job) -
 
 def _inputs(batch: Mapping[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
     return batch["image"].to(device), batch["label"].to(device).long()
+
+
+def _check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError unless `state` fits the parameters: torch checks no shapes, and fails at the first step."""
+    if not isinstance(state, dict):
+        raise ValueError(f"the optimizer's state must be a mapping, got {type(state).__name__}")
+    for number, values in state.items():
+        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
+            raise ValueError(f"the optimizer's state of parameter {number!r} is of no parameter here")
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape not in ((), parameters[number].shape):
+                raise ValueError(
+                    f"the optimizer's {name} of parameter {number} must have the shape "
+                    f"{list(parameters[number].shape)}, got {list(value.shape)}"
+                )
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ import torch
 
 from ..errors import ConfigError, ShardioError, StateMismatch
 from ..system import durable
+from ..system.os_errors import naming
 from . import checkpoint, distributed
-from .checkpoint import Checkpoint, TrainingPosition
+from .checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from .config import TrainConfig, TrainResult
 from .data import BAD_SAMPLES_FILE, Data, open_data
 from .distributed import Job
@@ -29,11 +30,12 @@ RESULT = "result.json"
 def run(config: TrainConfig) -> TrainResult:
     """Train an image classifier on all ranks of the job; every rank calls it and gets the same result.
 
-    Rank 0 writes `last.pt`, `best.pt`, one line of `log.jsonl` per epoch, and `result.json` into `config.output`.
+    Rank 0 writes `last.pt`, `previous.pt`, `best.pt`, one line of `log.jsonl` per epoch, and `result.json` into
+    `config.output`.
 
     Raises ConfigError for a configuration that contradicts the data, the model or the machine, StateMismatch for a
-    checkpoint of another model or dataset, ShardioError if the loss is no longer finite. An error ends this rank only;
-    the launcher has to end the others, as torchrun does.
+    checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite. An error
+    ends this rank only; the launcher has to end the others, as torchrun does.
     """
     with distributed.join(config.device) as job, display(job.leads, config.log_every) as screen:
         return _Run(config, job, screen).train()
@@ -68,6 +70,7 @@ class _Run:
         self._job = job
         self._display = screen
         self._output = Path(config.output)
+        self._checkpoints = CheckpointFolder(self._output)
         self._data = data = open_data(config, job)
         resume = self._resume_path()
         torch.manual_seed(config.seed)  # the same initial weights on every rank
@@ -79,6 +82,7 @@ class _Run:
             self._restore(resume)
         if job.leads:
             self._output.mkdir(parents=True, exist_ok=True)
+            self._checkpoints.clean()
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
@@ -147,9 +151,10 @@ class _Run:
         self._data.train.set_epoch(self._place.epoch)
         if not self._job.leads:
             return
-        self._save(checkpoint.LAST)
+        state = self._checkpoint()
+        self._checkpoints.save_last(state)
         if better:
-            self._save(checkpoint.BEST)
+            self._checkpoints.save_best(state)
         record = {
             "epoch": self._place.epoch,
             "step": self._place.step,
@@ -164,7 +169,7 @@ class _Run:
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
-        with open(self._output / LOG, "a") as log:
+        with naming(self._output / LOG), open(self._output / LOG, "a") as log:
             log.write(json.dumps(record) + "\n")
         self._display.line(_summary(record, self._config.epochs))
 
@@ -172,19 +177,16 @@ class _Run:
         # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
         self._finite(self._job.total(loss)[0])
         if self._job.leads:
-            self._save(checkpoint.LAST)
+            self._checkpoints.save_last(self._checkpoint())
 
-    def _save(self, name: str) -> None:
-        checkpoint.save(
-            self._output / name,
-            Checkpoint(
-                place=self._place,
-                model=self._learner.model.state_dict(),
-                optimizer=self._learner.optimizer.state_dict(),
-                loader=self._data.train.state_dict(),
-                shape=self._shape(),
-                config=self._config.to_dict(),
-            ),
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            place=self._place,
+            model=self._learner.model.state_dict(),
+            optimizer=self._learner.optimizer.state_dict(),
+            loader=self._data.train.state_dict(),
+            shape=self._shape(),
+            config=self._config.to_dict(),
         )
 
     def _shape(self) -> dict[str, Any]:
@@ -193,18 +195,25 @@ class _Run:
 
     def _resume_path(self) -> Path | None:
         """Return the checkpoint to resume from, the same on all ranks, or raise ConfigError on all."""
-        last = self._output / checkpoint.LAST
         if self._config.resume not in (None, "auto"):
             return Path(str(self._config.resume))
-        exists = float(last.is_file())
-        some_see_it, some_do_not = self._job.largest(exists, 1 - exists)
-        if some_see_it and some_do_not:
-            raise ConfigError(f"output must be a directory that all ranks share; only some of them see {last}")
-        if some_see_it and self._config.resume is None:
+        there = [path for path in self._checkpoints.candidates if path.is_file()]
+        some_see_one, some_do_not = self._job.largest(bool(there), not there)
+        if some_see_one and some_do_not:
+            raise ConfigError(f"output must be a directory that all ranks share; only some see a run in {self._output}")
+        if not there:
+            return None
+        if self._config.resume is None:
             raise ConfigError(
-                f"output already holds a run ({last}): give resume='auto' to resume it, or another output"
+                f"output already holds a run ({there[0]}): give resume='auto' to resume it, or another output"
             )
-        return last if some_see_it else None
+        number = 0
+        if self._job.leads:  # one rank decides: the others would have to read the whole files as well
+            path, reasons = self._checkpoints.choose()
+            number = self._checkpoints.candidates.index(path)
+            for reason in reasons:
+                self._display.line(f"passing over {reason}")
+        return self._checkpoints.candidates[int(self._job.largest(number)[0])]
 
     def _restore(self, path: Path) -> None:
         loaded = checkpoint.load(path, self._job.device)

@@ -341,9 +341,37 @@ def test_the_digest_is_of_all_samples_in_order(tmp_path: Path) -> None:
     right = told["digest"]
     told["digest"] = wrong = "xxh3:" + "0" * 32
     place.write_text(json.dumps(told))
-    (problem,) = deep(tmp_path / "d", workers=4).found
-    assert problem.shard is None
-    assert f"{problem}" == f"the digest of the samples is {right}, the manifest says {wrong}"
+    for result in (verify(tmp_path / "d"), deep(tmp_path / "d", workers=4)):
+        (problem,) = result.found
+        assert problem.shard is None
+        assert f"{problem}" == f"the digest of the samples' checksums is {right}, the manifest says {wrong}"
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_shards_in_another_order_are_found(tmp_path: Path, container: str) -> None:
+    """Shards that a manifest lists in another order, each of them whole, are found without reading their samples."""
+    write(tmp_path / "d", container)
+    place = tmp_path / "d" / manifest.FILE_NAME
+    told = json.loads(place.read_text())
+    for column in told["shards"].values():
+        column[:2] = column[1::-1]
+    place.write_text(json.dumps(told))
+    (problem,) = verify(tmp_path / "d").problems
+    assert problem.startswith("the digest of the samples' checksums is xxh3:")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_another_count_of_samples_is_found(tmp_path: Path, container: str) -> None:
+    """Shards that hold more or fewer samples than the manifest says are found without reading their samples."""
+    write(tmp_path / "d", container)
+    place = tmp_path / "d" / manifest.FILE_NAME
+    told = json.loads(place.read_text())
+    told["shards"]["samples"][0] += 1
+    told["shards"]["samples"][1] -= 1
+    place.write_text(json.dumps(told))
+    problems = verify(tmp_path / "d").problems
+    assert [problem.partition(":")[0] for problem in problems] == told["shards"]["names"][:2]
+    assert all("samples, but the manifest says" in problem for problem in problems)
 
 
 def test_a_result_is_json(tmp_path: Path) -> None:

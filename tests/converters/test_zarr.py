@@ -376,8 +376,47 @@ class TestDamage:
         write(tmp_path / "a", form, x=numbers("i4"), y=numbers("i4"))
         (tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")).write_text(text, "latin-1")
         with pytest.raises(
-            SourceError, match=r"a: the array 'x' cannot be read|a cannot be read: |is not Zarr metadata"
+            SourceError,
+            match=r"a: the array 'x' cannot be read|\.zarray: not JSON: |zarr\.json: not |is not Zarr metadata",
         ):
+            zarr(tmp_path / "a")
+
+    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize(
+        ("shape", "chunks", "message"),
+        [
+            ([10, 2**62], None, r"'x' cannot be taken: no field holds \[4611686018427387904\] of int32"),
+            ([2**62, 2**62], None, "no field holds"),
+            ([0, 2**62], None, "no field holds"),
+            ([2**62, 3], None, "claims 4611686018427387904 rows"),
+            ([2**70, 3], None, "claims 1180591620717411303424 rows"),
+            ([10, *[1] * 64], [10, *[1] * 64], "no field holds"),
+            ([10, 3], [0, 3], r"'x' must have chunks of at least one element, it has \[0, 3\]"),
+            ([10, 3], [10, 0], "chunks of at least one element"),
+        ],
+    )
+    def test_claims_that_nothing_can_hold(
+        self, tmp_path: Path, form: int, shape: Any, chunks: Any, message: str
+    ) -> None:
+        """Shapes and chunks that no array can have are refused in words, before memory is taken."""
+        write(tmp_path / "a", form, x=np.arange(30, dtype="i4").reshape(10, 3))
+        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
+        metadata = json.loads(path.read_text()) | {"shape": shape}
+        if chunks is not None and form == 2:
+            metadata["chunks"] = chunks
+        elif chunks is not None:
+            metadata["chunk_grid"]["configuration"]["chunk_shape"] = chunks
+        path.write_text(json.dumps(metadata))
+        with pytest.raises(SourceError, match=message):
+            zarr(tmp_path / "a").sizes()
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_ambiguous_metadata(self, tmp_path: Path, form: int) -> None:
+        """A key that occurs twice, which zarr and this converter might read differently, is refused."""
+        write(tmp_path / "a", form, x=numbers("i4"))
+        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
+        path.write_text(path.read_text().replace("{", '{"shape": [3],', 1))
+        with pytest.raises(SourceError, match="the key 'shape' occurs twice"):
             zarr(tmp_path / "a")
 
     @pytest.mark.parametrize("form", FORMATS)

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,93 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, damage: An
         shardio.open(ds.path)
 
 
+def _shape(shape: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda m: m | {"fields": m["fields"] | {"grid": {"kind": "array", "dtype": "float32", "shape": shape}}}
+
+
+def _column(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda m: m | {"shards": m["shards"] | {name: [value, *m["shards"][name][1:]]}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_shape([2**62]), r"a value must have at most 2\^40 bytes, got \[4611686018427387904\] of float32"),
+        (_shape([2**62, 2**62]), "at most 2.40 bytes"),
+        (_shape([0, 2**62]), "at most 2.40 bytes"),
+        (_shape([2**40]), "at most 2.40 bytes"),
+        (_shape([10**400]), "at most 2.40 bytes"),
+        (_shape([1] * 65), "at most 31 dimensions, got 65"),
+        (_shape([-1]), "not a shape"),
+        (_shape([True]), r"whole numbers, got \[True\]"),
+        (_shape([4.0]), "whole numbers"),
+        (_shape("44"), "whole numbers"),
+        (_shape({}), "whole numbers"),
+        (_column("samples", 2**63), r"samples must be in \[0, 2\^62\], got a number of 64 bits"),
+        (_column("samples", -1), r"samples must be in \[0, 2\^62\]"),
+        (_column("samples", 2**62), "shard-000000.tar cannot hold 4611686018427387904 samples in"),
+        (_column("samples", 1.5), "Expected `int`, got `float`"),
+        (_column("samples", True), "Expected `int`, got `bool`"),
+        (_column("bytes", 10**400), "bytes must be in"),
+        (_column("bytes", "3"), "Expected `int`, got `str`"),
+        (_column("names", "a" * 256), "at most 255 characters, got 256"),
+        (_column("checksums", "0" * 1000), "at most 255 characters, got 1000"),
+        (lambda m: m | {"container": "zip"}, "no container on disk is called 'zip'"),
+        (lambda m: m | {"container": "memory"}, "no container on disk is called 'memory'"),
+    ],
+)
+def test_claims_that_nothing_can_hold_are_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    """Shapes and counts that no array can have are refused at opening, with the rule and the file."""
+    ds = write(tmp_path / "d")
+    path = tmp_path / "d" / manifest.FILE_NAME
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(ManifestError, match=rf"shardio\.json: .*{message}"):
+        shardio.open(ds.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace(b'"format"', b'"version": 1, "format"', 1), "the key 'version' occurs twice"),
+        (lambda text: b"\xef\xbb\xbf" + text, "it begins with a byte order mark"),
+        (lambda text: text.decode().encode("utf-16"), "it looks like UTF-16"),
+        (lambda text: text.replace(b'"metadata": {', b'"metadata": {"a": NaN, '), "NaN is not JSON"),
+        (lambda text: text.replace(b'"metadata": {', b'"metadata": {"a": 1e999, '), "1e999 is too large"),
+        (lambda text: text.replace(b'"metadata": {', rb'"metadata": {"a": "\ud800", '), "surrogates not allowed"),
+        (lambda text: text.replace(b'"metadata": {', b'"metadata": {"a": "\xff", '), "not UTF-8"),
+        (lambda text: text[:100], "not JSON"),
+        (lambda text: b"", "not JSON"),
+    ],
+)
+def test_a_manifest_is_strict_json(tmp_path: Path, change: Any, message: str) -> None:
+    """What readers of JSON understand differently is refused in words that name the file."""
+    ds = write(tmp_path / "d", metadata={"classes": ["a"]})
+    path = tmp_path / "d" / manifest.FILE_NAME
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ManifestError, match=rf"shardio\.json: .*{message}"):
+        shardio.open(ds.path)
+
+
+@pytest.mark.parametrize("metadata", [{"a": "\ud800"}, {"a": float("nan")}, {1: 2}, {"a": b"x"}])
+def test_metadata_that_is_no_json_is_refused_before_anything_is_written(tmp_path: Path, metadata: Any) -> None:
+    """A manifest could not hold it."""
+    with pytest.raises(ConfigError, match="metadata"):
+        shardio.create(tmp_path / "d", metadata=metadata)
+    assert not (tmp_path / "d").exists()
+
+
+def test_values_that_memory_cannot_hold_are_an_error_in_words(tmp_path: Path) -> None:
+    """A shape that an array could have, but not here, is an error when its values are asked for."""
+    ds = write(tmp_path / "d")
+    path = tmp_path / "d" / manifest.FILE_NAME
+    path.write_text(json.dumps(_shape([2**38])(json.loads(path.read_text()))))
+    big = shardio.open(ds.path)
+    with pytest.raises(ConfigError, match=r"\[20, 274877906944\] of float32 need 22.0 TB of memory at once"):
+        big.read(range(20), fields=["grid"])
+    with pytest.raises(ConfigError, match=r"\[4, 274877906944\] of float32 need 4.4 TB of memory at once"):
+        next(iter(shardio.Loader(big, 4, fields=["grid"], threads=1)))
+
+
 @pytest.mark.parametrize("name", ["metadata", "anything"])
 def test_a_manifest_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
     """The error names the file, wherever the nesting is."""
@@ -272,7 +360,7 @@ def test_a_manifest_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: s
     path = tmp_path / "d" / manifest.FILE_NAME
     value = json.loads(path.read_text()) | {name: {"deep": "HERE"}}
     path.write_text(json.dumps(value).replace('"HERE"', "[" * 100_000 + "]" * 100_000))
-    with pytest.raises(ManifestError, match=r"shardio\.json: nested too deeply"):
+    with pytest.raises(ManifestError, match=r"shardio\.json: not JSON: nested too deeply"):
         shardio.open(ds.path)
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -297,6 +298,62 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
         loader.load_state_dict(loader.state_dict() | change)
     with pytest.raises(StateMismatch, match="not a loader's state"):
         loader.load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        *[(state, "must be a mapping with version, digest") for state in (None, [], ["epoch", 0], "state", 0, b"{}")],
+        *[
+            ({"epoch": epoch}, "the state's epoch must be a whole number")
+            for epoch in (None, True, 1.0, "1", [1], math.nan)
+        ],
+        ({"epoch": np.int64(1)}, r"the state's epoch must be a whole number \(int\), got .*1.* \(int64\)"),
+        ({"epoch": -1}, "not a position in an epoch: epoch -1, position 0"),
+        ({"epoch": 1 << 63}, "not a position in an epoch"),
+        ({"epoch": 10**5000}, "epoch a huge int"),  # which Python does not write
+        ({"position": 10**5000}, "position a huge int"),
+        ({"position": 13}, "not a position in an epoch of 12"),
+        ({"position": np.zeros(3)}, "the state's position must be a whole number"),
+        ({"samples": 12.0}, "the state's samples must be a whole number"),
+        ({"seed": False}, "the state's seed must be a whole number"),
+        ({"seed": 10**5000}, "the state's seed is a huge int, this loader's is 0"),
+        ({"digest": 7}, "the state's digest must be text"),
+        ({"order": None}, "the state's order must be text"),
+        ({"version": True}, "the state's version is True, this loader's is 1"),
+        ({"version": "1"}, "the state's version is '1'"),
+        ({"rank": 3}, "not a loader's state: it has 'rank'"),
+        ({5: 3}, "not a loader's state: it has 5"),
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_no_state_is_refused(state: Any, message: str, strict: bool) -> None:
+    """Whatever is no state is refused in words, with `strict=False` too, and the loader stays where it is."""
+    loader = load(numbers(12), 4)
+    loader.set_epoch(5)
+    wrong = loader.state_dict() | state if isinstance(state, dict) else state
+    if "this loader's is 0" in message and not strict:
+        with pytest.warns(StateWarning, match=message):
+            loader.load_state_dict(wrong, strict=False)
+        return
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict(wrong, strict=strict)
+    assert loader.epoch == 5
+
+
+def test_a_state_without_a_value_is_refused() -> None:
+    """Each value of a state is needed, and is named where it is missing."""
+    loader = load(numbers(12), 4)
+    for name in (state := loader.state_dict()):
+        with pytest.raises(StateMismatch, match=f"it has no '{name}'"):
+            loader.load_state_dict({other: state[other] for other in state if other != name})
+
+
+@pytest.mark.parametrize("epoch", [None, 1.0, "1", -1])
+def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
+    """`set_epoch` refuses anything else."""
+    with pytest.raises(ConfigError, match="epoch must be"):
+        load(numbers(12), 4).set_epoch(epoch)
 
 
 def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:

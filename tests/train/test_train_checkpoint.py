@@ -1,18 +1,29 @@
 """Checkpoints are written completely or not at all, and resuming from one loses nothing."""
 
+import errno
+import os
+import re
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _tiny import config, dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import shardio
+from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
-from shardio.train import TrainResult, checkpoint, run
-from shardio.train.checkpoint import Checkpoint, TrainingPosition
+from shardio.system import replacement
+from shardio.train import TrainResult, checkpoint, run, torch_archive
+from shardio.train.checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from shardio.train.learner import Learner
 
 CPU = torch.device("cpu")
@@ -40,6 +51,16 @@ def weights(output: Path, name: str = checkpoint.LAST) -> dict[str, torch.Tensor
     return dict(checkpoint.load(output / name, CPU).model)
 
 
+def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run `shardio train`, which must fail with exit code 1, on the CPU; return what it writes to stderr."""
+    fixed = ["--epochs", "1", "--batch-size", "12", "--threads", "1", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["shardio", "train", *map(str, arguments), *fixed])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    return capsys.readouterr().err
+
+
 def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """End training before step `number`, counted from 0."""
     steps, step = iter(range(1000)), Learner.step
@@ -52,28 +73,148 @@ def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(Learner, "step", until)
 
 
+def saved(folder: Path, **overrides: Any) -> Path:
+    """The path of a minimal checkpoint, written to `folder`."""
+    CheckpointFolder(folder).save_last(made(**overrides))
+    return folder / "last.pt"
+
+
+def damage(path: Path, at: int = -200) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(content)
+
+
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     """Every part of a checkpoint is loaded again, and no temporary file is left."""
-    checkpoint.save(tmp_path / "last.pt", made())
-    loaded = checkpoint.load(tmp_path / "last.pt", CPU)
+    path = saved(tmp_path)
+    loaded = checkpoint.load(path, CPU)
     assert torch.equal(loaded.model["weight"], torch.arange(3.0))
     assert replace(loaded, model={}) == replace(made(), model={})
-    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+    assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_a_save_cut_short_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies while saving leaves the old checkpoint and no partial file."""
-    checkpoint.save(tmp_path / "last.pt", made())
+def test_torch_reads_a_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint is an archive that torch.load and zip tools read without shardio."""
+    path = saved(tmp_path)
+    for content in (torch.load(path, weights_only=True), torch.load(path, weights_only=True, mmap=True)):
+        assert torch.equal(content["model"]["weight"], torch.arange(3.0))
+        assert content["place"] == {"epoch": 1, "samples": 24, "step": 6, "best_accuracy": 0.5}
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.comment.startswith(b"shardio xxh3-128 ")
 
-    def half(content: Any, path: Path) -> None:
-        path.write_bytes(b"half a checkpoint")
-        raise OSError("no space left on device")
 
-    monkeypatch.setattr(torch, "save", half)
-    with pytest.raises(OSError, match="no space left"):
-        checkpoint.save(tmp_path / "last.pt", made(place=TrainingPosition(epoch=2)))
-    assert checkpoint.load(tmp_path / "last.pt", CPU).place == made().place
-    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+def test_every_byte_counts(tmp_path: Path) -> None:
+    """A checkpoint with one flipped bit, in any byte, is refused; so is one of another length."""
+    path, damaged = saved(tmp_path), tmp_path / "damaged.pt"
+    whole, random = path.read_bytes(), np.random.default_rng(0)
+
+    def refused(content: bytes) -> None:
+        damaged.write_bytes(content)
+        with pytest.raises(StateMismatch, match=r"damaged\.pt: (its checksum|it does not end with a checksum)"):
+            checkpoint.load(damaged, CPU)
+
+    for at, bit in enumerate(random.integers(0, 8, len(whole)).tolist()):
+        refused(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+    for size in range(0, len(whole), 20):
+        refused(whole[:size])
+        refused(whole + whole[:1] * (size + 1))
+        refused(whole[size + 1 :])
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_damage_is_loaded(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Blocks that are swapped, zeroed, repeated or left out are found, whatever their size."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    path = saved(folder)
+    whole = path.read_bytes()
+    size = data.draw(st.sampled_from([1, 16, 512, 1024]))
+    blocks = [whole[start : start + size] for start in range(0, len(whole), size)]
+    one, two = (data.draw(st.integers(0, len(blocks) - 1)) for _ in range(2))
+    match data.draw(st.sampled_from(["swap", "zero", "repeat", "omit"])):
+        case "swap":
+            blocks[one], blocks[two] = blocks[two], blocks[one]
+        case "zero":
+            blocks[one] = bytes(len(blocks[one]))
+        case "repeat":
+            blocks[one] = blocks[two]
+        case "omit":
+            del blocks[one]
+    path.write_bytes(b"".join(blocks))
+    if path.read_bytes() == whole:
+        assert checkpoint.load(path, CPU).place == made().place
+    else:
+        with pytest.raises(StateMismatch, match="checksum"):
+            checkpoint.load(path, CPU)
+
+
+@pytest.mark.parametrize("fails", ["write", "fsync", "rename"])
+def test_a_save_that_fails_leaves_the_old_checkpoints(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that fails leaves both old checkpoints and no partial file, and its error names the file."""
+    folder = CheckpointFolder(tmp_path)
+    for step in (1, 2):
+        folder.save_last(made(place=TrainingPosition(step=step)))
+
+    def full(*arguments: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        match fails:
+            case "write":
+                patched.setattr(torch_archive._Output, "write", full)
+            case "fsync":
+                patched.setattr(os, "fsync", full)
+            case "rename":
+                patched.setattr(os, "replace", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*last\.pt'"):
+            folder.save_last(made(place=TrainingPosition(step=3)))
+    assert checkpoint.load(tmp_path / "last.pt", CPU).place.step == 2
+    assert checkpoint.load(tmp_path / "previous.pt", CPU).place.step == 1
+    assert sorted(os.listdir(tmp_path)) == ["last.pt", "previous.pt"]
+
+
+def test_a_full_disk_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that is full at a checkpoint ends the command in one line that names the file."""
+    train, disk = dataset(tmp_path / "train"), tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=200k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("no right to mount here")
+    try:
+        error = failed(monkeypatch, capsys, train, "--output", disk / "run")
+        assert error == f"shardio: {disk}/run/last.pt: No space left on device\n"
+        assert os.listdir(disk / "run") == []
+    finally:
+        os.system(f"umount {disk}")
+
+
+def test_what_a_killed_save_left_is_removed(tmp_path: Path) -> None:
+    """The next save removes the file of a save that was killed, and leaves that of a process that lives."""
+    program = (
+        "import os, sys; from pathlib import Path; from shardio.system import replacement\n"
+        "with replacement.replacing(Path(sys.argv[1])) as file:\n"
+        "    file.write(b'half'); file.flush(); print('begun', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "last.pt")]
+    saving = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert saving.stdout is not None
+        saving.stdout.readline()
+        saved(tmp_path)
+        assert len(os.listdir(tmp_path)) == 2
+    finally:
+        saving.kill()
+        saving.communicate()
+    (tmp_path / ".last.pt.31415.tmp").touch()  # as an earlier version named it
+    (tmp_path / ".notes.31415.tmp").touch()
+    saved(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".notes.31415.tmp", "last.pt", "previous.pt"]
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -82,14 +223,107 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no file .*last\.pt"):
         checkpoint.load(path, CPU)
     path.write_bytes(b"something else")
-    with pytest.raises(StateMismatch, match="not a checkpoint"):
+    with pytest.raises(StateMismatch, match="does not end with a checksum"):
         checkpoint.load(path, CPU)
-    torch.save({"version": 7}, path)
-    with pytest.raises(StateMismatch, match="version must be 1, got 7"):
+    torch.save(made().to_dict(), path)
+    with pytest.raises(StateMismatch, match="does not end with a checksum"):
         checkpoint.load(path, CPU)
-    torch.save({"version": Path("code")}, path)  # an object, which only an unsafe pickle could restore
+    torch_archive.save(path, {"version": 7})
+    with pytest.raises(StateMismatch, match="version must be 2, got 7"):
+        checkpoint.load(path, CPU)
+    torch_archive.save(path, {"version": Path("code")})  # an object, which only an unsafe pickle could restore
     with pytest.raises(StateMismatch, match="weights_only"):
         checkpoint.load(path, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"place": None}, "a checkpoint needs place"),
+        ({"model": [1]}, "a checkpoint needs model"),
+        ({"place": {"epoch": 1}}, "not the progress of a training"),
+        ({"place": {"epoch": -1, "samples": 0, "step": 0, "best_accuracy": None}}, "not the progress"),
+        ({"place": {"epoch": 1, "samples": 0, "step": True, "best_accuracy": None}}, "not the progress"),
+        ({"place": {"epoch": 1, "samples": 0, "step": 0, "best_accuracy": float("nan")}}, "not the progress"),
+    ],
+)
+def test_content_of_another_form_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A whole file with parts that no run writes is refused with what is wrong."""
+    torch_archive.save(tmp_path / "last.pt", made().to_dict() | change)
+    with pytest.raises(StateMismatch, match=message):
+        checkpoint.load(tmp_path / "last.pt", CPU)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("model", {"1.weight": torch.zeros(2)}),
+        ("model", {1: torch.zeros(2)}),
+        ("model", {"1.weight": None, "1.bias": 3}),
+        ("optimizer", {"state": None}),
+        ("optimizer", {"state": {0: {"momentum_buffer": torch.zeros(7)}}}),
+        ("optimizer", {"state": {99: {}}}),
+        ("optimizer", {}),
+        ("loader", {"version": 1}),
+    ],
+)
+def test_parts_of_another_run_are_refused(part: str, change: Any, tmp_path: Path) -> None:
+    """Weights, momentum and positions that do not fit are refused in words, before the first step."""
+    begun = config(tmp_path, epochs=1)
+    result = run(begun)
+    content = torch.load(result.checkpoint, weights_only=True)
+    torch_archive.save(Path(result.checkpoint), content | {part: change})
+    with pytest.raises(StateMismatch):
+        run(replace(begun, resume="auto", epochs=2))
+
+
+def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
+    """An archive whose members unpack to more than its own size is refused before memory is taken."""
+    path = saved(tmp_path)
+    packed = tmp_path / "packed.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(1 << 20))
+    with replacement.replacing(path) as file:
+        file.write(packed.read_bytes())
+        torch_archive._seal(file)
+    with pytest.raises(StateMismatch, match="its members claim 1048576 bytes"):
+        checkpoint.load(path, CPU)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`resume="auto"` says in one line why it passes over the last checkpoint, and ends as an unbroken run does."""
+    whole = run(config(tmp_path, output=tmp_path / "whole"))
+    broken = config(tmp_path, output=tmp_path / "broken")
+    run(broken)
+    last, previous = Path(broken.output, "last.pt"), Path(broken.output, "previous.pt")
+    kept = previous.read_bytes()
+    damage(last)
+    capsys.readouterr()
+    run(replace(broken, resume="auto"))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "passing over" in line]
+    assert re.fullmatch(rf"passing over {last}: its checksum [0-9a-f]{{32}} is not [0-9a-f]{{32}}", line)
+    assert previous.read_bytes() == kept  # the damaged one did not take its place
+    for name, value in weights(Path(whole.checkpoint).parent).items():
+        assert torch.equal(value, weights(tmp_path / "broken")[name]), name
+    last.unlink()  # as a process leaves it that is killed between the renames
+    run(replace(broken, resume="auto"))
+    damage(last)
+    damage(previous)
+    with pytest.raises(StateMismatch, match=r"no checkpoint .* is whole: .*last\.pt: its .*previous\.pt: its"):
+        run(replace(broken, resume="auto"))
+    last.unlink()
+    with pytest.raises(ConfigError, match="output already holds a run"):
+        run(broken)
+
+
+def test_a_damaged_checkpoint_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`shardio train --resume PATH` of a damaged checkpoint ends in one line of words."""
+    path = saved(tmp_path)
+    damage(path)
+    error = failed(monkeypatch, capsys, dataset(tmp_path / "train"), "--output", tmp_path, "--resume", path)
+    assert re.fullmatch(rf"shardio: {path}: its checksum [0-9a-f]{{32}} is not [0-9a-f]{{32}}\n", error)
 
 
 @pytest.mark.parametrize("model", ["_tiny:flat", "_tiny:normalised"])

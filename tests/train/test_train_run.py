@@ -60,6 +60,7 @@ def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: p
         "best.pt",
         "last.pt",
         "log.jsonl",
+        "previous.pt",
         "result.json",
     ]
     lines = capsys.readouterr().out.splitlines()
@@ -140,11 +141,16 @@ def test_two_ranks_do_what_one_does_with_twice_the_batch(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
-    """`torchrun` trains the built-in model on two ranks, and a single process resumes."""
+    """One process begins, two ranks resume from the checkpoint before a damaged one, and one process goes on."""
     values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
-    two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5)
+    two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5, resume="auto")
+    run(replace(two, epochs=2, batch_size=16))
+    last_checkpoint = tmp_path / "out" / "last.pt"
+    last_checkpoint.write_bytes(last_checkpoint.read_bytes()[:-1])
     done = torchrun(two)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"passing over {last_checkpoint}: it does not end with a checksum") == 1
+    assert done.stdout.count("previous.pt: epoch 2") == 1
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["epochs"] == 4
     assert result["accuracy"] >= 0.9
@@ -154,7 +160,7 @@ def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     assert last["val_loss"] == pytest.approx(alone.loss, rel=1e-5)  # all ranks validated with rank 0's running means
 
     more = run(replace(two, epochs=5, resume="auto"))
-    assert (more.epochs, [line["world_size"] for line in records(two)]) == (5, [2, 2, 2, 2, 1])
+    assert (more.epochs, [line["world_size"] for line in records(two)]) == (5, [1, 1, 2, 2, 2, 1])
     assert more.accuracy is not None
     assert more.accuracy >= 0.9
 

@@ -4,6 +4,7 @@ A batch's memory returns to its pool when nothing refers to it any more: neither
 of it. You may keep batches as long as you like; a loop that drops them cycles through the same few buffers.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import Scratch
+from ...system import allocation
 from ...system.background import Departures, call_when_gone
 
 ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -32,7 +34,7 @@ class BufferPool:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
         self.shape, self.dtype, self._pin = shape, dtype, pin
-        self.size = int(np.prod(shape)) * dtype.itemsize
+        self.size = math.prod(shape) * dtype.itemsize
         self._free: list[NDArray[np.uint8]] = []
         self._keep = 2
         self._returned: Departures[NDArray[np.uint8]] = Departures()
@@ -50,7 +52,9 @@ class BufferPool:
         except IndexError:
             size = self.size
             owner = (
-                torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy() if self._pin else np.empty(size, np.uint8)
+                torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+                if self._pin
+                else allocation.empty(self.shape, self.dtype).reshape(-1).view(np.uint8)
             )
         # NumPy makes a view of a view refer to the array that owns the memory. A memoryview in between prevents that:
         # every view and tensor of the loan keeps `loan` itself alive, and when `loan` is deleted, the memory is free.

@@ -1,0 +1,98 @@
+"""Whatever is wrong with a dataset or a disk, every command ends in one line of words and the documented exit code."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.cli import main
+
+Command: Any = Callable[..., str]
+
+COMMANDS = [
+    ("info", "DATASET"),
+    ("info", "DATASET", "--json"),
+    ("verify", "DATASET"),
+    ("verify", "DATASET", "--deep"),
+    ("stats", "DATASET"),
+    ("show", "DATASET", "-o", "OUT"),
+    ("reshard", "DATASET", "OUT"),
+    ("merge", "DATASET", "DATASET", "OUT"),
+    ("bench", "DATASET", "--batch-size", "4"),
+    ("train", "DATASET", "--output", "OUT", "--device", "cpu"),
+]
+
+
+@pytest.fixture
+def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A function that runs a command, which must fail with exit code 1, and returns its last line on stderr."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["shardio", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        return error.splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A small dataset."""
+    with shardio.create(tmp_path / "d", fields={"x": ("float32", (4,)), "label": "int64"}) as writer:
+        for number in range(20):
+            writer.append({"x": np.full(4, number, np.float32), "label": number})
+    return tmp_path / "d"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace(b'"shape": [', b'"shape": [' + b"1," * 65, 1), "at most 31 dimensions, got 66"),
+        (lambda text: text.replace(b'"format"', b'"format": "", "format"', 1), "the key 'format' occurs twice"),
+        (lambda text: text.decode().encode("utf-16"), "it looks like UTF-16"),
+    ],
+)
+def test_a_manifest_that_is_refused(
+    tmp_path: Path, dataset: Path, failed: Command, change: Callable[[bytes], bytes], message: str
+) -> None:
+    """Every command names the manifest and the rule that it breaks."""
+    path = dataset / "shardio.json"
+    path.write_bytes(change(path.read_bytes()))
+    for command in COMMANDS:
+        error = failed(
+            *(str(dataset) if part == "DATASET" else tmp_path / "o" if part == "OUT" else part for part in command)
+        )
+        assert error.startswith(f"shardio: {path}: ")
+        assert message in error
+
+
+def test_a_digest_of_something_else(dataset: Path, failed: Command) -> None:
+    """`verify` finds it without --deep."""
+    path = dataset / "shardio.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "xxh3:" + "0" * 32}))
+    assert failed("verify", dataset) == f"shardio: {dataset}: 1 problems in 1 shards"
+
+
+def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) -> None:
+    """A file that cannot be written because the disk is full is named, whichever command writes it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=16k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("no right to mount here")
+    try:
+        (disk / "fill").write_bytes(bytes(16 << 10))
+        report = disk / "report.json"
+        for command in ("stats", "verify"):
+            assert failed(command, dataset, "--json", report) == f"shardio: {report}: No space left on device"
+    finally:
+        os.system(f"umount {disk}")

@@ -1,0 +1,65 @@
+"""Files are replaced whole or not at all, and nothing is left of processes that were killed."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardio.system import replacement
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    """The new content replaces the old at the end of the block; an error leaves the old, and no other file."""
+    path = tmp_path / "a.json"
+    path.write_bytes(b"one")
+    with replacement.replacing(path, previous=tmp_path / "b.json") as file:
+        file.write(b"two")
+        assert path.read_bytes() == b"one"
+    assert (path.read_bytes(), (tmp_path / "b.json").read_bytes()) == (b"two", b"one")
+    with pytest.raises(TypeError), replacement.replacing(path) as file:
+        file.write("three")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"two"
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_what_nobody_writes_is_removed(locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files without a lock are removed, without locks those older than a day; others' files are not."""
+
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    with replacement.replacing(tmp_path / "a.json") as file:
+        (living,) = os.listdir(tmp_path)
+        for name in (".a.json.12345.tmp", ".other.0a.tmp", ".a.json.tmp", "a.json.0a.tmp"):
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (0, 0))
+        (tmp_path / ".a.json.0b.tmp").symlink_to(".other.0a.tmp")
+        replacement.remove_abandoned(tmp_path, ("a.json",))
+        left = {".other.0a.tmp", ".a.json.tmp", "a.json.0a.tmp", ".a.json.0b.tmp"}
+        assert set(os.listdir(tmp_path)) == {living} | left
+        file.write(b"one")
+    assert (tmp_path / "a.json").read_bytes() == b"one"
+
+
+def test_a_file_that_is_taken_for_abandoned_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cleaner that comes between the creation of a file and its lock removes it; the writer begins another one."""
+    flock, first = fcntl.flock, True
+
+    def interrupted(descriptor: int, operation: int) -> None:
+        nonlocal first
+        if first:
+            first = False
+            replacement.remove_abandoned(tmp_path, ("a.json",))
+            assert os.listdir(tmp_path) == []
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", interrupted)
+    with replacement.replacing(tmp_path / "a.json") as file:
+        file.write(b"one")
+    assert os.listdir(tmp_path) == ["a.json"]
