@@ -126,7 +126,7 @@ def check_value_bytes(claimed: int, most: int, place: str) -> None:
 def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
     """Return `out` if it fits `count` rows of a fixed field, or a new array.
 
-    Raises ValueError if it does not fit, ConfigError if there is not enough memory for a new one.
+    Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
     """
     shape = (count, *field.row_shape)
     if out is None:
