@@ -13,11 +13,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..containers import hdf5, hdf5_index, side_index
+from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
+from ..system.directory import Directory
 from .journal import Journal, Record
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
@@ -84,7 +86,7 @@ def adopt(
     beside = _is_beside(source.files, final)
     context = TaskContext(
         source,
-        final,
+        Output(final),
         source.container,
         skip=on_error == "skip",
         write_shard=_index_places if isinstance(source, HasPlaces) else _index_hdf5,
@@ -164,9 +166,9 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
             advance(1)
     if not row:
         return Record(NO_SHARD, tuple(skipped))
-    _link(context, file, journal)
-    index = index[:row]
-    side_index.write(journal.shards / file.name, index)
+    index, shards = index[:row], journal.open_shards()
+    _link(context, file, shards)
+    side_index.write(shards, file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
     return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped))
 
@@ -243,9 +245,10 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
     sample_checksums = np.concatenate(checksum_parts)
-    _link(context, file, journal)
+    shards = journal.open_shards()
+    _link(context, file, shards)
     columns = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: sample_checksums}
-    hdf5_index.write(journal.shards / file.name, names, columns)
+    hdf5_index.write(shards, file.name, names, columns)
     return Record(_shard(file, journal, sample_checksums, sizes), ())
 
 
@@ -276,16 +279,15 @@ def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[i
     return info.height, info.width
 
 
-def _link(context: TaskContext, file: _AdoptTask, journal: Journal) -> None:
+def _link(context: TaskContext, file: _AdoptTask, shards: Directory) -> None:
     """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
     if context.beside:
         return
-    out = Path(os.path.realpath(context.out))  # a relative link is resolved from the directory's real path
+    out = Path(os.path.realpath(context.out.path))  # a relative link is resolved from the directory's real path
     near = out.parent in file.path.absolute().parents
-    link = journal.shards / file.name
-    link.unlink(missing_ok=True)
+    shards.unlink(file.name)
     # Relative to the link's final directory, not to the one in which it is created.
-    link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
+    shards.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
 def _shard(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..dataset.output_directory import Output
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, TooManyBad
 from ..format.fields import Field
@@ -204,7 +205,7 @@ def convert(
     datasets = {}
     try:
         for name, chosen in choose(samples, subset, job.runner(), job.progress).items():
-            datasets[name] = _write(samples, Path(out) / name, chosen, shards, _of_split(job, name))
+            datasets[name] = _write(samples, Output(Path(out).absolute(), name), chosen, shards, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, [("", sample) for sample in error.skipped])
@@ -215,11 +216,11 @@ def convert(
 
 
 def _write(
-    source: Source, out: Path, numbers: Indices | None, shards: ShardOptions, options: PackOptions
+    source: Source, out: Output, numbers: Indices | None, shards: ShardOptions, options: PackOptions
 ) -> WrittenDataset:
     context = TaskContext(
         source,
-        out.absolute(),
+        out,
         shards.container,
         container_options=shards.container_options,
         skip=options.on_error == "skip",

@@ -1,6 +1,6 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
-import shutil
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..loader import quarantine
 from ..order.world import World
 from . import ranks
 from .dask_runner import on_dask
-from .journal import Journal, Lock, Record, compare
+from .journal import LOCK, Journal, Lock, Record, compare
 from .runners import Progress, Runner, RunnerCallbacks, in_processes, silent
 from .skipped import Skipped
 from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
@@ -87,18 +87,18 @@ def pack(
     """
     finished = _finished_before(context, plan, options)
     if finished is not None:
-        return WrittenDataset(context.out, finished)
+        return WrittenDataset(context.out.path, finished)
     return _PackRun(context, tasks, {"job": ranks.job(), **plan}, options).run()
 
 
 def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: PackOptions) -> manifest.Manifest | None:
     """Return the manifest of the dataset that this conversion has finished before, None if there is work to do."""
-    exists = (context.out / manifest.FILE_NAME).exists()
-    unfinished = Journal(context.out, context.container).folder.exists()
-    if not options.resume or options.overwrite or not exists or unfinished:
+    out = context.out.path
+    unfinished = Journal(context.out, context.container).exists()
+    if not options.resume or options.overwrite or not (out / manifest.FILE_NAME).exists() or unfinished:
         return None
-    finished = manifest.load(context.out)
-    compare(f"{context.out}: the existing dataset", finished.conversion, plan)
+    finished = manifest.load(out)
+    compare(f"{out}: the existing dataset", finished.conversion, plan)
     return finished
 
 
@@ -113,7 +113,6 @@ class _PackRun:
         self._total = sum(task.count for task in tasks)
         self._journal = Journal(context.out, context.container)
         self._skipped = 0
-        self._retired_journal: Path | None = None
 
     def run(self) -> WrittenDataset:
         if self._options.world.rank:
@@ -125,26 +124,30 @@ class _PackRun:
         ranks.wait_for_leader(self._journal, self._options.world, self._plan)
         self._join_run()
         self._run_tasks()
-        return WrittenDataset(self._context.out, ranks.wait_for_end(self._journal, self._context.out))
+        return WrittenDataset(self._context.out.path, ranks.wait_for_end(self._journal, self._context.out.path))
 
     def _lead(self) -> WrittenDataset:
         """Begin the journal, work, and publish the dataset: the first rank's part."""
-        out, overwrite, resume = self._context.out, self._options.overwrite, self._options.resume
-        directory = claim(out, overwrite=overwrite, resume=resume, beside=self._context.beside)
-        lock = Lock(self._journal.folder / "lock", "another conversion")
+        overwrite, resume, beside = self._options.overwrite, self._options.resume, self._context.beside
+        final, folder = claim(self._context.out, overwrite=overwrite, resume=resume, beside=beside)
+        lock = Lock(folder, LOCK, "another conversion")
+        retired = ""
         try:
-            self._journal.begin(self._plan, resume=resume)
+            self._journal.begin(self._plan, lock, resume=resume)
             self._join_run()
             self._run_tasks()
-            return self._publish(replace(directory, directory=self._journal.shards))
+            written = self._publish(OutputDirectory(self._journal.open_shards(), final, beside))
+            retired = self._journal.retire()
+            return written
         except TooManyBad as error:
             error.skipped = self._skipped_so_far()
             raise
         finally:
             lock.release()
             # After the lock's release: some network file systems keep a folder as long as a file in it is open.
-            if self._retired_journal is not None:
-                shutil.rmtree(self._retired_journal, ignore_errors=True)
+            if retired:
+                with contextlib.suppress(OSError):
+                    final.remove(retired)
 
     def _join_run(self) -> None:
         """Bind the tasks to the run that the journal is in."""
@@ -205,7 +208,7 @@ class _PackRun:
         for task in self._tasks:
             record = self._journal.read(task.number)
             if record is None:
-                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is missing")
+                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is missing")
             yield record
 
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:
@@ -236,5 +239,4 @@ class _PackRun:
             adopted=context.adopted,
             conversion=plan,
         )
-        self._retired_journal = self._journal.retire()
-        return WrittenDataset(context.out, completed, tuple(skipped))
+        return WrittenDataset(context.out.path, completed, tuple(skipped))

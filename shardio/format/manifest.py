@@ -17,7 +17,8 @@ import numpy as np
 import xxhash
 
 from ..errors import ConfigError, ManifestError, NotADataset
-from ..system import durable, npy
+from ..system import npy
+from ..system.directory import Directory
 from .fields import Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
@@ -199,12 +200,12 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.from_json(place.read_bytes(), str(place), place.with_name(TABLE_NAME))
 
 
-def save(manifest: Manifest, directory: Path) -> None:
+def save(manifest: Manifest, directory: Directory) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
     table: bytes | None = None
     if len(manifest.shards) > MOST_INLINE:
         stream = io.BytesIO()
         np.save(stream, manifest.shards.to_array(), allow_pickle=False)
         table = stream.getvalue()
-        durable.write(directory / TABLE_NAME, table)
-    durable.write(directory / FILE_NAME, manifest.to_json(table))
+        directory.write(TABLE_NAME, table)
+    directory.write(FILE_NAME, manifest.to_json(table))

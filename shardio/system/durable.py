@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from .directory import Directory
+
 
 def sync_file(path: Path) -> None:
     """Flush a file's content to stable storage (fsync)."""
@@ -25,16 +27,6 @@ def sync_directory(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Replace the file at `path` with `data` atomically: a reader sees the old file or the new one.
 
-    If this fails, the old file stays and the temporary one is removed.
+    If this fails, the old file stays and the temporary one is removed. A link at `path` is replaced, not followed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    Directory(path.parent).write(path.name, data)

@@ -24,6 +24,7 @@ from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.conversion.source import Source
 from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
+from shardio.system.directory import Directory
 from shardio.testing.sources import check_sample
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
@@ -243,19 +244,19 @@ class TestBeside:
             return webdataset(tmp_path / "in", key=False) if make is tars else hdf5(tmp_path / "in", fields="labels")
 
         whole = adopt(source(), tmp_path / "whole").manifest
-        replace, left = os.replace, [steps]
+        rename, left = Directory.rename, [steps]
 
-        def cut(old: Any, new: Any) -> None:
-            if Path(new).parent == tmp_path / "out":
+        def cut(source: Directory, name: str, target: Directory, new: str) -> None:
+            if target.path == tmp_path / "out":
                 if not left[0]:
                     raise OSError("cut off")
                 left[0] -= 1
-            replace(old, new)
+            rename(source, name, target, new)
 
-        monkeypatch.setattr(os, "replace", cut)
-        with pytest.raises(OSError, match="cut off"):
-            adopt(source(), tmp_path / "out")
-        monkeypatch.setattr(os, "replace", replace)
+        with monkeypatch.context() as patched:
+            patched.setattr(Directory, "rename", cut)
+            with pytest.raises(OSError, match="cut off"):
+                adopt(source(), tmp_path / "out")
         assert adopt(source(), tmp_path / "out", resume=True).manifest.digest == whole.digest
         assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
 
