@@ -42,6 +42,7 @@ from ..system.types import Sample
 DAMAGED_SUFFIX = ".damaged"
 """Appended to the name of a file that cannot be repaired."""
 
+_NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _END_OF_TAR = bytes(2 * layout.BLOCK)
 
 
@@ -159,7 +160,7 @@ def _check_names(folder: Directory, container: str, names: list[str], *, links: 
         if not pattern.fullmatch(name):
             raise ConfigError(f"{folder.path / name}: shardio gives no shard this name; it is left as it is")
         if folder.kind(name) not in kinds:
-            raise ConfigError(f"{folder.path / name}: shardio did not write this file, or nothing proves that it did; it is left as it is")
+            raise ConfigError(f"{folder.path / name}: {_NOT_OURS}")
 
 
 def _check_written_by_shardio(folder: Path, container: str, names: list[str]) -> None:
@@ -178,9 +179,7 @@ def _check_written_by_shardio(folder: Path, container: str, names: list[str]) ->
             with contextlib.suppress(DatasetError):
                 ours = containers.get(container).read_fields(path) is not None
         if ours is False:
-            raise ConfigError(
-                f"{path}: shardio did not write this file, or nothing proves that it did; it is left as it is"
-            )
+            raise ConfigError(f"{path}: {_NOT_OURS}")
         proven = proven or ours is True
     if not proven:
         raise ConfigError(f"{folder}: nothing proves that shardio wrote these shards; they are left as they are")

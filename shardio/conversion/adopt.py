@@ -16,6 +16,7 @@ from ..containers import hdf5, hdf5_index, side_index
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
+from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
@@ -41,16 +42,23 @@ class _AdoptTask:
         samples: its samples' numbers in the source.
         path: the file.
         name: the file's name in the dataset.
+        state: its size and modification time when the work began.
     """
 
     number: int
     samples: range
     path: Path
     name: str
+    state: tuple[int, int]
 
     @property
     def count(self) -> int:
         return len(self.samples)
+
+    def check_unchanged(self) -> None:
+        """Raise SourceError if the file has changed since the work began."""
+        if (now := _state(self.path)) != self.state:
+            raise SourceError(f"{printable(self.path)} changed while it was indexed: from {self.state} to {now}")
 
 
 def adopt(
@@ -94,13 +102,12 @@ def adopt(
         adopted=True,
         beside=beside,
     )
-    files = [
-        _AdoptTask(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
-        for number, (path, start, stop) in enumerate(
-            zip(source.files, source.starts[:-1].tolist(), source.starts[1:].tolist(), strict=True)
-        )
-        if stop > start
-    ]
+    files = []
+    for number, (path, start) in enumerate(zip(source.files, source.starts[:-1].tolist(), strict=True)):
+        samples = range(start, int(source.starts[number + 1]))
+        name = path.name if beside else f"shard-{number:06d}{_suffix(path)}"
+        if samples:
+            files.append(_AdoptTask(number, samples, path, name, _state(path)))
     if not files:
         raise SourceError("the files hold no samples")
     return pack(context, files, _plan(source, files), options)
@@ -108,7 +115,7 @@ def adopt(
 
 def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
-    states = [[file.name, *_state(file.path), file.count] for file in files]
+    states = [[file.name, *file.state, file.count] for file in files]
     return {
         "adopted": True,
         "container": source.container,
@@ -164,6 +171,7 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
+    file.check_unchanged()
     if not row:
         return Record(NO_SHARD, tuple(skipped))
     index, shards = index[:row], journal.open_shards()
@@ -243,6 +251,7 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
                 advance(len(rows))
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
+    file.check_unchanged()
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
     sample_checksums = np.concatenate(checksum_parts)
     shards = journal.open_shards()

@@ -60,7 +60,7 @@ class _File(msgspec.Struct):
 
 
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,249}")
 _DONE_NAME = re.compile(r"([0-9]{6,18})\.done")
 _MOST_TEXT = 1 << 24
 """Bytes of a plan or of a rank's file, far more than either has."""

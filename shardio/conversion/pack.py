@@ -205,10 +205,13 @@ class _PackRun:
         return tuple(bad for record in records if record for bad in record.skipped)
 
     def _records(self) -> Iterator[Record]:
+        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
         for task in self._tasks:
             record = self._journal.read(task.number)
             if record is None:
                 raise SourceError(f"{self._journal.path}: the record of shard {task.number} is missing")
+            if record.shard.samples and record.shard.image_shapes.keys() != images:
+                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is of other fields")
             yield record
 
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:

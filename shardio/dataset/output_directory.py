@@ -7,12 +7,14 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from .. import containers
+from ..containers import tar_layout
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind
@@ -169,6 +171,11 @@ def _existing(final: Directory) -> list[str]:
 _SHARD = r"shard-[0-9]{6,}"
 _SHARD_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)*")
 _INDEX_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)?\.idx\.[a-z0-9]+")
+_SUFFIXES = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
+_OWN_FILE = re.compile(rf"{_SHARD}({_SUFFIXES}|\.idx\.npy)(\.[a-z0-9]+)*")
+_OWN_TAR = re.compile(rf"{_SHARD}\.tar")
+_OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
+_OTHERS_INDEX = re.compile(rf"{_SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
 _MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
 _MANIFEST = "|".join(map(re.escape, _MANIFEST_FILES))
 _HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
@@ -186,7 +193,7 @@ def _ours(directory: Directory) -> list[str]:
     signs = {name for name, kind in kinds.items() if _is_sign(directory, name, kind)}
     if not signs:
         return []
-    shard = _INDEX_FILE if _adopts(directory) else _SHARD_FILE
+    shard = _INDEX_FILE if _adopts(directory) or _shows_adoption(directory, kinds) else _OWN_FILE
     files = {
         name
         for name, kind in kinds.items()
@@ -210,6 +217,22 @@ def _strangers(hidden: Directory) -> list[str]:
         for name in hidden.names()
         if not any(pattern.fullmatch(name) for pattern in made.get(hidden.kind(name) or "", ()))
     ]
+
+
+def _shows_adoption(directory: Directory, kinds: Mapping[str, Kind | None]) -> bool:
+    """Return whether the files show what a manifest may leave out: that other programs wrote the shards.
+
+    Only adopted files have certain indexes, and shardio's tars begin with a member that a number of 12 digits names.
+    """
+    if any(_OTHERS_INDEX.fullmatch(name) for name in kinds):
+        return True
+    for name, kind in kinds.items():
+        if kind == "file" and _OWN_TAR.fullmatch(name):
+            with os.fdopen(directory.open(name, os.O_RDONLY), "rb", buffering=0) as file:
+                head = file.read(tar_layout.BLOCK)
+            if len(head) == tar_layout.BLOCK and any(head):  # else it is damaged, and shows nothing
+                return not _OWN_MEMBER.match(head)
+    return False
 
 
 def _adopts(directory: Directory) -> bool:
