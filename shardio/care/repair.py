@@ -261,6 +261,8 @@ def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> Writt
 def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], done: list[str]) -> None:
     """Make the tar end with a complete sample, and its index list exactly the samples that it holds."""
     path = folder.path / name
+    if folder.kind(name) is None:
+        raise ShardCorrupt(f"{path}: there is no such file")
     index = _load_index(path, fields)
     intact, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
@@ -288,8 +290,9 @@ def _truncate(folder: Directory, name: str, end: int) -> str:
                 file.seek(end)
                 shutil.copyfileobj(file, target)
             kept = f"; the rest of it is in {rest}"
-        os.truncate(file.fileno(), end)
+        # First the end mark: without one, the last sample would no longer count as complete.
         os.pwrite(file.fileno(), _END_OF_TAR, end)
+        os.truncate(file.fileno(), end + len(_END_OF_TAR))
         os.fsync(file.fileno())
     return kept
 

@@ -358,6 +358,30 @@ def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None
     assert "rank 0 ended before" in str(failed[1]) or one == 1
 
 
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}], ids=str)
+def test_what_a_dead_job_left_leads_no_rank(photos: Path, whole: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Ranks that start before the first one wait for it, and do not follow the plan of a job that has died."""
+    out = tmp_path / "out"
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=41), out, shard_size="2KB" if "resume" in options else "3KB")
+    Lock(Directory(out / ".converting"), "rank-00001", "a test").release()  # its locks are gone, and its files are not
+    done: list[int] = []
+
+    def rank(number: int) -> None:
+        done.append(
+            convert(imagefolder(photos), out, shard_size="2KB", world=World(number, 2), **options).manifest.samples
+        )
+
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (1, 0)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.5)
+    for thread in threads:
+        thread.join(30)
+    assert done == [60, 60]
+    assert files(out) == files(whole)
+
+
 def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
     """More bad samples than `max_bad` end the conversion, which names one of them; exactly as many do not."""
     copy = tmp_path / "src"
