@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from .. import containers
 from ..containers import hdf5, hdf5_index, side_index
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
@@ -26,7 +27,7 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
 from .runners import Progress, silent
 from .skipped import Skipped
-from .source import Adoptable, HasNames, HasPlaces
+from .source import Adoptable, HasNames, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
@@ -57,7 +58,7 @@ class _AdoptTask:
 
     def check_unchanged(self) -> None:
         """Raise SourceError if the file has changed since the work began."""
-        if (now := _state(self.path)) != self.state:
+        if (now := state_of(self.path)) != self.state:
             raise SourceError(f"{printable(self.path)} changed while it was indexed: from {self.state} to {now}")
 
 
@@ -107,9 +108,11 @@ def adopt(
         samples = range(start, int(source.starts[number + 1]))
         name = path.name if beside else f"shard-{number:06d}{_suffix(path)}"
         if samples:
-            files.append(_AdoptTask(number, samples, path, name, _state(path)))
+            files.append(_AdoptTask(number, samples, path, name, state_of(path)))
     if not files:
         raise SourceError("the files hold no samples")
+    if beside:
+        _check_indexes(source.container, files)
     return pack(context, files, _plan(source, files), options)
 
 
@@ -127,11 +130,6 @@ def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
     }
 
 
-def _state(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 def _is_beside(files: Sequence[Path], out: Path) -> bool:
     """Return whether the files are in the dataset's own directory.
 
@@ -147,6 +145,21 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
             raise ConfigError(f"{out}: {rule}, got {path.name!r}: take another OUT")
     return True
+
+
+def _check_indexes(container: str, files: Sequence[_AdoptTask]) -> None:
+    """Raise ConfigError if an array that is no side index lies where one belongs: it would be replaced."""
+    for path in (path for file in files for path in containers.get(container).files(file.path)[1:]):
+        if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not _is_index(path):
+            raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
+
+
+def _is_index(path: Path) -> bool:
+    try:
+        index = side_index.load(path.with_name(path.name.removesuffix(side_index.SUFFIX)))
+    except ShardCorrupt:
+        return False
+    return CHECKSUM in (index.dtype.names or ())
 
 
 def _suffix(path: Path) -> str:

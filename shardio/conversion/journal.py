@@ -215,6 +215,20 @@ class Journal:
         return aside
 
 
+def remove_retired(out: Output) -> None:
+    """Remove the journals of finished conversions that were killed before they had removed them."""
+    try:
+        final = out.open()
+    except FileNotFoundError:
+        return
+    for name in final.names():
+        if name.startswith(WORKPLACE) and final.kind(name) == "directory":
+            folder = final.directory(name)
+            if folder.kind(LOCK) == "file" and is_held(folder, LOCK) is False:
+                check_made(folder)
+                final.remove(name)
+
+
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
     for key in sorted({*found, *wanted} - {"job", "run", "begun"}):

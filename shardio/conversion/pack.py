@@ -10,14 +10,16 @@ from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.writer import finish_dataset
 from ..errors import ConfigError, SourceError, TooManyBad
+from ..foreign.names import printable
 from ..format import manifest
 from ..loader import quarantine
 from ..order.world import World
 from . import ranks
 from .dask_runner import on_dask
-from .journal import LOCK, Journal, Lock, Record, compare
+from .journal import LOCK, Journal, Lock, Record, compare, remove_retired
 from .runners import Progress, Runner, RunnerCallbacks, in_processes, silent
 from .skipped import Skipped
+from .source import file_states
 from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -85,6 +87,8 @@ def pack(
     Raises ConfigError if another conversion made the dataset or the journal at the output, BadSample, TooManyBad and
     OSError.
     """
+    if not options.world.rank:
+        remove_retired(context.out)
     finished = _finished_before(context, plan, options)
     if finished is not None:
         return WrittenDataset(context.out.path, finished)
@@ -112,6 +116,7 @@ class _PackRun:
         self._context, self._tasks, self._plan, self._options = context, tasks, plan, options
         self._total = sum(task.count for task in tasks)
         self._journal = Journal(context.out, context.container)
+        self._states = {} if options.world.rank else file_states(context.source)
         self._skipped = 0
 
     def run(self) -> WrittenDataset:
@@ -136,6 +141,7 @@ class _PackRun:
             self._journal.begin(self._plan, lock, resume=resume)
             self._join_run()
             self._run_tasks()
+            self._check_unchanged()
             written = self._publish(OutputDirectory(self._journal.open_shards(), final, beside))
             retired = self._journal.retire()
             return written
@@ -148,6 +154,12 @@ class _PackRun:
             if retired:
                 with contextlib.suppress(OSError):
                     final.remove(retired)
+
+    def _check_unchanged(self) -> None:
+        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
+        now = file_states(self._context.source)
+        for path in (path for path, state in self._states.items() if now[path] != state):
+            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
 
     def _join_run(self) -> None:
         """Bind the tasks to the run that the journal is in."""

@@ -83,9 +83,10 @@ class OutputDirectory:
         """
         if self.directory is self.final:
             return
-        # Killed processes leave unfinished shards in hidden folders.
-        built = [name for name in self.directory.names() if not name.startswith(WORKPLACE)]
-        already_moved = {*names} - {*built}
+        dataset = {*names}
+        # Killed processes leave unfinished shards and temporary files, which go with the folder.
+        built = [name for name in self.directory.names() if name in dataset or name in _MANIFEST_FILES]
+        already_moved = dataset - {*built}
         ours = [] if self.beside else _ours(self.final)  # asked before the manifest goes, which says what is ours
         self.final.unlink(manifest.FILE_NAME)
         for name in ours:

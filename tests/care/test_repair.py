@@ -230,7 +230,8 @@ def test_a_repair_that_is_cut_off(dataset: Path, damage: str, monkeypatch: pytes
     path = dataset / "shard-000001.tar"
     data = path.read_bytes()
     if damage == "header":
-        position = next(at for at in range(len(data) // 1024 * 512, 0, -512) if data[at + 257 : at + 262] == b"ustar")
+        middle = range(len(data) // 1024 * 512, 0, -512)
+        position = next(at for at in middle if data[at + 257 : at + 262] == b"ustar")
         path.write_bytes(data[:position] + b"x" + data[position + 1 :])
     elif damage == "cut":
         path.write_bytes(data[: len(data) // 2])
@@ -275,7 +276,7 @@ def test_a_repair_that_is_cut_off(dataset: Path, damage: str, monkeypatch: pytes
 
 def test_an_earlier_rest_is_kept(dataset: Path) -> None:
     """A second repair of a shard replaces nothing that the first one has set aside."""
-    for number in range(2):
+    for _ in range(2):
         path = dataset / "shard-000000.tar"
         os.truncate(path, path.stat().st_size - 1200)
         repair(dataset)
@@ -293,7 +294,7 @@ def test_kill_at_random_moments(dataset: Path) -> None:
         (dataset / f"{name}.idx.npy").unlink()
     shutil.copytree(dataset, whole := dataset.with_name("whole"))
     repair(whole)
-    code = "import sys; from shardio.care.repair import repair; print('now', flush=True); repair(sys.argv[1]); print('done')"
+    code = "import sys, shardio; print('now', flush=True); shardio.repair(sys.argv[1]); print('done')"
     chance, killed = random.Random(3), 0
     for _ in range(6):
         process = subprocess.Popen([sys.executable, "-c", code, str(dataset)], stdout=subprocess.PIPE, text=True)

@@ -1,9 +1,14 @@
 """Outputs that somebody else has prepared, with links and names that lead out of them: nothing outside changes."""
 
 import io
+import itertools
 import json
 import os
 import shutil
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,7 @@ from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.conversion.journal import Journal
 from shardio.dataset.output_directory import Output
-from shardio.errors import BadSample, ConfigError, ManifestError, ShardioError
+from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardioError, SourceError
 from shardio.order.world import World
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
@@ -363,3 +368,96 @@ def test_records_of_other_names(out: Path) -> None:
     for name in ("²²²²²².done", "-00001.done", "000000.done.done", "99999999999999999999.done", ".done"):
         place(out, f"RUN/{name}").write_bytes(b"")
     assert journal.done() == before
+
+
+@pytest.mark.parametrize("way", ["replaced", "grown", "removed"])
+def test_a_source_that_changes_meanwhile(tmp_path: Path, way: str) -> None:
+    """A file of the source that changes while it is read ends the conversion: no dataset is of two versions."""
+    tar = write_tar(tmp_path / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(9)])
+    source = webdataset(tar)
+
+    def change(what: str, done: int, total: int) -> None:
+        if way == "grown":
+            with tar.open("ab") as file:
+                file.write(bytes(512))
+        else:
+            tar.unlink(missing_ok=True)
+        if way == "replaced":
+            write_tar(tar, [(f"{n}.jpg", jpeg(40, 40, seed=n)) for n in range(9)])
+
+    with pytest.raises((SourceError, FileNotFoundError), match=r"a\.tar"):
+        convert(source, tmp_path / "out", progress=change)
+    with pytest.raises(NotADataset):
+        shardio.open(tmp_path / "out")
+
+
+@pytest.mark.parametrize("command", ["overwrite", "index beside", "repair", "report"])
+def test_an_output_that_is_read_only(photos: Path, tmp_path: Path, command: str) -> None:
+    """An output that cannot be written is an error that names the path, and stays as it is."""
+    out = tmp_path / "out"
+    options = ["--on-error", "skip", "--max-bad", "1", "--workers", "1"]
+    if command in ("overwrite", "repair"):
+        convert(imagefolder(photos), out, on_error="skip", max_bad=1)
+    out.mkdir(exist_ok=True)
+    tar = write_tar(
+        (out if "beside" in command else tmp_path) / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)]
+    )
+    if command == "repair":
+        tar.unlink()
+        (out / "shard-000000.idx.npy").unlink()
+    arguments: list[Any] = {
+        "overwrite": ["convert", "imagefolder", photos, out, "--overwrite", *options],
+        "report": ["convert", "imagefolder", photos, tmp_path / "new", "--report", out / "bad", *options],
+        "repair": ["repair", out],
+    }.get(command, ["index", tar, "-o", out, "--workers", "1"])
+    before = state(out)
+    shell = '"$@"'
+    if os.geteuid():
+        out.chmod(0o555)
+    else:  # whom no mode stops
+        shell = f"mount --bind '{out}' '{out}' && mount -o remount,bind,ro '{out}' || exit 77; {shell}"
+    run = [*(() if os.geteuid() else ("unshare", "-m")), "sh", "-c", shell, "sh", sys.executable, "-m", "shardio"]
+    done = subprocess.run([*run, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+    out.chmod(0o755)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this user may mount nothing")
+    assert done.returncode == 1
+    assert f"shardio: {out}/" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert state(out) == before
+
+
+def test_names_that_are_no_text(photos: Path, tmp_path: Path) -> None:
+    """Outputs and adopted files may have names that are not UTF-8."""
+    name = os.fsdecode(b"\xff\xfe")
+    tar = write_tar(tmp_path / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)])
+    try:
+        tar = tar.rename(tmp_path / f"{name}.tar")
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    adopt(webdataset(tar, key=False), tmp_path / f"index {name}")
+    convert(webdataset(tar), tmp_path / f"out {name}", split={"a": 1.0})
+    for out in (tmp_path / f"index {name}", tmp_path / f"out {name}" / "a"):
+        assert shardio.verify(out, deep=True).problems == ()
+    assert repair(tmp_path / f"out {name}" / "a").done == ()
+
+
+def test_clocks_that_jump(photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day decides nothing: a conversion by ranks ends while it jumps by years, and finds older files."""
+    for path in (out / ".converting").rglob("*"):
+        os.utime(path, (2**33, 2**33) if path.suffix == ".done" else (0, 0))
+    jumps = itertools.cycle([0.0, 4e9, -1e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    made: list[int] = []
+
+    def rank(number: int) -> None:
+        world = World(number, 2)
+        result = convert(imagefolder(photos), out, shard_size="1KB", resume=True, world=world)
+        made.append(result.manifest.samples)
+
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert made == [8, 8]
