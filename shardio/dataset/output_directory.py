@@ -172,8 +172,6 @@ def _existing(final: Directory) -> list[str]:
 _SHARD = r"shard-[0-9]{6,}"
 _SHARD_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)*")
 _INDEX_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)?\.idx\.[a-z0-9]+")
-_SUFFIXES = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
-_OWN_FILE = re.compile(rf"{_SHARD}({_SUFFIXES}|\.idx\.npy)(\.[a-z0-9]+)*")
 _OWN_TAR = re.compile(rf"{_SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
 _OTHERS_INDEX = re.compile(rf"{_SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
@@ -194,7 +192,7 @@ def _ours(directory: Directory) -> list[str]:
     signs = {name for name, kind in kinds.items() if _is_sign(directory, name, kind)}
     if not signs:
         return []
-    shard = _INDEX_FILE if _adopts(directory) or _shows_adoption(directory, kinds) else _OWN_FILE
+    shard = _INDEX_FILE if _adopts(directory) or _shows_adoption(directory, kinds) else _own_file()
     files = {
         name
         for name, kind in kinds.items()
@@ -202,6 +200,12 @@ def _ours(directory: Directory) -> list[str]:
         or (kind == "link" and _SHARD_FILE.fullmatch(name) and not directory.place(name).is_dir())
     }
     return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
+
+
+def _own_file() -> re.Pattern[str]:
+    """Return the names of the files of shards that shardio's containers write."""
+    suffixes = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
+    return re.compile(rf"{_SHARD}({suffixes}|\.idx\.npy)(\.[a-z0-9]+)*")
 
 
 def _is_sign(directory: Directory, name: str, kind: Kind | None) -> bool:
