@@ -25,6 +25,7 @@ from benchmarks._results import finish, options
 from shardio.format import manifest
 from shardio.format.shard_table import ShardTable, TextColumn
 from shardio.order.plan import Schedule
+from shardio.system.directory import Directory
 from shardio.transforms import Transform
 
 MB = 1e6
@@ -58,7 +59,9 @@ def write_manifest(folder: str) -> None:
     sums = TextColumn([f"{number:032x}" for number in range(SHARDS)])
     columns = np.full(SHARDS, 1000, np.int64), np.full(SHARDS, 64 << 20, np.int64)
     fields = {"image": shardio.Field("image")}
-    manifest.save(manifest.Manifest("tar", fields, ShardTable(names, *columns, sums), "xxh3:" + "0" * 32), Path(folder))
+    manifest.save(
+        manifest.Manifest("tar", fields, ShardTable(names, *columns, sums), "xxh3:" + "0" * 32), Directory(folder)
+    )
 
 
 def open_manifest(folder: str) -> dict[str, float]:

@@ -103,6 +103,11 @@ class Parquet:
         return OneOpenFile(lambda number: _Reader(paths[number], found))
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """The files, which must not change while they are converted."""
+        return self.paths
+
+    @property
     def fields(self) -> Mapping[str, Field]:
         """A field for each chosen column."""
         return {name: column.field for name, column in self.columns.items()}

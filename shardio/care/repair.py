@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import side_index
 from ..containers import tar_layout as layout
-from ..dataset.output_directory import OutputDirectory
+from ..dataset.output_directory import OutputDirectory, remove_temporary
 from ..dataset.shard_writer import WrittenShard, encode
 from ..dataset.writer import finish_dataset
 from ..errors import (
@@ -35,12 +35,14 @@ from ..errors import (
 from ..foreign import members, tar
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
-from ..system import durable, strict_json
+from ..system import strict_json
+from ..system.directory import Directory
 from ..system.types import Sample
 
 DAMAGED_SUFFIX = ".damaged"
 """Appended to the name of a file that cannot be repaired."""
 
+_NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _END_OF_TAR = bytes(2 * layout.BLOCK)
 
 
@@ -80,28 +82,46 @@ def repair(
     Raises NotADataset if the directory holds no shards or none can be saved, ConfigError if shardio did not write them
     or nothing states the fields, OSError if a file cannot be read or written.
     """
-    folder = Path(directory)
-    old = _load_manifest(folder)
+    path = Path(directory)
+    old = _load_manifest(path)
     if old is not None and old.adopted:
         raise ConfigError(
-            f"{folder}: the dataset is adopted, and shardio changes no files of others: index them again with overwrite"
+            f"{path}: the dataset is adopted, and shardio changes no files of others: index them again with overwrite"
         )
+    if not path.is_dir():
+        raise NotADataset(f"{path}: expected shards of one container, found none: it is no directory")
+    folder = Directory(path)
     container, names = _find_shards(folder, old)
+    _check_names(folder, container, names, links=old is not None)
     if old is None:
-        _check_written_by_shardio(folder, container, names)
+        _check_written_by_shardio(path, container, names)
+    remove_temporary(folder)
     done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} was lost or damaged; rebuilt"]
-    fields = dict(like) if like else _find_fields(folder, container, names, old, done)
+    fields = dict(like) if like else _find_fields(path, container, names, old, done)
     shards = list(_repaired_shards(folder, container, names, fields, done, progress))
     if not shards:
-        raise NotADataset(f"{folder}: nothing can be saved: {'; '.join(done)}")
-    if old is not None and not done and len(shards) == len(old.shards):
-        return Repair(old, (), True)
+        raise NotADataset(f"{path}: nothing can be saved: {'; '.join(done)}")
+    if old is not None:
+        done += _stale(old, shards)
+        if not done:
+            return Repair(old, (), True)
     if old is None and metadata is None:
         done.append("the metadata of the lost manifest, such as the names of the classes, is lost")
     kept_metadata = (metadata or {}) if old is None else old.metadata
     repaired = finish_dataset(OutputDirectory(folder, folder), container, fields, shards, kept_metadata)
     same = None if old is None else repaired.digest == old.digest
     return Repair(repaired, tuple(done), same)
+
+
+def _stale(old: manifest.Manifest, shards: list[WrittenShard]) -> list[str]:
+    """Return a line for each shard that the manifest does not describe: a repair was cut off before it wrote that."""
+    sizes = zip(old.shards.samples.tolist(), old.shards.bytes.tolist(), strict=True)
+    said = dict(zip(old.shards.names, sizes, strict=True))
+    return [
+        f"{shard.name}: holds {shard.samples} samples in {shard.bytes} bytes, the manifest said {said[shard.name]}"
+        for shard in shards
+        if (shard.samples, shard.bytes) != said[shard.name]
+    ]
 
 
 def _load_manifest(folder: Path) -> manifest.Manifest | None:
@@ -111,42 +131,55 @@ def _load_manifest(folder: Path) -> manifest.Manifest | None:
         return None
 
 
-def _find_shards(folder: Path, old: manifest.Manifest | None) -> tuple[str, list[str]]:
+def _find_shards(folder: Directory, old: manifest.Manifest | None) -> tuple[str, list[str]]:
     """Return the container and the names of the shards."""
     if old is not None:
         return old.container, list(old.shards.names)
     found: dict[str, list[str]] = {}
     for container in containers.names():
-        pattern = re.compile(rf"shard-\d{{6,}}{re.escape(containers.get(container).suffix)}")
-        if names := sorted(path.name for path in folder.glob("shard-*") if pattern.fullmatch(path.name)):
+        pattern = _shard_name(container)
+        if names := [name for name in folder.names() if pattern.fullmatch(name)]:
             found[container] = names
     if len(found) != 1:
         kinds = " and ".join(found) if found else "none"
-        raise NotADataset(f"{folder}: expected shards of one container, found {kinds}")
+        raise NotADataset(f"{folder.path}: expected shards of one container, found {kinds}")
     return next(iter(found.items()))
+
+
+def _shard_name(container: str) -> re.Pattern[str]:
+    return re.compile(rf"shard-[0-9]{{6,}}{re.escape(containers.get(container).suffix)}")
+
+
+def _check_names(folder: Directory, container: str, names: list[str], *, links: bool) -> None:
+    """Raise ConfigError unless the shards have the names that shardio gives, and are files, or links where allowed.
+
+    The links of a dataset in a cache lead to its files; one that needs a change is refused where it would be made.
+    """
+    pattern, kinds = _shard_name(container), ("file", None, *(["link"] if links else []))
+    for name in names:
+        if not pattern.fullmatch(name):
+            raise ConfigError(f"{folder.path / name}: shardio gives no shard this name; it is left as it is")
+        if folder.kind(name) not in kinds:
+            raise ConfigError(f"{folder.path / name}: {_NOT_OURS}")
 
 
 def _check_written_by_shardio(folder: Path, container: str, names: list[str]) -> None:
     """Raise ConfigError unless shardio wrote the shards: files of others are neither cut off nor renamed.
 
-    Shards may be adopted links, or files that merely have such names. shardio's keys are running numbers, and its HDF5
+    They may be files that merely have such names. shardio's keys are running numbers, and its HDF5
     and LMDB files state their fields. A file that cannot be read proves nothing.
     """
     proven = False
     for path in (folder / name for name in names):
         ours = None
-        if path.is_symlink():
-            ours = False
-        elif container == "tar":
+        if container == "tar":
             keys = [run.key for run in itertools.islice(_readable_runs(path), 2)]
             ours = all(len(key) == layout.KEY_DIGITS and key.isdecimal() for key in keys) if keys else None
         else:
             with contextlib.suppress(DatasetError):
                 ours = containers.get(container).read_fields(path) is not None
         if ours is False:
-            raise ConfigError(
-                f"{path}: shardio did not write this file, or nothing proves that it did; it is left as it is"
-            )
+            raise ConfigError(f"{path}: {_NOT_OURS}")
         proven = proven or ours is True
     if not proven:
         raise ConfigError(f"{folder}: nothing proves that shardio wrote these shards; they are left as they are")
@@ -176,7 +209,7 @@ def _find_fields(
 
 
 def _repaired_shards(
-    folder: Path,
+    folder: Directory,
     container: str,
     names: list[str],
     fields: Mapping[str, Field],
@@ -185,10 +218,10 @@ def _repaired_shards(
 ) -> Iterator[WrittenShard]:
     """Repair each shard, and yield those that hold samples."""
     for number, name in enumerate(names):
-        path = folder / name
+        path = folder.path / name
         try:
             if container == "tar":
-                _repair_tar(path, fields, done)
+                _repair_tar(folder, name, fields, done)
             if (shard := _summarize(path, container, fields)).samples:
                 yield shard
             else:
@@ -196,10 +229,17 @@ def _repaired_shards(
         except (DatasetError, SourceError) as error:
             done.append(f"{name}: lost and set aside: {error}")
             for file in containers.get(container).files(path):
-                if file.exists():
-                    os.replace(file, file.with_name(file.name + DAMAGED_SUFFIX))
+                if folder.kind(file.name) is not None:
+                    folder.rename(file.name, folder, _free_name(folder, file.name))
         if progress is not None:
             progress(number + 1, len(names))
+
+
+def _free_name(folder: Directory, name: str) -> str:
+    """Return the first of `NAME.damaged`, `NAME.2.damaged` and so on that is not there yet."""
+    numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+    names = (f"{name}{number}{DAMAGED_SUFFIX}" for number in numbers)
+    return next(free for free in names if folder.kind(free) is None)
 
 
 def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> WrittenShard:
@@ -218,8 +258,11 @@ def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> Writt
     return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes)
 
 
-def _repair_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> None:
+def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], done: list[str]) -> None:
     """Make the tar end with a complete sample, and its index list exactly the samples that it holds."""
+    path = folder.path / name
+    if folder.kind(name) is None:
+        raise ShardCorrupt(f"{path}: there is no such file")
     index = _load_index(path, fields)
     intact, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
@@ -227,30 +270,31 @@ def _repair_tar(path: Path, fields: Mapping[str, Field], done: list[str]) -> Non
     if index is not None and intact and len(index) == len(runs):
         return
     if not intact:
-        kept = _copy_end(path, end)
-        os.truncate(path, end)
-        with open(path, "ab") as file:
-            file.write(_END_OF_TAR)
-        durable.sync_file(path)
-        lost = "" if index is None or len(index) == len(runs) else f", {len(index) - len(runs)} samples are lost"
-        done.append(
-            f"{path.name}: cut short or damaged after {len(runs)} complete samples{lost}; truncated there{kept}"
-        )
+        kept = _truncate(folder, name, end)
+        done.append(f"{name}: cut short or damaged after {len(runs)} complete samples; truncated there{kept}")
     if index is None:
         done.append(f"{side_index.path_of(path).name} was lost or damaged; rebuilt")
         index = _index_of(path, runs, fields)
-    side_index.write(path, index[: len(runs)])
+    elif len(index) > len(runs):
+        done.append(f"{name}: {len(index) - len(runs)} samples are lost")
+    side_index.write(folder, name, index[: len(runs)])
 
 
-def _copy_end(path: Path, start: int) -> str:
-    """Copy the end of a file, which is about to be cut off, to a file beside it; return a note that says so."""
-    if path.stat().st_size <= start:
-        return ""
-    copy = path.with_name(f"{path.name}.end{DAMAGED_SUFFIX}")
-    with open(path, "rb") as file, open(copy, "wb") as target:
-        file.seek(start)
-        shutil.copyfileobj(file, target)
-    return f"; the rest of it is in {copy.name}"
+def _truncate(folder: Directory, name: str, end: int) -> str:
+    """End a tar at byte `end`, and keep what followed in a file beside it; return a note that says so."""
+    kept = ""
+    with os.fdopen(folder.open(name, os.O_RDWR), "r+b", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > end:
+            rest = _free_name(folder, f"{name}.end")
+            with folder.replacing(rest) as target:
+                file.seek(end)
+                shutil.copyfileobj(file, target)
+            kept = f"; the rest of it is in {rest}"
+        # First the end mark: without one, the last sample would no longer count as complete.
+        os.pwrite(file.fileno(), _END_OF_TAR, end)
+        os.truncate(file.fileno(), end + len(_END_OF_TAR))
+        os.fsync(file.fileno())
+    return kept
 
 
 def _load_index(path: Path, fields: Mapping[str, Field]) -> NDArray[Any] | None:

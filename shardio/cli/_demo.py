@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import time
@@ -20,12 +20,14 @@ from ..care.verify import verify
 from ..conversion.api import convert
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
-from ..errors import ShardioError
+from ..errors import ConfigError, ShardioError
 from ..loader.loader import Loader
 from ..order.world import World
+from ..system.directory import Directory
 from ..system.units import format_size
 
 SHARD_SIZE = "512KB"  # small, so that the demo has several
+_OF_A_RUN = re.compile(r"\.?[a-z-]+([0-9-]*)\.(pt|json|jsonl|csv|log)(\..*tmp)?")  # checkpoints, logs, results
 
 
 def run(src: Path, output: Path, epochs: int, ranks: int) -> None:
@@ -79,7 +81,7 @@ def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dic
     """Start `torchrun`, as a user would, and return the result that the trainer wrote."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     job = ["-m", "shardio", "train", str(train), "--val", str(val), "--output", str(output), "--epochs", str(epochs)]
-    shutil.rmtree(output, ignore_errors=True)  # an earlier demo's run, which training would not overwrite
+    _remove_run(output)  # an earlier demo's, which training would not overwrite
     print(f"training   torchrun --standalone --nproc-per-node {ranks} {' '.join(job)}", flush=True)
     environ = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun sets it too, with a long warning
     done = subprocess.run([*launch, *job, "--batch-size", "64"], env=environ, check=False)
@@ -87,6 +89,18 @@ def _train(train: Path, val: Path, output: Path, epochs: int, ranks: int) -> dic
         raise ShardioError(f"training ended with exit code {done.returncode}")
     result: dict[str, Any] = json.loads((output / "result.json").read_text())
     return result
+
+
+def _remove_run(output: Path) -> None:
+    """Remove what an earlier run of the trainer wrote; ConfigError if the folder holds anything else."""
+    folder = Directory(output.parent)
+    if folder.kind(output.name) is None:
+        return
+    run = folder.directory(output.name)
+    for name in run.names():
+        if not _OF_A_RUN.fullmatch(name):
+            raise ConfigError(f"{output} holds {name}, which the trainer did not write: take another --output")
+    folder.remove(output.name)
 
 
 def _print_tables(

@@ -79,7 +79,7 @@ def index(
         )
     if not world.rank:
         if report is not None:
-            write_report(report, [("", sample) for sample in dataset.skipped])
+            write_report(report, output, [("", sample) for sample in dataset.skipped])
         print_skipped(dataset.skipped, report)
         print_dataset(output, dataset)
 

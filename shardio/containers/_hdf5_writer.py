@@ -76,7 +76,8 @@ class Hdf5Writer:
         # Aligned, so that whole pages can be read; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
         offsets: list[tuple[Stream, int]] = []
-        with _disk_errors(), h5py.File(self._path, "w", **aligned) as file:
+        self._path.unlink(missing_ok=True)
+        with _disk_errors(), h5py.File(self._path, "x", **aligned) as file:
             file.attrs[FIELDS_ATTRIBUTE] = fields_text(self._fields)
 
             def allocate(spool: Stream, name: str, shape: tuple[int, ...], dtype: Any) -> None:
@@ -92,7 +93,8 @@ class Hdf5Writer:
                 else:
                     allocate(self._data[name], f"{name}/data", (self._sizes[name],), np.uint8)
                     allocate(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
-        with open(self._path, "rb+", buffering=0) as target:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb+", buffering=0) as target:
             for spool, offset in offsets:
                 spool.copy_to(target, offset)
             os.fsync(target.fileno())

@@ -136,6 +136,12 @@ class Stream:
                 copy = False
 
 
+def create(path: Path) -> int:
+    """Create an empty file in the place of the file or link at `path`; return its descriptor, to read and write."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
 @final
 class OutputFiles:
     """The files of one writer, which are synced and closed together, and closed when the writer is dropped."""
@@ -145,8 +151,8 @@ class OutputFiles:
         weakref.finalize(self, _close_all, self._open)
 
     def create(self, path: Path) -> IO[bytes]:
-        """Create an empty file at `path`."""
-        file = open(path, "wb", buffering=BUFFER)  # noqa: SIM115
+        """Create an empty file at `path`, in the place of what is there."""
+        file = os.fdopen(create(path), "wb", buffering=BUFFER)
         self._open.append(file)
         return file
 

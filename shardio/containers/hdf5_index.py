@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..system import durable
+from ..system.directory import Directory
 
 SUFFIX = ".idx.h5"
 
@@ -21,21 +21,26 @@ def path_of(shard: Path) -> Path:
     return shard.with_name(shard.name.removesuffix(".h5") + SUFFIX)
 
 
-def write(shard: Path, dataset_names: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write the index of the HDF5 file at `shard`.
+def write(
+    directory: Directory, shard: str, dataset_names: Mapping[str, str], columns: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the index of an HDF5 file, or replace it, atomically.
 
     Args:
-        shard: the file's path.
+        directory: the directory of the file, or of a link to it.
+        shard: the file's name there.
         dataset_names: for each field, the path of its dataset within the file.
         columns: arrays [samples, ...] that the index itself holds.
     """
-    path = path_of(shard)
-    with importlib.import_module("h5py").File(path, "w") as file:
-        for field, name in dataset_names.items():
-            file.attrs[field] = name
-        for name, column in columns.items():
-            file.create_dataset(name, data=column)
-    durable.sync_file(path)
+    name = path_of(Path(shard)).name
+    # In memory: the library would open a path, and follow a link there.
+    with importlib.import_module("h5py").File(name, "w", driver="core", backing_store=False) as file:
+        for field, dataset_name in dataset_names.items():
+            file.attrs[field] = dataset_name
+        for column_name, column in columns.items():
+            file.create_dataset(column_name, data=column)
+        file.flush()
+        directory.write(name, file.id.get_file_image())
 
 
 def dataset_names(shard: Path) -> dict[str, str]:

@@ -33,7 +33,7 @@ from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_pages import Pages
 from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
-from ._writing import check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
+from ._writing import OutputFiles, check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
 from .row_locator import LmdbKeys, MemoryRows, RowLocator
 
@@ -61,11 +61,13 @@ class LmdbWriter:
         self._pending_bytes = self._count = 0
         self._map_size = _SMALLEST_MAP
         self._intact, self._closed = True, False
-        path.unlink(missing_ok=True)
         # Without these, each commit would wait for the disk: `close` waits once, before anyone has seen the file.
-        options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "mode": 0o644}
-        with disk_errors():
-            self._environment = importlib.import_module("lmdb").open(str(path), map_size=self._map_size, **options)
+        options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "map_size": self._map_size}
+        self._files = OutputFiles()
+        self._file = self._files.create(path)
+        with disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
+            opened = importlib.import_module("lmdb").open(f"/proc/self/fd/{self._file.fileno()}", **options)
+            self._environment = opened
 
     def append(self, sample: Stored) -> None:
         if self._closed or not self._intact:
@@ -90,7 +92,6 @@ class LmdbWriter:
         if self._closed:
             return
         self._closed = True
-        size = 0
         try:
             if self._intact:
                 entries = {_SHARD_KEY + name.encode(): bytes(column) for name, column in self._columns.items()}
@@ -100,13 +101,14 @@ class LmdbWriter:
                 self._pending += sorted(entries.items())
                 self._commit()
                 size = extent_of(self._environment)
+                if os.fstat(self._file.fileno()).st_size < size:
+                    # LMDB never writes trailing pages that a transaction freed again, but readers map them.
+                    os.truncate(self._file.fileno(), size)
                 with disk_errors():
                     self._environment.sync(True)
         finally:
             self._environment.close()
-        if self._path.stat().st_size < size:
-            # LMDB never writes trailing pages that a transaction freed again, but readers map them.
-            os.truncate(self._path, size)
+            self._files.close()
 
     def _commit(self) -> None:
         map_full = importlib.import_module("lmdb").MapFullError
@@ -122,7 +124,7 @@ class LmdbWriter:
                 self._environment.set_mapsize(self._map_size)
             except OSError as error:
                 # LMDB reports an input/output error when the disk is full after a part of the data.
-                disk = os.statvfs(self._path.parent)
+                disk = os.fstatvfs(self._file.fileno())
                 if error.errno == errno.EIO and disk.f_bavail * disk.f_frsize < 2 * self._pending_bytes:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
                 raise

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
-from ..system import durable, npy
+from ..system import npy
+from ..system.directory import Directory
 from ..system.types import Stored
 
 SUFFIX = ".idx.npy"
@@ -96,14 +97,15 @@ class SideIndexWriter:
         self._file.write(npy_header(self._dtype, (count,)))
 
 
-def write(shard: Path, index: NDArray[Any]) -> None:
-    """Write the side index of the shard at `shard`, or replace it, atomically.
+def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
+    """Write the side index of a shard, or replace it, atomically.
 
     Args:
-        shard: the shard's path.
+        directory: the shard's directory.
+        shard: the shard's name.
         index: a structured array [samples] of `dtype_of` the shard's fields.
     """
-    durable.write(path_of(shard), npy_header(index.dtype, (len(index),)) + index.tobytes())
+    directory.write(path_of(Path(shard)).name, npy_header(index.dtype, (len(index),)) + index.tobytes())
 
 
 def load(shard: Path) -> NDArray[Any]:

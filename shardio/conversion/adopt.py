@@ -12,18 +12,22 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from .. import containers
 from ..containers import hdf5, hdf5_index, side_index
+from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
+from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
+from ..system.directory import Directory
 from .journal import Journal, Record
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
 from .runners import Progress, silent
 from .skipped import Skipped
-from .source import Adoptable, HasNames, HasPlaces
+from .source import Adoptable, HasNames, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
@@ -39,16 +43,23 @@ class _AdoptTask:
         samples: its samples' numbers in the source.
         path: the file.
         name: the file's name in the dataset.
+        state: its size and modification time when the work began.
     """
 
     number: int
     samples: range
     path: Path
     name: str
+    state: tuple[int, int]
 
     @property
     def count(self) -> int:
         return len(self.samples)
+
+    def check_unchanged(self) -> None:
+        """Raise SourceError if the file has changed since the work began."""
+        if (now := state_of(self.path)) != self.state:
+            raise SourceError(f"{printable(self.path)} changed while it was indexed: from {self.state} to {now}")
 
 
 def adopt(
@@ -84,7 +95,7 @@ def adopt(
     beside = _is_beside(source.files, final)
     context = TaskContext(
         source,
-        final,
+        Output(final),
         source.container,
         skip=on_error == "skip",
         write_shard=_index_places if isinstance(source, HasPlaces) else _index_hdf5,
@@ -92,21 +103,22 @@ def adopt(
         adopted=True,
         beside=beside,
     )
-    files = [
-        _AdoptTask(number, range(start, stop), path, path.name if beside else f"shard-{number:06d}{_suffix(path)}")
-        for number, (path, start, stop) in enumerate(
-            zip(source.files, source.starts[:-1].tolist(), source.starts[1:].tolist(), strict=True)
-        )
-        if stop > start
-    ]
+    files = []
+    for number, (path, start) in enumerate(zip(source.files, source.starts[:-1].tolist(), strict=True)):
+        samples = range(start, int(source.starts[number + 1]))
+        name = path.name if beside else f"shard-{number:06d}{_suffix(path)}"
+        if samples:
+            files.append(_AdoptTask(number, samples, path, name, state_of(path)))
     if not files:
         raise SourceError("the files hold no samples")
+    if beside:
+        _check_indexes(source.container, files)
     return pack(context, files, _plan(source, files), options)
 
 
 def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
-    states = [[file.name, *_state(file.path), file.count] for file in files]
+    states = [[file.name, *file.state, file.count] for file in files]
     return {
         "adopted": True,
         "container": source.container,
@@ -116,11 +128,6 @@ def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
         "files": len(files),
         "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
     }
-
-
-def _state(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _is_beside(files: Sequence[Path], out: Path) -> bool:
@@ -138,6 +145,21 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
             raise ConfigError(f"{out}: {rule}, got {path.name!r}: take another OUT")
     return True
+
+
+def _check_indexes(container: str, files: Sequence[_AdoptTask]) -> None:
+    """Raise ConfigError if an array that is no side index lies where one belongs: it would be replaced."""
+    for path in (path for file in files for path in containers.get(container).files(file.path)[1:]):
+        if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not _is_index(path):
+            raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
+
+
+def _is_index(path: Path) -> bool:
+    try:
+        index = side_index.load(path.with_name(path.name.removesuffix(side_index.SUFFIX)))
+    except ShardCorrupt:
+        return False
+    return CHECKSUM in (index.dtype.names or ())
 
 
 def _suffix(path: Path) -> str:
@@ -162,11 +184,12 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
+    file.check_unchanged()
     if not row:
         return Record(NO_SHARD, tuple(skipped))
-    _link(context, file, journal)
-    index = index[:row]
-    side_index.write(journal.shards / file.name, index)
+    index, shards = index[:row], journal.open_shards()
+    _link(context, file, shards)
+    side_index.write(shards, file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
     return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped))
 
@@ -241,11 +264,13 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
                 advance(len(rows))
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
+    file.check_unchanged()
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
     sample_checksums = np.concatenate(checksum_parts)
-    _link(context, file, journal)
+    shards = journal.open_shards()
+    _link(context, file, shards)
     columns = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: sample_checksums}
-    hdf5_index.write(journal.shards / file.name, names, columns)
+    hdf5_index.write(shards, file.name, names, columns)
     return Record(_shard(file, journal, sample_checksums, sizes), ())
 
 
@@ -276,16 +301,15 @@ def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[i
     return info.height, info.width
 
 
-def _link(context: TaskContext, file: _AdoptTask, journal: Journal) -> None:
+def _link(context: TaskContext, file: _AdoptTask, shards: Directory) -> None:
     """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
     if context.beside:
         return
-    out = Path(os.path.realpath(context.out))  # a relative link is resolved from the directory's real path
+    out = Path(os.path.realpath(context.out.path))  # a relative link is resolved from the directory's real path
     near = out.parent in file.path.absolute().parents
-    link = journal.shards / file.name
-    link.unlink(missing_ok=True)
+    shards.unlink(file.name)
     # Relative to the link's final directory, not to the one in which it is created.
-    link.symlink_to(os.path.relpath(file.path, out) if near else file.path.absolute())
+    shards.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
 def _shard(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..dataset.output_directory import Output
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, TooManyBad
 from ..format.fields import Field
@@ -21,7 +22,7 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
-from .skipped import Skipped, write_report
+from .skipped import Skipped, open_report, write_report
 from .source import Converter, Source
 from .subset import SubsetOptions, choose
 from .tasks import TaskContext
@@ -205,26 +206,28 @@ def convert(
         return Conversion({}, samples.fields, found_notes, estimates)
     skip_report = None if report is None or world.rank else Path(report)
     if skip_report is not None:
-        skip_report.open("a").close()  # fails now rather than after the work
+        open_report(skip_report, Path(out)).close()  # fails now rather than after the work
     datasets = {}
     try:
         for name, chosen in choose(samples, subset, job.runner(), job.progress).items():
-            datasets[name] = _write(samples, Path(out) / name, chosen, shards, _of_split(job, name))
+            datasets[name] = _write(samples, Output(Path(out).absolute(), name), chosen, shards, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
-            write_report(skip_report, [("", sample) for sample in error.skipped])
+            write_report(skip_report, Path(out), [("", sample) for sample in error.skipped])
         raise
     if skip_report is not None:
-        write_report(skip_report, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped])
+        write_report(
+            skip_report, Path(out), [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
+        )
     return Conversion(datasets, samples.fields, found_notes)
 
 
 def _write(
-    source: Source, out: Path, numbers: Indices | None, shards: ShardOptions, options: PackOptions
+    source: Source, out: Output, numbers: Indices | None, shards: ShardOptions, options: PackOptions
 ) -> WrittenDataset:
     context = TaskContext(
         source,
-        out.absolute(),
+        out,
         shards.container,
         container_options=shards.container_options,
         skip=options.on_error == "skip",

@@ -1,7 +1,7 @@
 """The journal of a conversion: its plan, the finished shards and the ranks at work, in a hidden folder of the output.
 
     OUT/.converting/
-      lock            locked by the first rank; the lock ends with its process
+      lock            locked by the first rank, which it names; the lock ends with its process
       plan.json       describes the conversion; a conversion with another plan does not resume this one
       rank-00003      locked by that rank; how many samples it has done, and the error that ended it
       RUN/shards/         the shards, until all are finished
@@ -20,7 +20,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
 import warnings
 from collections.abc import Mapping
@@ -32,11 +31,11 @@ import msgspec
 import numpy as np
 
 from .. import containers
-from ..dataset.output_directory import JOURNAL
+from ..dataset.output_directory import JOURNAL, PLAN, Output, check_made
 from ..dataset.shard_writer import WORKPLACE, WrittenShard
 from ..errors import ConfigError, ShardioError
 from ..format import checksums
-from ..system import durable
+from ..system.directory import Directory
 from .skipped import Skipped
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -61,63 +60,104 @@ class _File(msgspec.Struct):
 
 
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,249}")
+_DONE_NAME = re.compile(r"([0-9]{6,18})\.done")
+_MOST_TEXT = 1 << 24
+"""Bytes of a plan or of a rank's file, far more than either has."""
 
 
 @final
 class Journal:
-    """The journal of the conversion into `out`.
+    """The journal of the conversion into `out`. Its folders are opened for each use, and no link in it is followed.
 
     Args:
-        out: the dataset's directory.
+        out: the output.
         container: the shards' container.
         run: the run that this process takes part in, "" before that is known.
+
+    Attributes:
+        path: the journal's path, for messages.
     """
 
-    def __init__(self, out: Path, container: str, run: str = "") -> None:
-        self.folder = out / JOURNAL
+    def __init__(self, out: Output, container: str, run: str = "") -> None:
+        self.path = out.path / JOURNAL
         self.run = run
         self._container = containers.get(container)
         self._out = out
 
-    @property
-    def shards(self) -> Path:
-        """The folder of the shards, until all are finished."""
-        return self.folder / self.run / "shards"
+    def open(self) -> Directory:
+        """Open the journal's folder; FileNotFoundError if there is none."""
+        return self._out.open().directory(JOURNAL)
 
-    def begin(self, plan: Mapping[str, Any], *, resume: bool) -> None:
-        """Start a journal, or resume an existing one. Only the first rank calls this, while it holds the lock.
+    def exists(self) -> bool:
+        """Return whether there is a journal: an unfinished conversion."""
+        try:
+            return self._out.open().kind(JOURNAL) is not None
+        except FileNotFoundError:
+            return False
 
-        Raises ConfigError if another conversion left the journal.
+    def open_shards(self) -> Directory:
+        """Open the folder of the shards, where they are until all are finished."""
+        return self._open_run().directory("shards")
+
+    def _open_run(self) -> Directory:
+        return self.open().directory(self.run)
+
+    def begin(self, plan: Mapping[str, Any], lock: "Lock", *, resume: bool) -> None:
+        """Start a journal, or resume an existing one. Only the first rank calls this, which holds `lock`.
+
+        Raises ConfigError if another conversion left the journal, and for a journal that holds anything else.
         """
-        path = self.folder / "plan.json"
-        if resume and path.exists():
-            unfinished = json.loads(path.read_bytes())
-            compare(f"{self._out}: the unfinished conversion", unfinished, plan)
+        folder = self.open()
+        check_made(folder)
+        if resume and (unfinished := self.plan()) is not None:
+            compare(f"{self._out.path}: the unfinished conversion", unfinished, plan)
             self.join(unfinished.get("run"))
-            for remains in [*self.shards.glob(".writing-*"), *self.folder.glob("rank-*")]:
-                shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
-            self.shards.mkdir(exist_ok=True)  # publication removes it, and may have been interrupted
+            for name in folder.names():
+                if name.startswith("rank-"):
+                    folder.unlink(name)
+            # Publication moves shards, and older releases remove their folder after it.
+            shards = self._open_run().make("shards", exist_ok=True)
+            for name in shards.names():
+                if name.startswith(WORKPLACE):
+                    shards.remove(name)
         else:
-            for remains in self.folder.iterdir():
-                if remains.name != "lock":
-                    shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
+            for name in folder.names():
+                if name != LOCK:
+                    folder.remove(name)
             self.run = f"run-{secrets.token_hex(4)}"
-            self.shards.mkdir(parents=True)
-        durable.write(path, json.dumps({**plan, "run": self.run}, indent=1).encode())
+            folder.make(self.run).make("shards")
+        begun = secrets.token_hex(8)
+        folder.write(PLAN, json.dumps({**plan, "run": self.run, "begun": begun}, indent=1).encode())
+        lock.write(f"{holder()}, {begun}")
+
+    def is_led(self, plan: Mapping[str, Any]) -> bool:
+        """Return whether the process that holds the lock has written `plan`, and not one that died before."""
+        try:
+            folder = self.open()
+            held = is_held(folder, LOCK) is not False  # None on a file system without locks
+            return held and folder.read(LOCK, _MOST_TEXT).endswith(f", {plan.get('begun')}".encode())
+        except FileNotFoundError:
+            return False
 
     def join(self, run: object) -> None:
         """Take part in the run that a plan names; ShardioError unless it is the name of a run, and so no other path."""
         if not isinstance(run, str) or not _RUN_NAME.fullmatch(run):
-            raise ShardioError(f"{self.folder}/plan.json: {run!r} is not the name of a run; start over with overwrite")
+            raise ShardioError(f"{self.path / PLAN}: {run!r} is not the name of a run; start over with overwrite")
         self.run = run
 
     def plan(self) -> dict[str, Any] | None:
-        """Return the plan that the first rank has written, or None if it has not yet."""
+        """Return the plan that the first rank has written, or None if it has not yet; ShardioError if it is damaged."""
         try:
-            plan: dict[str, Any] = json.loads((self.folder / "plan.json").read_bytes())
+            text = self.open().read(PLAN, _MOST_TEXT)
         except FileNotFoundError:
             return None
+        try:
+            plan = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ShardioError(f"{self.path / PLAN} is damaged: {error}; start over with overwrite") from error
+        if not isinstance(plan, dict):
+            raise ShardioError(f"{self.path / PLAN} is damaged: not an object; start over with overwrite")
         return plan
 
     def write(self, number: int, record: Record) -> None:
@@ -127,27 +167,31 @@ class Journal:
             shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
             dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped],
         )  # fmt: skip
-        durable.write(self.folder / self.run / f"{number:06d}.done", msgspec.msgpack.encode(file))
+        self._open_run().write(f"{number:06d}.done", msgspec.msgpack.encode(file))
 
     def read(self, number: int) -> Record | None:
-        """Return the record of a shard, or None if there is none."""
+        """Return the record of a shard, or None if there is none; ShardioError if it is damaged."""
+        name = f"{number:06d}.done"
         try:
-            data = (self.folder / self.run / f"{number:06d}.done").read_bytes()
+            data = self._open_run().read(name)
         except FileNotFoundError:
             return None
+        place = f"{self.path}, the record of shard {number}"
         try:
             file = msgspec.msgpack.decode(data, type=_File)
-        except msgspec.MsgspecError as error:
-            raise ShardioError(f"{self.folder}, the record of shard {number} is damaged: {error}") from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ShardioError(f"{place} is damaged: {error}") from error
+        if not 0 <= file.samples == len(file.sample_checksums) / 8:
+            raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
         if file.samples and not _FILE_NAME.fullmatch(file.name):
-            raise ShardioError(f"{self.folder}, the record of shard {number}: {file.name!r} is not the name of a file")
+            raise ShardioError(f"{place}: {file.name!r} is not the name of a file")
         values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
         shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
         return Record(shard, tuple(Skipped(*bad) for bad in file.skipped))
 
     def done(self) -> set[int]:
         """Return the numbers of the shards that have records."""
-        return {int(path.stem) for path in (self.folder / self.run).glob("*.done") if path.stem.isdigit()}
+        return {int(found[1]) for name in self._open_run().names() if (found := _DONE_NAME.fullmatch(name))}
 
     def is_whole(self, record: Record) -> bool:
         """Return whether a shard's files match their record, by size and checksum; this reads them."""
@@ -160,20 +204,34 @@ class Journal:
 
     def files(self, name: str) -> list[Path]:
         """Return a shard's files: in `shards`, or in the output if they are adopted or publication was interrupted."""
-        folders = (self.shards, self._out)
+        folders = (self.path / self.run / "shards", self._out.path)
         names = dict.fromkeys(path.name for folder in folders for path in self._container.files(folder / name))
-        return [next((folder / n for folder in folders if (folder / n).exists()), self._out / n) for n in names]
+        return [next((folder / n for folder in folders if (folder / n).exists()), folders[-1] / n) for n in names]
 
-    def retire(self) -> Path:
-        """Rename the journal of a finished conversion out of the way, in one step; return the folder to remove."""
-        aside = self._out / f"{WORKPLACE}{secrets.token_hex(4)}-new"
-        os.rename(self.folder, aside)
+    def retire(self) -> str:
+        """Rename the journal of a finished conversion out of the way, in one step; return its new name to remove."""
+        out, aside = self._out.open(), f"{WORKPLACE}{secrets.token_hex(4)}-new"
+        out.rename(JOURNAL, out, aside)
         return aside
+
+
+def remove_retired(out: Output) -> None:
+    """Remove the journals of finished conversions that were killed before they had removed them."""
+    try:
+        final = out.open()
+    except FileNotFoundError:
+        return
+    for name in final.names():
+        if name.startswith(WORKPLACE) and final.kind(name) == "directory":
+            folder = final.directory(name)
+            if folder.kind(LOCK) == "file" and is_held(folder, LOCK) is False:
+                check_made(folder)
+                final.remove(name)
 
 
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
-    for key in sorted({*found, *wanted} - {"job", "run"}):
+    for key in sorted({*found, *wanted} - {"job", "run", "begun"}):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
@@ -188,47 +246,60 @@ def _agree(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
+LOCK = "lock"
+_MOST_HOLDER = 1000  # bytes
+
+
 @final
 class Lock:
     """An exclusive lock on a file, which ends with its process, however that ends.
 
+    Args:
+        directory: the directory of the file.
+        name: the file, which is created if needed.
+        what: what holds the lock, for the message.
+
     Raises ConfigError, which names the holder, if another process holds the lock.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._file = open(path, "a+b")  # noqa: SIM115  held for as long as the work takes
+    def __init__(self, directory: Directory, name: str, what: str) -> None:
+        self._file = os.fdopen(directory.open(name, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._file.seek(0)
-            holder = self._file.read().decode(errors="replace").strip() or "another process"
+            other = self._file.read(_MOST_HOLDER).decode(errors="replace").strip() or "another process"
             self._file.close()
-            raise ConfigError(f"{path.parent.parent}: {what} is already running here: {holder}") from error
+            raise ConfigError(f"{directory.path.parent}: {what} is already running here: {other}") from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self._file.close()
                 raise
             warnings.warn(
-                f"{path}: this file system has no locks; nothing prevents two conversions from running at once",
+                f"{directory.path / name}: this file system has no locks; "
+                "nothing prevents two conversions from running at once",
                 stacklevel=2,
             )
-        self.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self.write(holder())
 
     def write(self, text: str) -> None:
         """Replace the file's text."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(text.encode())
-        self._file.flush()
 
     def release(self) -> None:
         self._file.close()
 
 
-def is_held(path: Path) -> bool | None:
-    """Return whether a process holds the lock at `path`; None without this file, or on a file system without locks."""
+def holder() -> str:
+    """Return the text by which this process says that it holds a lock."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def is_held(directory: Directory, name: str) -> bool | None:
+    """Return whether a process holds the lock `name`; None without this file, or on a file system without locks."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(directory.open(name, os.O_RDONLY), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

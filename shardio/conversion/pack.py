@@ -1,6 +1,6 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
-import shutil
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,14 +10,16 @@ from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.writer import finish_dataset
 from ..errors import ConfigError, SourceError, TooManyBad
+from ..foreign.names import printable
 from ..format import manifest
 from ..loader import quarantine
 from ..order.world import World
 from . import ranks
 from .dask_runner import on_dask
-from .journal import Journal, Lock, Record, compare
+from .journal import LOCK, Journal, Lock, Record, compare, remove_retired
 from .runners import Progress, Runner, RunnerCallbacks, in_processes, silent
 from .skipped import Skipped
+from .source import file_states
 from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -85,20 +87,22 @@ def pack(
     Raises ConfigError if another conversion made the dataset or the journal at the output, BadSample, TooManyBad and
     OSError.
     """
+    if not options.world.rank:
+        remove_retired(context.out)
     finished = _finished_before(context, plan, options)
     if finished is not None:
-        return WrittenDataset(context.out, finished)
+        return WrittenDataset(context.out.path, finished)
     return _PackRun(context, tasks, {"job": ranks.job(), **plan}, options).run()
 
 
 def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: PackOptions) -> manifest.Manifest | None:
     """Return the manifest of the dataset that this conversion has finished before, None if there is work to do."""
-    exists = (context.out / manifest.FILE_NAME).exists()
-    unfinished = Journal(context.out, context.container).folder.exists()
-    if not options.resume or options.overwrite or not exists or unfinished:
+    out = context.out.path
+    unfinished = Journal(context.out, context.container).exists()
+    if not options.resume or options.overwrite or not (out / manifest.FILE_NAME).exists() or unfinished:
         return None
-    finished = manifest.load(context.out)
-    compare(f"{context.out}: the existing dataset", finished.conversion, plan)
+    finished = manifest.load(out)
+    compare(f"{out}: the existing dataset", finished.conversion, plan)
     return finished
 
 
@@ -112,8 +116,8 @@ class _PackRun:
         self._context, self._tasks, self._plan, self._options = context, tasks, plan, options
         self._total = sum(task.count for task in tasks)
         self._journal = Journal(context.out, context.container)
+        self._states = {} if options.world.rank else file_states(context.source)
         self._skipped = 0
-        self._retired_journal: Path | None = None
 
     def run(self) -> WrittenDataset:
         if self._options.world.rank:
@@ -125,26 +129,37 @@ class _PackRun:
         ranks.wait_for_leader(self._journal, self._options.world, self._plan)
         self._join_run()
         self._run_tasks()
-        return WrittenDataset(self._context.out, ranks.wait_for_end(self._journal, self._context.out))
+        return WrittenDataset(self._context.out.path, ranks.wait_for_end(self._journal, self._context.out.path))
 
     def _lead(self) -> WrittenDataset:
         """Begin the journal, work, and publish the dataset: the first rank's part."""
-        out, overwrite, resume = self._context.out, self._options.overwrite, self._options.resume
-        directory = claim(out, overwrite=overwrite, resume=resume, beside=self._context.beside)
-        lock = Lock(self._journal.folder / "lock", "another conversion")
+        overwrite, resume, beside = self._options.overwrite, self._options.resume, self._context.beside
+        final, folder = claim(self._context.out, overwrite=overwrite, resume=resume, beside=beside)
+        lock = Lock(folder, LOCK, "another conversion")
+        retired = ""
         try:
-            self._journal.begin(self._plan, resume=resume)
+            self._journal.begin(self._plan, lock, resume=resume)
             self._join_run()
             self._run_tasks()
-            return self._publish(replace(directory, directory=self._journal.shards))
+            self._check_unchanged()
+            written = self._publish(OutputDirectory(self._journal.open_shards(), final, beside))
+            retired = self._journal.retire()
+            return written
         except TooManyBad as error:
             error.skipped = self._skipped_so_far()
             raise
         finally:
             lock.release()
             # After the lock's release: some network file systems keep a folder as long as a file in it is open.
-            if self._retired_journal is not None:
-                shutil.rmtree(self._retired_journal, ignore_errors=True)
+            if retired:
+                with contextlib.suppress(OSError):
+                    final.remove(retired)
+
+    def _check_unchanged(self) -> None:
+        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
+        now = file_states(self._context.source)
+        for path in (path for path, state in self._states.items() if now[path] != state):
+            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
 
     def _join_run(self) -> None:
         """Bind the tasks to the run that the journal is in."""
@@ -202,10 +217,13 @@ class _PackRun:
         return tuple(bad for record in records if record for bad in record.skipped)
 
     def _records(self) -> Iterator[Record]:
+        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
         for task in self._tasks:
             record = self._journal.read(task.number)
             if record is None:
-                raise SourceError(f"{self._journal.folder}: the record of shard {task.number} is missing")
+                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is missing")
+            if record.shard.samples and record.shard.image_shapes.keys() != images:
+                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is of other fields")
             yield record
 
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:
@@ -236,5 +254,4 @@ class _PackRun:
             adopted=context.adopted,
             conversion=plan,
         )
-        self._retired_journal = self._journal.retire()
-        return WrittenDataset(context.out, completed, tuple(skipped))
+        return WrittenDataset(context.out.path, completed, tuple(skipped))

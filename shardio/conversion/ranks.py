@@ -4,21 +4,24 @@ Ranks communicate through files in the journal's folder alone, so any launcher w
 and no network is needed.
 """
 
-import json
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
+import msgspec
+
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..format import manifest
 from ..order.world import World
-from .journal import Journal, Lock, is_held
+from .journal import LOCK, Journal, Lock, is_held
 
 BEGIN_SECONDS = 600.0
 STALL_SECONDS = 1800.0
 POLL_SECONDS = 0.2
+_MOST_BYTES = 1 << 20
 
 _JOB = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID",
@@ -31,6 +34,14 @@ def job() -> str:
     return " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
 
 
+class _Beat(msgspec.Struct):
+    """The content of a rank's file."""
+
+    samples: int = 0
+    over: bool = False
+    error: str = ""
+
+
 @final
 class RankHeartbeat:
     """A rank's file in the journal: its content states the rank's progress, and its lock that the rank is alive.
@@ -41,16 +52,13 @@ class RankHeartbeat:
     """
 
     def __init__(self, journal: Journal, world: World) -> None:
-        self._journal, self._world = journal, world
-        self._lock = Lock(self._path(world.rank), f"rank {world.rank} of this job")
+        self._folder, self._world = journal.open(), world
+        self._lock = Lock(self._folder, _file_of(world.rank), f"rank {world.rank} of this job")
         self.beat(0)
-
-    def _path(self, rank: int) -> Path:
-        return self._journal.folder / f"rank-{rank:05d}"
 
     def beat(self, samples: int, *, over: bool = False, error: str = "") -> None:
         """State that this rank has done `samples` samples, and whether it has finished its part or failed."""
-        self._lock.write(json.dumps({"samples": samples, "over": over, "error": error}))
+        self._lock.write(msgspec.json.encode(_Beat(samples, over, error)).decode())
 
     def release(self) -> None:
         """Release the lock, after the last beat."""
@@ -58,13 +66,7 @@ class RankHeartbeat:
 
     def all_over(self) -> bool:
         """Return whether all other ranks have begun and finished their parts."""
-        for rank in set(range(self._world.size)) - {self._world.rank}:
-            try:
-                if not json.loads(self._path(rank).read_bytes())["over"]:
-                    return False
-            except (FileNotFoundError, ValueError):  # not there yet, or half written
-                return False
-        return True
+        return all(beat is not None and beat.over for beat in map(self._beat_of, self._others()))
 
     def done_by_others(self) -> int:
         """Return the number of samples that the other ranks have done.
@@ -72,36 +74,53 @@ class RankHeartbeat:
         Raises ShardioError if one of them has failed or died.
         """
         total = 0
-        for rank in set(range(self._world.size)) - {self._world.rank}:
-            held = is_held(self._path(rank))  # first: once the lock is gone, the file is complete
-            try:
-                state = json.loads(self._path(rank).read_bytes())
-            except FileNotFoundError:  # has not begun
+        for rank in self._others():
+            held = is_held(self._folder, _file_of(rank))  # first: once the lock is gone, the file is complete
+            beat = self._beat_of(rank)
+            if beat is None:
                 continue
-            except ValueError:  # half written
-                state = {"samples": 0, "over": False, "error": ""}
-            if state["error"]:
-                raise ShardioError(f"rank {rank}: {state['error']}")
-            if held is False and not state["over"]:
-                raise ShardioError(f"rank {rank} of {self._world.size} died after {state['samples']} samples")
-            total += state["samples"]
+            if beat.error:
+                raise ShardioError(f"rank {rank}: {beat.error}")
+            if held is False and not beat.over:
+                raise ShardioError(f"rank {rank} of {self._world.size} died after {beat.samples} samples")
+            total += beat.samples
         return total
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._world.size) if rank != self._world.rank]
+
+    def _beat_of(self, rank: int) -> _Beat | None:
+        """Return what a rank has stated last; None if it has not begun."""
+        try:
+            return msgspec.json.decode(self._folder.read(_file_of(rank), _MOST_BYTES), type=_Beat)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError:  # half written
+            return _Beat()
+
+
+def _file_of(rank: int) -> str:
+    return f"rank-{rank:05d}"
 
 
 def wait_for_leader(journal: Journal, world: World, expected: dict[str, Any]) -> None:
     """Wait until the first rank has written this job's plan, and join its run.
 
+    A plan that is there from the beginning may be that of a dead job: it counts once the first rank is seen to lead it.
+
     Raises ConfigError if the plan differs from `expected`, PipelineStalled if none comes in time.
     """
     deadline = time.monotonic() + BEGIN_SECONDS
-    while (found := journal.plan()) is None or found.get("job") != expected["job"]:
+    first = found = journal.plan()
+    while found is None or found.get("job") != expected["job"] or (found == first and not journal.is_led(found)):
         if time.monotonic() > deadline:
-            raise PipelineStalled(f"{journal.folder}: rank 0 of this job has not begun within {BEGIN_SECONDS:.0f} s")
+            raise PipelineStalled(f"{journal.path}: rank 0 of this job has not begun within {BEGIN_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
+        found = journal.plan()
     journal.join(found.get("run"))
     for key, value in expected.items():
         if found.get(key) != value:
-            message = f"{journal.folder}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
+            message = f"{journal.path}: rank 0 has {key} {found.get(key)!r}, this rank {value!r}"
             heartbeat = RankHeartbeat(journal, world)
             heartbeat.beat(0, error=message)  # or rank 0 would wait for this rank
             heartbeat.release()
@@ -131,7 +150,7 @@ def wait_for_others(journal: Journal, heartbeat: RankHeartbeat, shards: int, rep
             changed, before = time.monotonic(), state
         if time.monotonic() - changed > STALL_SECONDS:
             finished = f"{state[0]} of {shards} shards are finished"
-            raise PipelineStalled(f"{journal.folder}: {finished}, with no progress for {STALL_SECONDS:.0f} s")
+            raise PipelineStalled(f"{journal.path}: {finished}, with no progress for {STALL_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
 
 
@@ -140,8 +159,9 @@ def wait_for_end(journal: Journal, out: Path) -> manifest.Manifest:
 
     Raises ShardioError if the first rank died before.
     """
-    while journal.folder.exists():
-        if is_held(journal.folder / "lock") is False and journal.folder.exists():
-            raise ShardioError(f"{out}: rank 0 ended before it had put the dataset in place")
+    while journal.exists():
+        with contextlib.suppress(FileNotFoundError):  # put in place meanwhile
+            if is_held(journal.open(), LOCK) is False and journal.exists():
+                raise ShardioError(f"{out}: rank 0 ended before it had put the dataset in place")
         time.sleep(POLL_SECONDS)
     return manifest.load(out)

@@ -1,9 +1,14 @@
 """Samples that a conversion leaves out because they are bad, and the report that names them."""
 
 import json
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
+
+from ..system.directory import Directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +24,37 @@ class Skipped:
     reason: str
 
 
-def write_report(path: Path, skipped: Sequence[tuple[str, Skipped]]) -> None:
+def open_report(path: Path, out: Path) -> TextIO:
+    """Open a report to write, and create it if needed; it keeps its content until something is written.
+
+    Its path is the user's own word, and may lead through links, but not below the output `out`.
+    """
+    path, root = Path(os.path.abspath(path)), Path(os.path.abspath(out))
+    if root in path.parents:
+        folder = Directory(root)
+        for name in path.relative_to(root).parts[:-1]:
+            folder = folder.directory(name)
+        descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT)
+    else:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+
+
+def write_report(path: Path, out: Path, skipped: Sequence[tuple[str, Skipped]]) -> None:
     """Write the skipped samples to `path`, a JSON object per line.
 
     An empty report does not replace one that an earlier, interrupted run of the same conversion wrote.
 
     Args:
         path: the file.
+        out: the output of the conversion.
         skipped: the name of the split (`""` without splits) and the sample.
     """
-    if not skipped and path.exists() and path.stat().st_size:
-        return
-    lines = [
-        {**({"split": split} if split else {}), "number": sample.number, "reason": sample.reason}
-        for split, sample in skipped
-    ]
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    with open_report(path, out) as file:
+        if not skipped and os.fstat(file.fileno()).st_size:
+            return
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.truncate(0)
+        for split, sample in skipped:
+            line = {**({"split": split} if split else {}), "number": sample.number, "reason": sample.reason}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

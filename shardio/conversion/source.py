@@ -92,6 +92,19 @@ class Adoptable(Source, Protocol):
     starts: NDArray[np.int64]
 
 
+def file_states(source: Source) -> dict[Path, tuple[int, int]]:
+    """Return the size and modification time of each file that a source names in `files`; OSError if one is missing."""
+    files = getattr(source, "files", ())
+    paths = [path for path in files if isinstance(path, Path)] if isinstance(files, (list, tuple)) else []
+    return {path: state_of(path) for path in paths}
+
+
+def state_of(path: Path) -> tuple[int, int]:
+    """Return the size and modification time of a file, which tell whether it has changed."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 @runtime_checkable
 class HasPlaces(Adoptable, Protocol):
     """An adoptable source of files that hold each value contiguously, in the bytes that shardio would store."""

@@ -1,6 +1,7 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,8 +101,8 @@ def _check_shares(shares: Mapping[str, float]) -> None:
     if not shares:
         raise ConfigError("split must name at least one dataset and its share, such as {'train': 0.9, 'val': 0.1}")
     for name, share in shares.items():
-        if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
-            raise ConfigError(f"a split's name is letters, digits, '-' and '_', got {name!r}")
+        if not re.fullmatch(r"(?=.*[A-Za-z0-9])[A-Za-z0-9_-]{1,200}", name):
+            raise ConfigError(f"a split's name is at most 200 letters, digits, '-' and '_', got {name!r}")
         if not 0 < share <= 1:
             raise ConfigError(f"a split's share must be above 0 and at most 1, got {name}={share:g}")
     total = math.fsum(shares.values())

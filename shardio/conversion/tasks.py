@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.output_directory import Output
 from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..errors import BadSample, DatasetError
 from ..system.types import Indices, Sample
@@ -39,7 +39,7 @@ class TaskContext:
 
     Attributes:
         source: the samples, or the files to adopt.
-        out: the dataset's directory.
+        out: the output.
         container: the shards' container.
         container_options: options of the container.
         skip: whether to leave bad samples out.
@@ -53,7 +53,7 @@ class TaskContext:
     """
 
     source: Any
-    out: Path
+    out: Output
     container: str
     container_options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
@@ -139,7 +139,8 @@ def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskRes
 def write_samples(context: TaskContext, task: WriteTask, journal: Journal, advance: Advance) -> Record:
     """Write a shard of the source's samples; return its record."""
     fields = context.source.fields
-    writer = ShardWriter(journal.shards, context.container, fields, task.number, task.first, context.container_options)
+    shards = journal.open_shards()
+    writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
     try:
         for number, encoded in _in_order(context.source, task.samples):

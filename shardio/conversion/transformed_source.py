@@ -142,6 +142,11 @@ class TransformedSource:
             before, after = before + int(sizes[number]), after + sum(map(len, stored.values()))
         return after / before if before else None
 
+    @property
+    def files(self) -> Any:
+        """The source's files, see `source.file_states`."""
+        return getattr(self._source, "files", ())
+
     def column(self, name: str) -> NDArray[Any] | None:
         return self._source.column(name) if isinstance(self._source, HasColumns) else None
 

@@ -22,11 +22,11 @@ from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
 from .location import Location
-from .output_directory import OutputDirectory
 from .readable import ReadableDataset
 from .reader_cache import ReaderCache
 from .selection import Selection
-from .writer import DatasetWriter
+from .shard_writer import ShardWriter, WrittenShard
+from .writer import describe
 
 
 @final
@@ -257,20 +257,13 @@ def from_samples(
         raise ConfigError("from_samples needs fields= if there is no sample to infer them from")
     checked = infer_fields(rows[0]) if fields is None else as_fields(fields)
     directory = Path(f"/memory/{uuid4().hex}")  # only a name: nothing is written
-    writer = DatasetWriter(
-        OutputDirectory(directory, directory),
-        memory.MemoryContainer.name,
-        fields=checked,
-        shard_size=1 << 62,
-        metadata=metadata or {},
-        options={},
-        shard_samples=shard_samples,
-    )
-    for sample in rows:
-        writer.append(sample)
-    described = writer.close()
-    if described is None:
-        raise RuntimeError("the writer of an in-memory dataset was closed twice")
+    written: list[WrittenShard] = []
+    for number, first in enumerate(range(0, len(rows), shard_samples)):
+        writer = ShardWriter(directory, memory.MemoryContainer.name, checked, number, first, {})
+        for sample in rows[first : first + shard_samples]:
+            writer.append(sample)
+        written.append(writer.finish())
+    described = describe(memory.MemoryContainer.name, checked, written, metadata or {})
     dataset = Dataset(described, directory)
     for name in described.shards.names:
         weakref.finalize(dataset, memory.forget, directory / name)

@@ -1,13 +1,12 @@
 """The writer of one shard: it checks, encodes and writes samples, and moves the finished files into place."""
 
-import os
+import contextlib
 import secrets
-import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from .. import containers
 from ..errors import BadSample
 from ..format import checksums, images
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
 _SHAPE = struct.Struct("<2i")
@@ -45,7 +45,7 @@ class ShardWriter:
     """Writes one shard.
 
     Args:
-        directory: the dataset's directory, which must exist.
+        directory: the folder to write to, or its path; for the container `memory`, the path that names the shards.
         container: `tar`, `hdf5`, `lmdb` or `memory`.
         fields: the samples' fields, without hidden columns.
         number: the shard's number, which names it.
@@ -59,7 +59,7 @@ class ShardWriter:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Directory | Path,
         container: str,
         fields: Mapping[str, Field],
         number: int,
@@ -70,16 +70,20 @@ class ShardWriter:
         self.payload = 0
         self._container = containers.get(container)
         self._fields = fields
-        self._directory = directory
         self._first = first
         self._name = f"shard-{number:06d}{self._container.suffix}"
-        self._workplace = directory / f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}"
-        self._on_disk = self._container.on_disk
-        if self._on_disk:
-            self._workplace.mkdir()
-        path = (self._workplace if self._on_disk else directory) / self._name
+        self._directory: Directory | None = None  # of a container on disk
+        self._workplace: Directory | None = None
+        path = Path("" if isinstance(directory, Directory) else directory, self._name)
+        if self._container.on_disk:
+            self._directory = directory if isinstance(directory, Directory) else Directory(directory)
+            self._workplace = self._directory.make(f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}")
+            path = self._workplace.place(self._name)
         try:
             self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+        except OSError as error:
+            self.discard()
+            self._raise(error)
         except BaseException:
             self.discard()
             raise
@@ -98,7 +102,10 @@ class ShardWriter:
 
     def add(self, encoded: "Encoded") -> None:
         """Add a sample in stored form, from `encode` or from another dataset with the same fields."""
-        self._writer.append(encoded.stored)
+        try:
+            self._writer.append(encoded.stored)
+        except OSError as error:
+            self._raise(error)
         self.samples += 1
         self.payload += sum(map(len, encoded.stored.values()))
         self._checksums.append(encoded.checksum)
@@ -107,19 +114,32 @@ class ShardWriter:
 
     def finish(self) -> WrittenShard:
         """Close the shard and rename its files into place."""
-        self._writer.close()
-        files = self._container.files(self._workplace / self._name) if self._on_disk else ()
-        size, checksum = checksums.of_files(files)
-        for file in files:
-            os.replace(file, self._directory / file.name)
-        if self._on_disk:
-            self._workplace.rmdir()
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._raise(error)
+        size, checksum = checksums.of_files(())
+        if self._directory is not None and self._workplace is not None:
+            files = self._container.files(self._workplace.place(self._name))
+            size, checksum = checksums.of_files(files)
+            for file in files:
+                self._workplace.rename(file.name, self._directory, file.name)
+            self._directory.remove(self._workplace.path.name)
         shapes = {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in self._shapes.items()}
         return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
 
     def discard(self) -> None:
-        """Remove the unfinished files."""
-        shutil.rmtree(self._workplace, ignore_errors=True)
+        """Remove the unfinished files, as far as that is possible."""
+        if self._directory is not None and self._workplace is not None:
+            with contextlib.suppress(OSError):
+                self._directory.remove(self._workplace.path.name)
+
+    def _raise(self, error: OSError) -> NoReturn:
+        """Raise an error of the system with the shard's path, which the writer knows by a descriptor only."""
+        if self._workplace is None or error.errno is None:
+            raise error
+        reason = (error.strerror or "").replace(str(self._workplace.place()), str(self._workplace.path))
+        raise OSError(error.errno, reason, str(self._workplace.path / self._name)) from error
 
 
 @dataclass(frozen=True, slots=True)

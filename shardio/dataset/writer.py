@@ -18,7 +18,6 @@ from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
 from ..format.shard_table import ShardTable, TextColumn
-from ..system import durable
 from ..system.types import Sample
 from ..system.units import parse_size
 from .output_directory import OutputDirectory, prepare
@@ -42,13 +41,11 @@ class DatasetWriter:
         shard_size: int,
         metadata: Mapping[str, Any],
         options: Mapping[str, Any],
-        shard_samples: int | None = None,
     ) -> None:
         self._place = place
         self._container = container
         self._fields = fields
         self._shard_size = shard_size
-        self._shard_samples = shard_samples
         self._metadata = dict(metadata)
         self._options = dict(options)
         self._builder: ShardWriter | None = None
@@ -62,11 +59,11 @@ class DatasetWriter:
         is full.
         """
         if self._closed:
-            raise ConfigError(f"{self._place.final}: this writer is closed")
+            raise ConfigError(f"{self._place.final.path}: this writer is closed")
         if self._fields is None:
             self._fields = infer_fields(sample)
         builder = self._builder
-        if builder is not None and (builder.payload >= self._shard_size or builder.samples == self._shard_samples):
+        if builder is not None and builder.payload >= self._shard_size:
             self._end_shard(builder)
             builder = None
         if builder is None:
@@ -92,7 +89,7 @@ class DatasetWriter:
     def close(self) -> manifest.Manifest | None:
         """Complete the last shard, write the manifest and return it; None if the writer is closed already."""
         if self._failed:
-            raise ShardioError(f"{self._place.final}: an earlier write failed; there is no dataset to complete")
+            raise ShardioError(f"{self._place.final.path}: an earlier write failed; there is no dataset to complete")
         if self._closed:
             return None
         self._closed = True
@@ -106,8 +103,10 @@ class DatasetWriter:
         if self._builder is not None:
             self._end_shard(self._builder)
         if self._fields is None:
-            raise ConfigError(f"{self._place.final}: no sample was written, so fields= must be given")
-        return finish_dataset(self._place, self._container, self._fields, self._written, self._metadata)
+            raise ConfigError(f"{self._place.final.path}: no sample was written, so fields= must be given")
+        completed = finish_dataset(self._place, self._container, self._fields, self._written, self._metadata)
+        self._place.discard()
+        return completed
 
     def _end_shard(self, builder: ShardWriter) -> None:
         self._builder = None
@@ -186,10 +185,34 @@ def finish_dataset(
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
 ) -> manifest.Manifest:
-    """Combine the shards in `place.directory` into a dataset: compute its digest and image shapes, write the manifest.
+    """Combine the shards in `place.directory` into a dataset: write the manifest, and publish both.
 
     Args:
         place: the directory with the finished shards.
+        container, fields, written, metadata, adopted, conversion: see `describe`.
+    """
+    completed = describe(container, fields, written, metadata, adopted=adopted, conversion=conversion)
+    kind, names = containers.get(container), completed.shards.names
+    place.directory.sync()
+    manifest.save(completed, place.directory)
+    # Not every adopted shard has an index, so the names of the files are looked up in both directories.
+    folders = (place.directory.place(), place.final.place()) if adopted else (Path(),)
+    place.publish({file.name for name in names for folder in folders for file in kind.files(folder / name)})
+    return completed
+
+
+def describe(
+    container: str,
+    fields: Mapping[str, Field],
+    written: Iterable[WrittenShard],
+    metadata: Mapping[str, Any],
+    *,
+    adopted: bool = False,
+    conversion: Mapping[str, Any] | None = None,
+) -> manifest.Manifest:
+    """Return the manifest of some shards: compute their digest, and the shapes that their images have in common.
+
+    Args:
         container: the container of the shards.
         fields: the fields of the samples.
         written: the shards, in order.
@@ -207,7 +230,7 @@ def finish_dataset(
         if field.kind == "image":
             sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
             described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
-    completed = manifest.Manifest(
+    return manifest.Manifest(
         container=container,
         fields=described,
         shards=ShardTable(
@@ -221,11 +244,3 @@ def finish_dataset(
         adopted=adopted,
         conversion=conversion or {},
     )
-    kind = containers.get(container)
-    if kind.on_disk:
-        durable.sync_directory(place.directory)
-        manifest.save(completed, place.directory)
-        # Not every adopted shard has an index, so the names of the files are looked up in both directories.
-        folders = (place.directory, place.final) if adopted else (Path(),)
-        place.publish({file.name for s in shards for folder in folders for file in kind.files(folder / s.name)})
-    return completed

@@ -18,7 +18,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, NotADataset
-from ..system import durable, npy, strict_json
+from ..system import npy, strict_json
+from ..system.directory import Directory
 from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
@@ -234,12 +235,12 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.from_json(data, str(place), place.with_name(TABLE_NAME))
 
 
-def save(manifest: Manifest, directory: Path) -> None:
+def save(manifest: Manifest, directory: Directory) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
     table: bytes | None = None
     if len(manifest.shards) > MOST_INLINE:
         stream = io.BytesIO()
         np.save(stream, manifest.shards.to_array(), allow_pickle=False)
         table = stream.getvalue()
-        durable.write(directory / TABLE_NAME, table)
-    durable.write(directory / FILE_NAME, manifest.to_json(table))
+        directory.write(TABLE_NAME, table)
+    directory.write(FILE_NAME, manifest.to_json(table))

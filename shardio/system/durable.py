@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from .directory import Directory
 from .os_errors import naming
 
 
@@ -29,16 +30,6 @@ def sync_directory(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Replace the file at `path` with `data` atomically: a reader sees the old file or the new one.
 
-    If this fails, the old file stays and the temporary one is removed.
+    If this fails, the old file stays and the temporary one is removed. A link at `path` is replaced, not followed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with naming(path), open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    Directory(path.parent).write(path.name, data)

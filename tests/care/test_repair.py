@@ -1,8 +1,12 @@
 """Repair: it rebuilds lost indexes and manifests, drops incomplete samples, and reports each change."""
 
 import os
+import random
 import shutil
+import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.conversion.adopt import adopt
 from shardio.errors import ConfigError, NotADataset
+from shardio.system.directory import Directory
 from shardio.testing import samples as kinds
 from shardio_converters.webdataset import webdataset
 
@@ -203,3 +208,102 @@ def test_what_is_cut_off_is_kept(dataset: Path) -> None:
     assert "the rest of it is in shard-000000.tar.end.damaged" in result.done[0]
     rest = (dataset / "shard-000000.tar.end.damaged").read_bytes()
     assert path.read_bytes()[:-1024] + rest == bytes(data)
+
+
+def whole_of(root: Path) -> dict[str, bytes]:
+    """The content of all files but those that hold what was cut off."""
+    return {name: data for name, data in content(root).items() if ".end." not in name}
+
+
+def rests(root: Path) -> set[bytes]:
+    """What was cut off of shards."""
+    return {data for name, data in content(root).items() if ".end." in name}
+
+
+class Killed(BaseException):
+    """Stands for the death of the process: nothing handles it."""
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "lost"])
+def test_a_repair_that_is_cut_off(dataset: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair that ends before any of its steps is taken up by the next one, which says so, and nothing is left."""
+    path = dataset / "shard-000001.tar"
+    data = path.read_bytes()
+    if damage == "header":
+        middle = range(len(data) // 1024 * 512, 0, -512)
+        position = next(at for at in middle if data[at + 257 : at + 262] == b"ustar")
+        path.write_bytes(data[:position] + b"x" + data[position + 1 :])
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.unlink()
+    shutil.copytree(dataset, whole := dataset.with_name("whole"))
+    repair(whole)
+    steps = 0
+    while True:
+        attempt = dataset.with_name(f"attempt{steps}")
+        shutil.copytree(dataset, attempt)
+        left = [steps]
+
+        def counted(call: Any, left: list[int] = left) -> Any:
+            def stopping(*arguments: Any, **options: Any) -> Any:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+                return call(*arguments, **options)
+
+            return stopping
+
+        with monkeypatch.context() as patched:
+            for name in ("replace", "truncate", "pwrite", "fsync"):
+                patched.setattr(os, name, counted(getattr(os, name)))
+            patched.setattr(Directory, "unlink", lambda *_: None)  # a dead process clears nothing away
+            try:
+                repair(attempt)
+            except Killed:
+                cut_off = True
+            else:
+                cut_off = False
+        if not cut_off:
+            break
+        repair(attempt)
+        assert whole_of(attempt) == whole_of(whole)
+        assert rests(attempt) >= rests(whole)
+        assert repair(attempt).done == ()
+        steps += 1
+    assert steps > 3
+
+
+def test_an_earlier_rest_is_kept(dataset: Path) -> None:
+    """A second repair of a shard replaces nothing that the first one has set aside."""
+    for _ in range(2):
+        path = dataset / "shard-000000.tar"
+        os.truncate(path, path.stat().st_size - 1200)
+        repair(dataset)
+    rests = sorted(path.name for path in dataset.glob("*.damaged"))
+    assert rests == ["shard-000000.tar.end.2.damaged", "shard-000000.tar.end.damaged"]
+    shardio.create(dataset, fields={"x": "int64"}, overwrite=True).close()
+    assert [path.name for path in dataset.iterdir()] == ["shardio.json"]
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments(dataset: Path) -> None:
+    """A repair that is killed again and again ends like one in one go."""
+    for name in ("shard-000001", "shard-000002"):
+        os.truncate(dataset / f"{name}.tar", (dataset / f"{name}.tar").stat().st_size // 2)
+        (dataset / f"{name}.idx.npy").unlink()
+    shutil.copytree(dataset, whole := dataset.with_name("whole"))
+    repair(whole)
+    code = "import sys, shardio; print('now', flush=True); shardio.repair(sys.argv[1]); print('done')"
+    chance, killed = random.Random(3), 0
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, "-c", code, str(dataset)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        time.sleep(chance.random() * 0.02)
+        process.kill()
+        killed += process.communicate()[0] != "done\n"
+    assert killed
+    repair(dataset)
+    assert whole_of(dataset) == whole_of(whole)
+    assert rests(dataset) >= rests(whole)

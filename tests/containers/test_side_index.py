@@ -8,6 +8,7 @@ import pytest
 from shardio.containers import side_index
 from shardio.errors import ConfigError, ShardCorrupt
 from shardio.format.fields import as_fields, with_hidden
+from shardio.system.directory import Directory
 
 FIELDS = with_hidden(as_fields({"image": "image", "x": ("float32", (2, 3)), "label": "int16", "text": "text"}))
 
@@ -22,7 +23,7 @@ def rows(count: int) -> np.ndarray:
 def test_row_by_row_or_at_once(tmp_path: Path, count: int) -> None:
     """Both ways of writing give the file of `numpy.save`, and reading returns the same rows."""
     index, shard = rows(count), tmp_path / "shard-000000.tar"
-    side_index.write(shard, index)
+    side_index.write(Directory(tmp_path), shard.name, index)
     with open(tmp_path / "streamed", "wb") as file:
         writer = side_index.SideIndexWriter(file, FIELDS)
         for row in index:
@@ -40,7 +41,7 @@ def test_many_fields(tmp_path: Path) -> None:
     """An index may have thousands of columns, for which its header uses version 2 of the .npy format."""
     fields = as_fields({f"field{number:04d}": "bytes" for number in range(2000)})
     shard = tmp_path / "shard-000000.tar"
-    side_index.write(shard, np.zeros(3, side_index.dtype_of(fields)))
+    side_index.write(Directory(tmp_path), shard.name, np.zeros(3, side_index.dtype_of(fields)))
     assert side_index.path_of(shard).read_bytes()[6] == 2
     assert len(side_index.read(shard, fields, size=0)) == 3
 
@@ -56,7 +57,7 @@ def test_damage(tmp_path: Path) -> None:
     shard = tmp_path / "shard-000000.tar"
     with pytest.raises(ShardCorrupt, match=r"its index shard-000000.idx.npy is missing"):
         side_index.load(shard)
-    side_index.write(shard, rows(3))
+    side_index.write(Directory(tmp_path), shard.name, rows(3))
     with pytest.raises(ShardCorrupt, match=r"the index has no column 'other.offset'"):
         side_index.read(shard, {**FIELDS, "other": FIELDS["text"]}, size=1 << 62)
     with pytest.raises(ShardCorrupt, match=r"field 'image', row 2: ends at byte .* of 5"):

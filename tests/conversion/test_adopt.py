@@ -3,7 +3,11 @@
 import gzip
 import io
 import os
+import random
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 from _cli import run
-from _foreign import Datum, example, write_tfrecord
+from _foreign import Datum, example, write_tar, write_tfrecord
 from webdataset import ShardWriter
 
 import shardio
@@ -24,6 +28,7 @@ from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.conversion.source import Source
 from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
+from shardio.system.directory import Directory
 from shardio.testing.sources import check_sample
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
@@ -243,19 +248,19 @@ class TestBeside:
             return webdataset(tmp_path / "in", key=False) if make is tars else hdf5(tmp_path / "in", fields="labels")
 
         whole = adopt(source(), tmp_path / "whole").manifest
-        replace, left = os.replace, [steps]
+        rename, left = Directory.rename, [steps]
 
-        def cut(old: Any, new: Any) -> None:
-            if Path(new).parent == tmp_path / "out":
+        def cut(source: Directory, name: str, target: Directory, new: str) -> None:
+            if target.path == tmp_path / "out":
                 if not left[0]:
                     raise OSError("cut off")
                 left[0] -= 1
-            replace(old, new)
+            rename(source, name, target, new)
 
-        monkeypatch.setattr(os, "replace", cut)
-        with pytest.raises(OSError, match="cut off"):
-            adopt(source(), tmp_path / "out")
-        monkeypatch.setattr(os, "replace", replace)
+        with monkeypatch.context() as patched:
+            patched.setattr(Directory, "rename", cut)
+            with pytest.raises(OSError, match="cut off"):
+                adopt(source(), tmp_path / "out")
         assert adopt(source(), tmp_path / "out", resume=True).manifest.digest == whole.digest
         assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
 
@@ -268,6 +273,15 @@ class TestBeside:
             adopt(source, tmp_path / "in")
         adopt(source, tmp_path / "out")
         assert len(shardio.open(tmp_path / "out")) == 3
+
+    def test_an_array_where_an_index_belongs(self, tmp_path: Path) -> None:
+        """An array of others that is called like an index is not replaced by one."""
+        folder = tars(tmp_path / "in")
+        np.save(folder / "train-01.idx.npy", np.arange(5))
+        before = state(folder)
+        with pytest.raises(ConfigError, match=r"train-01.idx.npy: not an index that shardio wrote"):
+            adopt(webdataset(folder, key=False), folder)
+        assert state(folder) == before
 
     def test_some_of_a_folder(self, tmp_path: Path) -> None:
         """Files partly inside and partly outside the output directory are refused."""
@@ -475,3 +489,58 @@ class TestBadSamples:
         shutil.rmtree(tmp_path / "in")
         with pytest.raises(shardio.ShardCorrupt, match=r"shard-000000.tar"):
             _ = shardio.open(tmp_path / "out")[0]
+
+    def test_a_file_that_changes_meanwhile(self, tmp_path: Path) -> None:
+        """A file that changes while it is indexed ends the work, whatever its samples look like."""
+        source = webdataset(tars(tmp_path / "in"), key=False)
+        read = type(source).__getitem__
+
+        def touched(self: Any, index: int) -> Any:
+            if index == 4:
+                with open(tmp_path / "in" / "train-01.tar", "ab") as file:
+                    file.write(bytes(512))
+            return read(self, index)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(source), "__getitem__", touched)
+            with pytest.raises(SourceError, match=r"train-01.tar changed while it was indexed: from \("):
+                adopt(source, tmp_path / "out", workers=1)
+        with pytest.raises(ConfigError, match="their sizes and times"):
+            adopt(webdataset(tmp_path / "in", key=False), tmp_path / "out", resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [False, True])
+def test_kill_at_random_moments(tmp_path: Path, beside: bool) -> None:
+    """An index that is killed and resumed again and again is that of one go, and the files stay as they are."""
+    (tmp_path / "in").mkdir()
+    for number in range(80):
+        write_tar(tmp_path / "in" / f"{number:02d}.tar", [(f"{n}.jpg", jpeg(seed=number + n)) for n in range(12)])
+    before = state(tmp_path / "in")
+    shutil.copytree(tmp_path / "in", tmp_path / "whole")
+    out, whole = (tmp_path / name if beside else tmp_path / f"{name} out" for name in ("in", "whole"))
+    adopt(webdataset(tmp_path / "whole", key=False), whole)
+    code = (
+        "import sys; from shardio.conversion.adopt import adopt; from shardio_converters.webdataset import webdataset\n"
+        "source = webdataset(sys.argv[1], key=False); print('now', flush=True)\n"
+        "adopt(source, sys.argv[2], resume=True); print('done')"
+    )
+    chance, killed = random.Random(5), 0
+    for _ in range(5):
+        command = [sys.executable, "-c", code, str(tmp_path / "in"), str(out)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        time.sleep(chance.random() * 0.08)
+        process.kill()
+        killed += process.communicate()[0] != "done\n"
+    assert killed
+    adopt(webdataset(tmp_path / "in", key=False), out, resume=True)
+    found = state(tmp_path / "in")
+    assert before.items() <= found.items()
+    assert len(found) == len(before) + (len(before) + 1 if beside else 0)
+    names = sorted(path.name for path in whole.iterdir())
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert all((out / name).read_bytes() == (whole / name).read_bytes() for name in names if "json" not in name)
+    assert shardio.open(out).manifest.shards == shardio.open(whole).manifest.shards
+    assert verify(shardio.open(out), deep=True).problems == ()

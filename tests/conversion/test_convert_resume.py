@@ -22,9 +22,11 @@ from shardio.care.verify import verify
 from shardio.conversion.api import convert
 from shardio.conversion.journal import Journal, Lock, Record
 from shardio.conversion.skipped import Skipped
+from shardio.dataset.output_directory import Output
 from shardio.dataset.shard_writer import WrittenShard
 from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
 from shardio.order.world import World
+from shardio.system.directory import Directory
 from shardio_converters.imagefolder import imagefolder
 from shardio_converters.numpy import numpy
 
@@ -199,17 +201,17 @@ def test_a_publication_that_was_cut_off_goes_on(
     """Resuming completes a publication that stopped after any of its renames, also over a dataset."""
     out = tmp_path / "out"
     convert(imagefolder(photos), out, shard_size="5KB")  # an older dataset, with other shards of the same names
-    replace, left = os.replace, [where * 5 + 2]
+    rename, left = Directory.rename, [where * 5 + 2]
 
-    def stopping(old: Any, new: Any) -> None:
-        if Path(new).parent == out and ".converting" not in str(new):
+    def stopping(source: Directory, name: str, target: Directory, new: str) -> None:
+        if target.path == out:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-        replace(old, new)
+        rename(source, name, target, new)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardio.dataset.writer.os.replace", stopping)
+        patched.setattr(Directory, "rename", stopping)
         with pytest.raises(KeyboardInterrupt):
             convert(imagefolder(photos), out, shard_size="2KB", overwrite=True)
     with pytest.raises(NotADataset):
@@ -269,13 +271,14 @@ def test_an_old_dataset_stays_until_the_new_one_is_whole(photos: Path, tmp_path:
 def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: Path) -> None:
     """A second conversion fails and names the process that holds the lock; the lock ends with that process."""
     holder = (
-        "import sys, time; from pathlib import Path; from shardio.conversion.journal import Lock\n"
-        "lock = Lock(Path(sys.argv[1]), 'a test'); print('held', flush=True); time.sleep(600)"
+        "import sys, time; from shardio.conversion.journal import Lock\n"
+        "from shardio.system.directory import Directory\n"
+        "lock = Lock(Directory(sys.argv[1]), 'lock', 'a test'); print('held', flush=True); time.sleep(600)"
     )
     out = tmp_path / "out"
     (out / ".converting").mkdir(parents=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", holder, str(out / ".converting" / "lock")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", holder, str(out / ".converting")], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -345,7 +348,7 @@ def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None
         except ShardioError as error:
             failed[number] = error
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (1, 0)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -353,6 +356,30 @@ def test_a_rank_that_fails_ends_the_others(photos: Path, tmp_path: Path) -> None
     (one,) = [number for number, error in failed.items() if isinstance(error, BadSample)]
     assert f"rank {one}: BadSample: the disk has a scratch" in str(failed[0]) or one == 0
     assert "rank 0 ended before" in str(failed[1]) or one == 1
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}], ids=str)
+def test_what_a_dead_job_left_leads_no_rank(photos: Path, whole: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Ranks that start before the first one wait for it, and do not follow the plan of a job that has died."""
+    out = tmp_path / "out"
+    with pytest.raises(BadSample):
+        convert(Breaking(photos, at=41), out, shard_size="2KB" if "resume" in options else "3KB")
+    Lock(Directory(out / ".converting"), "rank-00001", "a test").release()  # its locks are gone, and its files are not
+    done: list[int] = []
+
+    def rank(number: int) -> None:
+        done.append(
+            convert(imagefolder(photos), out, shard_size="2KB", world=World(number, 2), **options).manifest.samples
+        )
+
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (1, 0)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.5)
+    for thread in threads:
+        thread.join(30)
+    assert done == [60, 60]
+    assert files(out) == files(whole)
 
 
 def test_the_budget_of_bad_samples(photos: Path, tmp_path: Path) -> None:
@@ -416,27 +443,28 @@ def test_a_record_is_readable(photos: Path, tmp_path: Path) -> None:
 def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
     """A rank that outlives its job can write to a resumed conversion, but not to one that started over."""
     (tmp_path / ".converting").mkdir()
-    journals = [Journal(tmp_path, "tar") for _ in range(3)]
+    journals = [Journal(Output(tmp_path), "tar") for _ in range(3)]
+    lock = Lock(journals[0].open(), "lock", "a test")
     record = Record(WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {}), (Skipped(1, "why"),))
-    journals[0].begin({"samples": 1}, resume=False)
+    journals[0].begin({"samples": 1}, lock, resume=False)
     journals[0].write(0, record)
-    journals[1].begin({"samples": 1}, resume=True)
+    journals[1].begin({"samples": 1}, lock, resume=True)
     assert journals[1].read(0) is not None
-    journals[2].begin({"samples": 1}, resume=False)
+    journals[2].begin({"samples": 1}, lock, resume=False)
     assert journals[2].read(0) is None
     with pytest.raises(FileNotFoundError):
         journals[0].write(1, record)
     assert journals[2].done() == set()
+    lock.release()
 
 
 def test_a_lock_is_exclusive(tmp_path: Path) -> None:
     """A lock is held once, within one process too."""
-    (tmp_path / "a").mkdir()
-    first = Lock(tmp_path / "a" / "lock", "a test")
+    first = Lock(Directory(tmp_path), "lock", "a test")
     with pytest.raises(ConfigError, match=f"a test is already running here: process {os.getpid()} on"):
-        Lock(tmp_path / "a" / "lock", "a test")
+        Lock(Directory(tmp_path), "lock", "a test")
     first.release()
-    Lock(tmp_path / "a" / "lock", "a test").release()
+    Lock(Directory(tmp_path), "lock", "a test").release()
 
 
 @pytest.mark.slow
