@@ -19,6 +19,7 @@ SHARED_EXAMPLES = (
     "--pixels image --squeeze label",
     '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
     "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
+    "--resize-shorter 256 --max-image-pixels 1000000000",
     "--on-error skip --max-bad 0.001 --report skipped.jsonl",
     "--dry-run",
     "--workers 8 --resume",

@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,7 @@ def test_a_link_that_is_swapped_in(folder: Directory, victim: Path, tmp_path: Pa
             path.symlink_to(victim)
             path.unlink()
             aside.rename(path)
+            time.sleep(0.0001)  # for the other side to find the directory, too
 
     thread = threading.Thread(target=swap)
     thread.start()
