@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import MissingDependency, ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
+from . import store
 
 _MOST_LINKS = 16
 
@@ -30,7 +31,7 @@ class LibraryFile:
         process = os.getpid()
         if process not in self._opened:
             # Two threads may both open it; one result stays, and h5py's own lock orders everything else.
-            self._opened.setdefault(process, importlib.import_module("h5py").File(self.path, "r"))
+            self._opened.setdefault(process, store.open_hdf5(self.path))
         return self._opened[process][name]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+from . import store
 from ._files import RawFile
 from .row_locator import RowLocator
 
@@ -80,11 +81,8 @@ class Environment:
         self.key = key
         self.leases = 0
         self._local = threading.local()
-        # Without a lock file there is no table of readers, and max_readers sets no limit. py-lmdb must not keep spare
-        # transactions for reuse, because none may exist when the process forks.
-        options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
         with disk_errors():
-            self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
+            self.handle = store.open_lmdb(path)
 
     def transaction(self) -> Any:
         """Return this thread's read transaction; its values are views of the file's pages."""

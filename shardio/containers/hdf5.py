@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Column, Rows
-from . import hdf5_index
+from . import hdf5_index, store
 from ._files import Handle, RawFile, as_rows, check_request
 from ._hdf5_library import LibraryFile, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
@@ -104,7 +104,7 @@ class Hdf5Container:
         if hdf5_index.path_of(path).exists():
             return None  # another program wrote the file
         try:
-            with importlib.import_module("h5py").File(path, "r") as file:
+            with store.open_hdf5(path) as file:
                 text = file.attrs.get(FIELDS_ATTRIBUTE)
         except (OSError, RuntimeError) as error:
             raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
@@ -215,7 +215,7 @@ def _open_fields(
     """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
     try:
-        with importlib.import_module("h5py").File(path, "r") as opened:
+        with store.open_hdf5(path) as opened:
             mapped = file.map()
             for name, field in fields.items():
                 dataset_name = dataset_names.get(name, name)
