@@ -55,7 +55,7 @@ def parse_fields(text: str | bytes, path: Path) -> dict[str, Field]:
     """Parse what `fields_text` returned from the shard at `path`; ShardCorrupt if it is anything else."""
     try:
         return as_fields(json.loads(text))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ShardCorrupt(f"{path}: its description of its fields is damaged: {error}") from error
 
 

@@ -350,6 +350,17 @@ class TestLinks:
             hdf5(linked, fields="e/x")
         assert hdf5(linked, fields="x=again")[1]["x"] == 1
 
+    def test_virtual_datasets_of_the_file_itself(self, linked: Path) -> None:
+        """A virtual dataset of the same file is refused too, as what it consists of may be in other files in turn."""
+        self.raw(linked)
+        layout = h5py.VirtualLayout((COUNT,), "u1")
+        layout[:] = h5py.VirtualSource(".", "e/x", (COUNT,))
+        with h5py.File(linked, "a") as file:
+            file.create_virtual_dataset("v", layout)
+        with pytest.raises(ConfigError, match=r"has no 'v'.*'v' \(kept in \.\)"):
+            hdf5(linked, fields="v")
+        assert hdf5(linked, fields="v", external_links=True)[4]["v"] == 104
+
     @pytest.mark.parametrize("outside", OUTSIDE)
     def test_other_files_are_read_when_told(self, linked: Path, outside: Callable[[Path], None]) -> None:
         """With external_links data of other files is read."""
