@@ -88,7 +88,8 @@ class Loader:
         isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
             the transforms and `map` are pickled for them, and a script must guard its start with
             `if __name__ == "__main__":`.
-        timeout: seconds to wait for a batch before PipelineStalled.
+        timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
+            it is a bad sample.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
@@ -154,6 +155,8 @@ class Loader:
                 map_function=None if map is None else MapFunction(map, map_by),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
+                # A value is read again alone, and its replacement after it: all of that within the time for a batch.
+                read_limit=time_limit(timeout, "timeout") / 4,
             ),
             target,
             isolate=isolate,

@@ -139,8 +139,12 @@ class _Helper:
         """Kill the helper without waiting for a turn: a thread that waits for an answer finds that there is none."""
         self._ended = True
         process = self._process
-        if process is not None and self._pid == os.getpid():
-            process.kill()
+        if process is None or self._pid != os.getpid():
+            return
+        process.kill()
+        if self._turn.acquire(blocking=False):  # else the thread that uses the pipes closes them
+            process.end()
+            self._turn.release()
 
 
 _HELPERS: dict[int, _Helper] = {}  # by process: a forked child inherits those of its parents, and uses none of them

@@ -17,6 +17,7 @@ from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...errors import ConfigError
 from ...format.fields import Field
+from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
 from .bad_samples import OnBadSample
@@ -44,6 +45,7 @@ class BatchOptions:
     map_function: MapFunction | None = None
     on_bad_sample: OnBadSample = "raise"
     verify: bool = False
+    read_limit: float = READ_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class BatchSpec:
         mixing: the mixing of images within each batch.
         on_bad_sample: the treatment of a bad sample.
         verify: whether each sample's checksum is compared.
+        read_limit: seconds that a library may take to parse one stored value.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
     """
@@ -120,6 +123,7 @@ class BatchSpec:
     mixing: MixingSpec | None
     on_bad_sample: OnBadSample
     verify: bool
+    read_limit: float
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
 
@@ -192,6 +196,7 @@ def batch_spec(
         mixing=mixing,
         on_bad_sample=options.on_bad_sample,
         verify=options.verify,
+        read_limit=options.read_limit,
         channels_last=target.channels_last,
     )
 
