@@ -37,6 +37,7 @@ _SIZE, _FRAME = struct.Struct("<Q"), struct.Struct("<BQ")
 _START_SECONDS = 120.0  # to start an interpreter and import a module may take this long on a machine that is overloaded
 _END_SECONDS = 2.0
 _PIPE_BYTES = 1 << 20
+_MOST_MEMORY = 16 << 30
 _LONGEST_WAIT = 3600.0  # seconds of one call of `poll`, which counts milliseconds in 32 bits
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from shardio.system.helper_process import serve; serve(sys.argv[1])"
@@ -262,6 +263,9 @@ def _exception(name: str, number: int | None, message: str) -> Exception:
 def serve(parent: str) -> None:
     """Be the helper of the process `parent`: carry out calls until its end of the pipe is closed."""
     processes.die_with(int(parent))
+    # Damage may also have a library allocate without end: a gigabyte each second, as measured.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    processes.limit_memory(min(memory, _MOST_MEMORY))
     # What libraries print goes to the standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

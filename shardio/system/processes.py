@@ -80,6 +80,13 @@ def _in_lasting_thread(start: Callable[[], T]) -> T:
 _starter: tuple[int, ThreadPoolExecutor] | None = None
 
 
+def limit_memory(most: int) -> None:
+    """Let this process allocate at most `most` bytes, where the system can limit that."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
 def allow_open_files(wanted: int) -> int:
     """Raise this process's soft limit of open files to `wanted`, or as far as the hard limit allows.
 
