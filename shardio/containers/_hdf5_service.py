@@ -9,6 +9,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,24 @@ _MOST_OPEN = 64
 
 os.environ["HDF5_USE_FILE_LOCKING"] = "FALSE"  # files stay open for long, and that is to keep nobody from writing
 _h5py: Any = importlib.import_module("h5py")  # with the module, so that the limit does not include its import
-_files: OrderedDict[tuple[int, ...], tuple[Any, Any]] = OrderedDict()
-"""By device and inode number, the size and time of each open file, and its h5py.File."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenFile:
+    """A file that stays open.
+
+    Attributes:
+        state: its size and time.
+        file: its h5py.File.
+        datasets: by path in the file, the datasets that were read.
+    """
+
+    state: tuple[int, int]
+    file: Any
+    datasets: dict[str, list[Any]]
+
+
+_files: OrderedDict[tuple[int, ...], _OpenFile] = OrderedDict()  # by device and inode number
 
 
 def open_file(path: str, inode: Sequence[int]) -> Any:
@@ -37,19 +54,26 @@ def open_file(path: str, inode: Sequence[int]) -> Any:
 
     Raises ShardCorrupt if it is another file than the caller's.
     """
+    return _open(path, inode).file
+
+
+def _open(path: str, inode: Sequence[int]) -> _OpenFile:
     status = Path(path).stat()
-    if [status.st_dev, status.st_ino] != list(inode):
-        raise ShardCorrupt(f"{path}: another file has taken its place since it was opened")
     key, state = (status.st_dev, status.st_ino), (status.st_size, status.st_mtime_ns)
-    known, file = _files.pop(key, (None, None))
-    if file is None or known != state:
-        if file is not None:  # libhdf5 would not read a file anew that it has open
-            file.close()
+    if key != tuple(inode):
+        raise ShardCorrupt(f"{path}: another file has taken its place since it was opened")
+    if key not in _files or _files[key].state != state:
+        _close(key)  # libhdf5 would not read a file anew that it has open
         while len(_files) >= _MOST_OPEN:
-            _files.popitem(last=False)[1][1].close()
-        file = store.open_hdf5(Path(path))
-    _files[key] = state, file
-    return file
+            _close(next(iter(_files)))
+        _files[key] = _OpenFile(state, store.open_hdf5(Path(path)), {})
+    _files.move_to_end(key)
+    return _files[key]
+
+
+def _close(key: tuple[int, ...]) -> None:
+    if (opened := _files.pop(key, None)) is not None:
+        opened.file.close()
 
 
 def open_adopted(
@@ -63,8 +87,7 @@ def open_adopted(
         names: the path of each field's dataset; None to take them from the index beside the file.
     """
     place = Path(path)
-    if tuple(inode) in _files:
-        _files.pop(tuple(inode))[1].close()
+    _close(tuple(inode))
     found = hdf5_index.dataset_names(place) if names is None else names
     open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, indexed=names is None)
     yield json.dumps(found).encode()
@@ -82,13 +105,11 @@ def fields_text(path: str, inode: Sequence[int]) -> Iterator[bytes]:
 
 def rows(path: str, inode: Sequence[int], name: str, blocks: Sequence[Sequence[int]], dtype: str) -> Iterator[Any]:
     """Yield, for each block of ascending rows, those rows of the dataset at `name` as numbers of `dtype`."""
-    dataset = None
     for block in blocks:
         try:
-            dataset = dataset or _dataset(path, inode, name)
+            (dataset,) = _datasets(path, inode, name)
             low, high = block[0], block[-1]
-            values = dataset[low : high + 1][np.subtract(block, low)]
-            found = np.ascontiguousarray(values, np.dtype(dtype))
+            found = np.ascontiguousarray(dataset[low : high + 1][np.subtract(block, low)], np.dtype(dtype))
         except DAMAGE as error:
             raise _damaged(path, name, block[0], error) from error
         yield found.reshape(-1).view(np.uint8).data
@@ -99,7 +120,7 @@ def values(path: str, inode: Sequence[int], name: str, rows: Sequence[int]) -> I
     parts: list[Any] = []
     for row in rows:
         try:
-            parts = parts or _parts(path, inode, name)
+            parts = parts or _datasets(path, inode, name)
             value = _value(parts, row)
         except DAMAGE as error:
             raise _damaged(path, name, row, error) from error
@@ -117,20 +138,20 @@ def _value(parts: Sequence[Any], row: int) -> bytes:
     return bytes(data[start:end].tobytes())
 
 
-def _parts(path: str, inode: Sequence[int], name: str) -> list[Any]:
-    """The dataset at `name`, or the `data` and `offsets` of a group."""
-    found = resolve(open_file(path, inode), name, Path(path))
-    if isinstance(found, _h5py.Dataset):
-        return [_dataset(path, inode, name)]
-    return [_dataset(path, inode, f"{name}/{part}") for part in ("data", "offsets")]
-
-
-def _dataset(path: str, inode: Sequence[int], name: str) -> Any:
-    dataset = resolve(open_file(path, inode), name, Path(path))
-    if not isinstance(dataset, _h5py.Dataset):
-        raise ShardCorrupt(f"{path}: has no dataset {name!r}")
-    check_filters(dataset, Path(path), name)
-    return dataset
+def _datasets(path: str, inode: Sequence[int], name: str) -> list[Any]:
+    """Return the dataset at `name`, or the `data` and `offsets` of a group."""
+    opened = _open(path, inode)
+    if name not in opened.datasets:
+        place = Path(path)
+        found = [resolve(opened.file, name, place)]
+        if not isinstance(found[0], _h5py.Dataset):
+            found = [resolve(opened.file, f"{name}/{part}", place) for part in ("data", "offsets")]
+        for dataset in found:
+            if not isinstance(dataset, _h5py.Dataset):
+                raise ShardCorrupt(f"{path}: has no field {name!r}")
+            check_filters(dataset, place, name)
+        opened.datasets[name] = found
+    return opened.datasets[name]
 
 
 def _damaged(path: str, name: str, row: int, error: BaseException) -> ShardCorrupt:
