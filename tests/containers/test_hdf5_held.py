@@ -81,6 +81,7 @@ def test_fields_of_a_shard(tmp_path: Path) -> None:
         HDF5.read_fields(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_loading(adopted: tuple[Path, list[int]], isolate: bool) -> None:
     """A loader passes over them, within a quarter of its timeout, and records that they timed out."""
@@ -107,6 +108,7 @@ def test_loading(adopted: tuple[Path, list[int]], isolate: bool) -> None:
     assert all("timed out: libhdf5 took longer than" in record.reason for record in records)
 
 
+@pytest.mark.slow
 def test_converting(tmp_path: Path) -> None:
     """A conversion passes over them, and records that they timed out, by processes too."""
     held = hold(write(tmp_path / "a.h5"))
