@@ -157,10 +157,13 @@ class Contents:
 
 
 def _other_files(dataset: Any) -> list[str]:
-    """The other files that hold a dataset's data."""
+    """The other files that hold a dataset's data; "." for a virtual dataset of others in this file.
+
+    These may be in other files in turn, so "." counts like any other file.
+    """
     # This comes before its shape, for which a virtual dataset may open its files.
     external = {os.fsdecode(part[0]) for part in dataset.external or ()}
-    virtual = {part.file_name for part in dataset.virtual_sources()} - {"."} if dataset.is_virtual else set()
+    virtual = {part.file_name for part in dataset.virtual_sources()} if dataset.is_virtual else set()
     return sorted(external | virtual)
 
 

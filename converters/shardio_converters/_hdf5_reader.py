@@ -1,21 +1,21 @@
 """Reading the columns of one open HDF5 file in blocks."""
 
 import contextlib
-import importlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
-from shardio.foreign.hdf5 import missing_filter
+from shardio.errors import BadSample, ShardCorrupt, SourceError
+from shardio.foreign.hdf5 import LibraryFile, Unreadable, missing_filter, open_hdf5, resolve
 from shardio.foreign.names import printable
 
 from ._blocks import BlockCache, rows_at_once
 from ._fields import sample_value
+from ._hdf5_blocks import decode
 from ._hdf5_columns import Column
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
@@ -28,8 +28,9 @@ _OFFSETS = 1 << 17  # the offsets to read at once
 def open_file(path: Path) -> Any:
     """Open an h5py.File; SourceError if that fails."""
     try:
-        return importlib.import_module("h5py").File(path, "r")
-    except DAMAGE as error:
+        path.stat()  # so that the system says why it cannot be opened
+        return open_hdf5(path)
+    except (*DAMAGE, ShardCorrupt) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise SourceError(f"{printable(path)} cannot be read as HDF5: {reason}") from error
 
@@ -38,15 +39,19 @@ def open_file(path: Path) -> Any:
 class Reader:
     """An open HDF5 file, with the latest block of each dataset that is read.
 
+    Values that differ in size are read by the helper process, which damage may hold, and numbers by this one.
+
     Args:
         path: the file.
         columns: the columns that will be read.
+        external_links: whether to read data in other files that it names.
+        read_timeout: seconds that libhdf5 may take for values that differ in size.
 
     Raises SourceError if the file cannot be opened, lacks a column or needs a filter that is not installed.
     """
 
-    def __init__(self, path: Path, columns: Iterable[Column]) -> None:
-        self._path = path
+    def __init__(self, path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> None:
+        self._path, self._external_links = path, external_links
         self._blocks = BlockCache()
         self._windows: dict[str, tuple[int, NDArray[np.uint8]]] = {}
         self._datasets: dict[str, Any] = {}
@@ -54,9 +59,10 @@ class Reader:
         self._means: dict[str, int] = {}
         self._file = open_file(path)
         try:
+            self._library = LibraryFile(path, read_timeout)
             for column in columns:
                 self._add(column)
-        except DAMAGE as error:
+        except (*DAMAGE, ShardCorrupt) as error:
             self.close()
             raise SourceError(f"{printable(path)} cannot be read: {error}") from error
         except SourceError:
@@ -69,7 +75,7 @@ class Reader:
 
     def _add(self, column: Column) -> None:
         for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
-            self._datasets[path] = self._file[path]
+            self._datasets[path] = take(self._file, path, self._path, self._external_links)
             _check_filters(self._datasets[path], f"{printable(self._path)}, {path}")
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
@@ -132,10 +138,24 @@ class Reader:
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
         dataset = self._datasets[path]
-        with _reading():
-            heads = self._heads.get(path)
-            values: NDArray[Any] = (dataset.fields(heads) if heads else dataset)[start:stop]
-            return values
+        heads = self._heads.get(path, [])
+        kinds = [dataset.dtype.base[head] for head in heads] or [dataset.dtype]
+        if not any(kind.hasobject for kind in kinds):
+            with reading():
+                return read_rows(dataset, heads, start, stop)
+        try:
+            parts = self._library.call(
+                "shardio_converters._hdf5_service:block",
+                [(path, start, stop)],
+                name=path,
+                heads=heads,
+                start=start,
+                stop=stop,
+                external_links=self._external_links,
+            )
+        except Unreadable as error:
+            raise BadSample(str(error)) from error
+        return decode(parts)
 
 
 def _member(values: Any, column: Column) -> Any:
@@ -144,11 +164,26 @@ def _member(values: Any, column: Column) -> Any:
     return values
 
 
+def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
+    """Return the dataset at `name` in an open file; ShardCorrupt if it leads to another file, unless it may."""
+    found = file[name] if external_links else resolve(file, name, path)
+    if found is None:
+        raise KeyError(f"there is no {name!r}")
+    return found
+
+
+def read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
+    """Return rows of an h5py dataset; of a compound dataset only the members `heads`."""
+    values: NDArray[Any] = (dataset.fields(list(heads)) if heads else dataset)[start:stop]
+    return values
+
+
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
+def reading() -> Iterator[None]:
+    """Turn what h5py raises for unreadable data into BadSample."""
     try:
         yield
-    except DAMAGE as error:
+    except (*DAMAGE, ShardCorrupt) as error:
         raise BadSample(f"damaged, h5py says: {error}") from error
 
 

@@ -3,6 +3,7 @@
 The format is described at https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +14,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.foreign.files import find_files
+from shardio.foreign.hdf5 import LibraryFile, Unreadable
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, label_as_int64
 
@@ -28,7 +30,13 @@ _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd man
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
 
 
-def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_links: bool = False) -> "Hdf5":
+def hdf5(
+    src: Paths,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    external_links: bool = False,
+    read_timeout: float = 60.0,
+) -> "Hdf5":
     """HDF5 files: datasets whose rows, along the first axis, are the samples.
 
     Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it). Several
@@ -45,6 +53,8 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
             compound dataset is "table/name". Without it: all datasets, which must have the same number of rows.
         external_links: read data that a file keeps in other files: external links, external storage, virtual datasets.
             Without it they are refused, because a downloaded file must not choose which of your files are read.
+        read_timeout: the seconds that HDF5 may take to open a file, or to read values that vary in length: damage can
+            keep it busy for minutes. A sample whose values take longer is bad, and may be good in another run.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -54,14 +64,16 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
         SourceError: a file is missing or damaged, needs a filter that is not installed, or keeps data in other files;
             the files disagree; datasets differ in their number of rows, claim more rows than the file has room for, or
             have a type that no field holds.
-        ConfigError: `fields` names a dataset that does not exist.
+        ConfigError: `fields` names a dataset that does not exist, or `read_timeout` is not above 0.
     """
+    if not 0 < read_timeout < math.inf:
+        raise ConfigError(f"read_timeout must be a number of seconds above 0, got {read_timeout!r}")
     paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
     counts: list[int] = []
     for path in paths:
-        contents = _contents(path, external_links)
+        contents = _contents(path, external_links, read_timeout)
         if fields is None:
             _check_whole(contents, path)
         names = names or _choose(fields, contents, path)
@@ -71,8 +83,9 @@ def hdf5(src: Paths, *, fields: str | Mapping[str, str] | None = None, external_
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
-        Reader(path, found.values()).close()  # fail now if a filter is missing
-    return Hdf5(tuple(paths), columns, np.cumsum([0, *counts], dtype=np.int64)).measured()
+        Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
+    starts = np.cumsum([0, *counts], dtype=np.int64)
+    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout).measured()
 
 
 @final
@@ -84,19 +97,24 @@ class Hdf5:
         paths: the files.
         columns: the columns to read, by field.
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
+        external_links: whether to read data in other files that they name.
+        read_timeout: seconds that HDF5 may take for values that differ in size.
     """
 
     paths: tuple[Path, ...]
     columns: Mapping[str, Column]
     starts: NDArray[np.int64]
+    external_links: bool
+    read_timeout: float
     container = "hdf5"
 
     def __reduce__(self) -> tuple[type["Hdf5"], tuple[Any, ...]]:
-        return Hdf5, (self.paths, self.columns, self.starts)
+        return Hdf5, (self.paths, self.columns, self.starts, self.external_links, self.read_timeout)
 
     @cached_property
     def _readers(self) -> OneOpenFile[Reader]:
-        return OneOpenFile(partial(_reader, self.paths, tuple(self.columns.values())))
+        columns = tuple(self.columns.values())
+        return OneOpenFile(partial(_reader, self.paths, columns, self.external_links, self.read_timeout))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -155,7 +173,7 @@ class Hdf5:
 
     def measured(self) -> "Hdf5":
         """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
-        return Hdf5(self.paths, {name: self._measure(column) for name, column in self.columns.items()}, self.starts)
+        return replace(self, columns={name: self._measure(column) for name, column in self.columns.items()})
 
     def _measure(self, column: Column) -> Column:
         read = partial(self._value, column, alone=True)
@@ -164,11 +182,21 @@ class Hdf5:
         return replace(column, field=field, mean=mean)
 
 
-def _reader(paths: Sequence[Path], columns: Sequence[Column], number: int) -> Reader:
-    return Reader(paths[number], columns)
+def _reader(
+    paths: Sequence[Path], columns: Sequence[Column], external_links: bool, read_timeout: float, number: int
+) -> Reader:
+    return Reader(paths[number], columns, external_links, read_timeout)
 
 
-def _contents(path: Path, external_links: bool) -> Contents:
+def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
+    """Take in the contents of a file: first in the helper process, which damage may hold, then in this one."""
+    walk = "shardio_converters._hdf5_service:walk"
+    try:
+        LibraryFile(path, read_timeout).call(walk, [walk], external_links=external_links)
+    except Unreadable as error:
+        raise SourceError(f"{printable(path)} cannot be read as HDF5: {error}") from error
+    except (*DAMAGE, DatasetError):
+        pass  # the same steps raise it again below, as an error of the source
     file = open_file(path)
     try:
         return Contents(file, path, external_links)

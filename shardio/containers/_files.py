@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
+from . import store
 from ._bounds import within
 from .base import check_rows, check_value_bytes
 
@@ -31,10 +32,7 @@ class RawFile:
     __slots__ = ("__weakref__", "fd", "path", "size")
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise ShardCorrupt(f"{path}: there is no such file") from error
+        self.fd = store.open_raw(path)
         weakref.finalize(self, os.close, self.fd)
         self.path = path
         self.size = os.fstat(self.fd).st_size

@@ -1,8 +1,9 @@
-"""Access to HDF5 files through h5py, under its global lock: links, and what only libhdf5 can read."""
+"""Access to HDF5 files through h5py: names within a file, and values that only libhdf5 can read."""
 
 import contextlib
 import importlib
 import os
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -12,27 +13,90 @@ from numpy.typing import NDArray
 
 from ..errors import MissingDependency, ShardCorrupt
 from ..format.fields import Field
+from ..system import helper_process
 from ..system.types import Rows
 from .base import check_value_bytes
 
+SERVICE = "shardio.containers._hdf5_service"
+"""The module that the helper process runs."""
+
 _MOST_LINKS = 16
+_SHORTEST_LIMIT = 1.0  # seconds: what is not damaged takes less, on a busy machine too
+
+
+class Unreadable(Exception):
+    """libhdf5 did not come to an end with a value.
+
+    Attributes:
+        number: the number of the value among those that were asked for.
+    """
+
+    def __init__(self, reason: str, number: int) -> None:
+        super().__init__(reason)
+        self.number = number
 
 
 @final
 class LibraryFile:
-    """A file that h5py opens on first use, once per process: a forked child does not use what it inherits."""
+    """A file whose values libhdf5 parses, in the helper process: damage can hold it for minutes, and then it is killed.
 
-    def __init__(self, path: Path) -> None:
+    A value that took too long is not tried again in this process, and halves the time for the next ones of its file. So
+    one damaged sample costs little more than the limit, and a file full of them about twice as much.
+
+    Args:
+        path: the file.
+        limit: seconds for each value; None for the limit of the thread that reads.
+
+    Raises:
+        ShardCorrupt: there is no such file.
+    """
+
+    def __init__(self, path: Path, limit: float | None = None) -> None:
         self.path = path
-        self._opened: dict[int, Any] = {}
+        try:
+            status = path.stat()
+        except FileNotFoundError as error:
+            raise ShardCorrupt(f"{path}: there is no such file") from error
+        self._absolute = os.path.abspath(path)  # the helper process has a working directory of its own
+        self._limit = limit
+        self._inode = status.st_dev, status.st_ino
+        self._state = *self._inode, status.st_size, status.st_mtime_ns
 
-    def get(self, name: str) -> Any:
-        """Return the dataset or group called `name`."""
-        process = os.getpid()
-        if process not in self._opened:
-            # Two threads may both open it; one result stays, and h5py's own lock orders everything else.
-            self._opened.setdefault(process, importlib.import_module("h5py").File(self.path, "r"))
-        return self._opened[process][name]
+    def call(self, function: str, keys: Sequence[Hashable], **arguments: Any) -> list[bytearray]:
+        """Call a function of `_hdf5_service` in the helper process; return its values, one for each of `keys`.
+
+        Args:
+            function: the function, as `module:function`; its first arguments are the file's path and inode.
+            keys: names of the values, which tell those that took too long before.
+            arguments: its other arguments.
+
+        Raises:
+            Unreadable: libhdf5 took too long or crashed.
+            ShardioError, OSError, RuntimeError: raised by the function.
+        """
+        slow = _SLOW.get(self._state, {})
+        for number, key in enumerate(keys):
+            if key in slow:
+                raise Unreadable(_timed_out(slow[key]), number)
+        limit = helper_process.current_limit() if self._limit is None else self._limit
+        limit = max(limit / 2 ** len(slow), min(limit, _SHORTEST_LIMIT))
+        arguments |= {"path": self._absolute, "inode": self._inode}
+        try:
+            return helper_process.call(function, arguments, limit)
+        except helper_process.CallFailed as error:
+            number = min(error.yielded, len(keys) - 1)
+            if isinstance(error, helper_process.HelperDied):
+                raise Unreadable(f"libhdf5 crashed: {error}", number) from error
+            _SLOW.setdefault(self._state, {})[keys[number]] = limit
+            raise Unreadable(_timed_out(limit), number) from error
+
+
+_SLOW: dict[tuple[int, ...], dict[Hashable, float]] = {}
+"""By file, the values that took longer than their limit, and that limit."""
+
+
+def _timed_out(limit: float) -> str:
+    return f"timed out: libhdf5 took longer than {limit:.3g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +105,7 @@ class LibraryRows:
 
     library: LibraryFile
     name: str
+    field: Field
     block: int
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
@@ -55,13 +120,13 @@ class LibraryRows:
             check_value_bytes(self.block * out[0].nbytes, most, place)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
-        for part in block_parts(ordered, self.block):
-            low, high = int(ordered[part.start]), int(ordered[part.stop - 1])
-            try:
-                values = self.library.get(self.name)[low : high + 1]
-            except (OSError, RuntimeError) as error:
-                raise _unreadable(self.library, self.name, low, error) from error
-            out[order[part]] = values[ordered[part] - low]
+        parts = block_parts(ordered, self.block)
+        blocks = [ordered[part].tolist() for part in parts]
+        dtype = self.field.row_dtype
+        keys = [(self.name, block[0]) for block in blocks]
+        read = _read(self.library, "rows", self.name, keys, blocks=blocks, dtype=dtype.str)
+        for part, values in zip(parts, read, strict=True):
+            out[order[part]] = np.frombuffer(values, dtype).reshape(-1, *self.field.row_shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +137,25 @@ class LibraryValues:
     name: str
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
-        """Return the bytes of each row; ShardCorrupt if h5py cannot read them, BadSample beyond `most` bytes."""
-        return [self._value(row, most) for row in rows.tolist()]
+        """Return the bytes of each row.
 
-    def _value(self, row: int, most: int) -> bytes:
-        try:
-            stored = self.library.get(self.name)
-            if not hasattr(stored, "shape"):
-                start, end = (int(offset) for offset in stored["offsets"][row : row + 2])
-                size = len(stored["data"])
-                if not 0 <= start <= end <= size:
-                    raise ShardCorrupt(
-                        f"{self.library.path}, field {self.name!r}, row {row}: "
-                        f"offsets {start} to {end} are not within {size} bytes"
-                    )
-                place = f"{self.library.path}, field {self.name!r}, row {row}"
-                check_value_bytes(max(end - start, *(stored["data"].chunks or (0,))), most, place)
-                return bytes(stored["data"][start:end].tobytes())
-            value = stored[row]
-        except (OSError, RuntimeError) as error:
-            raise _unreadable(self.library, self.name, row, error) from error
-        return value.encode() if isinstance(value, str) else bytes(value)
+        Raises:
+            ShardCorrupt: h5py cannot read them.
+            BadSample: a value, or a chunk that holds parts of it, has more than `most` bytes.
+        """
+        wanted = rows.tolist()
+        keys = [(self.name, row) for row in wanted]
+        return list(map(bytes, _read(self.library, "values", self.name, keys, rows=wanted, most=most)))
+
+
+def _read(
+    library: LibraryFile, function: str, name: str, keys: Sequence[tuple[str, int]], **arguments: Any
+) -> list[bytearray]:
+    """Call a function of the service; ShardCorrupt, with the row, for a value that h5py cannot read."""
+    try:
+        return library.call(f"{SERVICE}:{function}", keys, name=name, **arguments)
+    except Unreadable as error:
+        raise ShardCorrupt(f"{library.path}, field {name!r}, row {keys[error.number][1]}: {error}") from error
 
 
 def library_rows(dataset: Any, library: LibraryFile, name: str, field: Field) -> LibraryRows:
@@ -104,65 +167,68 @@ def library_rows(dataset: Any, library: LibraryFile, name: str, field: Field) ->
     """
     if dataset.dtype.kind not in "biufc" or not np.can_cast(dataset.dtype, field.row_dtype, "same_kind"):
         raise ShardCorrupt(f"{library.path}, field {name!r}: expected {field.dtype}, got {dataset.dtype}")
-    _check_filters(dataset, library, name)
-    return LibraryRows(library, name, dataset.chunks[0] if dataset.chunks else 1)
+    check_filters(dataset, library.path, name)
+    return LibraryRows(library, name, field, dataset.chunks[0] if dataset.chunks else 1)
 
 
-def library_values(stored: Any, library: LibraryFile, name: str) -> LibraryValues:
+def library_values(parts: Sequence[Any], library: LibraryFile, name: str) -> LibraryValues:
     """Return a reader of values that differ in size.
 
     Args:
-        stored: an h5py dataset, or a group of `data` and `offsets`.
-        library: its file.
-        name: its path in the file.
+        parts: an h5py dataset of values, or the `data` and `offsets` of a group.
+        library: the file.
+        name: the path in the file of the dataset or group.
 
     Raises:
         ShardCorrupt: it does not hold bytes or text.
         MissingDependency: one of its filters is not installed.
     """
-    if not hasattr(stored, "shape"):
-        _check_filters(stored["data"], library, name)
-        _check_filters(stored["offsets"], library, name)
-        return LibraryValues(library, name)
-    h5py = importlib.import_module("h5py")
-    strings = h5py.check_string_dtype(stored.dtype) is not None or h5py.check_vlen_dtype(stored.dtype) == np.uint8
-    if stored.ndim != 1 or not (strings or stored.dtype.kind == "V"):
-        raise ShardCorrupt(
-            f"{library.path}, field {name!r}: expected bytes or text [n], got {stored.dtype} {stored.shape}"
-        )
-    _check_filters(stored, library, name)
+    if len(parts) == 1:
+        h5py, (stored,) = importlib.import_module("h5py"), parts
+        strings = h5py.check_string_dtype(stored.dtype) is not None or h5py.check_vlen_dtype(stored.dtype) == np.uint8
+        if stored.ndim != 1 or not (strings or stored.dtype.kind == "V"):
+            raise ShardCorrupt(
+                f"{library.path}, field {name!r}: expected bytes or text [n], got {stored.dtype} {stored.shape}"
+            )
+    for part in parts:
+        check_filters(part, library.path, name)
     return LibraryValues(library, name)
 
 
-def resolve(group: Any, name: str, path: Path) -> Any:
-    """Return the dataset or group called `name`, a path within an HDF5 file; None if there is none.
+def resolve(file: Any, name: str, path: Path) -> Any:
+    """Return the dataset or group at `name` in an open HDF5 file; None if there is none.
 
-    A shard may come from anywhere, so it must not choose other files to read: links out of it are refused.
+    A shard may come from anywhere, so it must not choose other files to read. libhdf5 follows links as soon as it is
+    asked for a name, even to tell whether it exists. So this takes one step at a time: it follows hard links, replaces
+    soft links by what they name, and refuses all others. It also refuses datasets whose bytes are not in the file.
 
     Raises:
         ShardCorrupt: the name leads to another file, or through too many links.
     """
     h5py = importlib.import_module("h5py")
+    place = f"{path}, field {name!r}"
     for _ in range(_MOST_LINKS):
-        node, rest = group, [part for part in name.split("/") if part]
-        while rest:
-            link = node.get(rest[0], getlink=True) if hasattr(node, "keys") and rest[0] in node else None
-            if isinstance(link, h5py.ExternalLink):
-                raise ShardCorrupt(
-                    f"{path}, field {name!r}: a link to another file, {link.filename!r}, is not followed"
-                )
-            if isinstance(link, h5py.SoftLink):
-                target = link.path if link.path.startswith("/") else f"{node.name}/{link.path}"
-                name = "/".join([target, *rest[1:]])
-                break
-            if link is None:
+        node, parts = file["/"], [part for part in name.split("/") if part not in ("", ".")]
+        for number, part in enumerate(parts):
+            links, raw = node.id.links if isinstance(node, h5py.Group) else None, os.fsencode(part)
+            if links is None or not links.exists(raw):
                 return None
-            node = node[rest.pop(0)]
+            kind = links.get_info(raw).type
+            if kind == h5py.h5l.TYPE_SOFT:
+                target = os.fsdecode(links.get_val(raw))
+                before = [] if target.startswith("/") else parts[:number]
+                name = "/".join([*before, target, *parts[number + 1 :]])
+                break
+            if kind != h5py.h5l.TYPE_HARD:
+                other = f", {os.fsdecode(links.get_val(raw)[0])!r}," if kind == h5py.h5l.TYPE_EXTERNAL else ""
+                raise ShardCorrupt(f"{place}: a link to another file{other} is not followed")
+            node = node[part]
         else:
-            if hasattr(node, "shape") and (node.is_virtual or node.external):
-                raise ShardCorrupt(f"{path}, field {name!r}: its data are in other files, which are not read")
+            # Before anything asks for its shape, for which libhdf5 may open the sources of a virtual dataset.
+            if isinstance(node, h5py.Dataset) and (node.is_virtual or node.external):
+                raise ShardCorrupt(f"{place}: its data are in other files, which are not read")
             return node
-    raise ShardCorrupt(f"{path}, field {name!r}: more than {_MOST_LINKS} links in a row")
+    raise ShardCorrupt(f"{place}: more than {_MOST_LINKS} links in a row")
 
 
 def block_parts(ordered: Rows, block: int) -> list[slice]:
@@ -185,10 +251,7 @@ def missing_filter(dataset: Any) -> str | None:
     return None
 
 
-def _check_filters(dataset: Any, library: LibraryFile, name: str) -> None:
+def check_filters(dataset: Any, path: Path, name: str) -> None:
+    """Raise MissingDependency if a dataset needs a filter that is not installed."""
     if missing := missing_filter(dataset):
-        raise MissingDependency(f"{library.path}, field {name!r} needs {missing}: pip install hdf5plugin")
-
-
-def _unreadable(library: LibraryFile, name: str, row: int, error: Exception) -> ShardCorrupt:
-    return ShardCorrupt(f"{library.path}, field {name!r}, row {row}: damaged, h5py says: {error}")
+        raise MissingDependency(f"{path}, field {name!r} needs {missing}: pip install hdf5plugin")

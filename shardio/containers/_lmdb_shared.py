@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from . import store
 from ._files import RawFile
 from ._lmdb_pages import Pages
 from .row_locator import RowLocator
@@ -81,11 +82,8 @@ class Environment:
     def __init__(self, path: Path, key: tuple[int, int, int]) -> None:
         self.key = key
         self.leases = 0
-        # Without a lock file there is no table of readers, and max_readers sets no limit. py-lmdb must not keep spare
-        # transactions for reuse, because none may exist when the process forks.
-        options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
         with disk_errors():
-            self.handle = importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
+            self.handle = store.open_lmdb(path)
 
 
 @final

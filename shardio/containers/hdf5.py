@@ -5,6 +5,7 @@ A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data`
 """
 
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..format.fields import Field
+from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
-from . import hdf5_index
+from . import hdf5_index, store
 from ._bounds import within
 from ._files import Handle, RawFile, as_rows, check_request
-from ._hdf5_library import LibraryFile, library_rows, library_values, resolve
+from ._hdf5_library import SERVICE, LibraryFile, Unreadable, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
-from ._hdf5_writer import FIELDS_ATTRIBUTE, Hdf5Writer
+from ._hdf5_writer import Hdf5Writer
 from ._writing import check_options, parse_fields
 from .base import check_out
 from .hdf5_chunks import chunked_rows
@@ -105,11 +106,7 @@ class Hdf5Container:
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         if hdf5_index.path_of(path).exists():
             return None  # another program wrote the file
-        try:
-            with importlib.import_module("h5py").File(path, "r") as file:
-                text = file.attrs.get(FIELDS_ATTRIBUTE)
-        except (OSError, RuntimeError) as error:
-            raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
+        text = _in_helper(path, "fields_text")
         return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
@@ -194,14 +191,41 @@ class _OpenShard:
 
 
 def _open(path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None = None) -> _OpenShard:
+    if dataset_names is None and not hdf5_index.path_of(path).exists():
+        return open_shard(path, fields, {})
+    # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it before this one.
+    given = None if dataset_names is None else dict(dataset_names)
+    names = _in_helper(path, "open_adopted", fields=fields_to_json(fields), names=given)
+    return open_shard(path, fields, json.loads(names or "{}"), indexed=given is None)
+
+
+def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
+    """Return the text that a function of the service yields for the file at `path`; None if it yields nothing."""
+    try:
+        values = LibraryFile(path).call(f"{SERVICE}:{function}", ["opening"], **arguments)
+    except Unreadable as error:
+        raise ShardCorrupt(f"{path}: cannot be opened: {error}") from error
+    return values[0].decode() if values else None
+
+
+def open_shard(
+    path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str], *, indexed: bool = False
+) -> _OpenShard:
+    """Open a shard.
+
+    Args:
+        path: the file.
+        fields: its fields.
+        dataset_names: the path within the file of each field's dataset, where it is not the field's name.
+        indexed: whether the index beside the file holds the fields that `dataset_names` does not name.
+    """
     readers: dict[str, _RowsReader | _ValuesReader] = {}
     counts: dict[str, int] = {}
-    index = hdf5_index.path_of(path)
-    if dataset_names is None and index.exists():
-        names = dataset_names = hdf5_index.dataset_names(path)
-        _open_fields(index, {name: field for name, field in fields.items() if name not in names}, {}, readers, counts)
-        fields = {name: field for name, field in fields.items() if name in names}
-    _open_fields(path, fields, dataset_names or {}, readers, counts)
+    if indexed:
+        others = {name: field for name, field in fields.items() if name not in dataset_names}
+        _open_fields(hdf5_index.path_of(path), others, {}, readers, counts)
+        fields = {name: field for name, field in fields.items() if name in dataset_names}
+    _open_fields(path, fields, dataset_names, readers, counts)
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
@@ -219,7 +243,7 @@ def _open_fields(
     """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
     try:
-        with importlib.import_module("h5py").File(path, "r") as opened:
+        with store.open_hdf5(path) as opened:
             mapped = file.map()
             for name, field in fields.items():
                 dataset_name = dataset_names.get(name, name)
@@ -230,7 +254,10 @@ def _open_fields(
                     readers[name] = _open_rows(dataset, file, mapped, library, dataset_name, field)
                     counts[name] = len(dataset)
                 else:
-                    readers[name], counts[name] = _open_values(dataset, file, mapped, library, dataset_name)
+                    data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
+                    readers[name], counts[name] = _open_values(
+                        dataset, data, offsets, file, mapped, library, dataset_name
+                    )
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the system, such as too many open files; libhdf5's own have no number
@@ -257,17 +284,17 @@ def _open_rows(
 
 
 def _open_values(
-    group: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str
+    stored: Any, data: Any, offsets: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str
 ) -> tuple[_ValuesReader, int]:
-    if hasattr(group, "shape"):
-        return library_values(group, library, name), len(group)
-    data, offsets = group["data"], group["offsets"]
-    offsets_fit = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
-    if not offsets_fit or data.ndim != 1 or data.dtype != np.uint8:
+    """Return the reader of a dataset, or else of a group's `data` and `offsets`, and the number of samples."""
+    if hasattr(stored, "shape"):
+        return library_values([stored], library, name), len(stored)
+    whole = getattr(data, "ndim", 0) == 1 and getattr(offsets, "ndim", 0) == 1 and len(offsets) > 0
+    if not whole or data.dtype != np.uint8 or offsets.dtype.kind not in "iu":
         raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as uint8 [bytes] and offsets as int64 [n + 1]")
     base, start = _data_offset(data, file, name), _data_offset(offsets, file, name)
     if base is None or start is None or offsets.dtype != np.dtype("<i8"):
-        return library_values(group, library, name), len(offsets) - 1
+        return library_values([data, offsets], library, name), len(offsets) - 1
     view = mapped[start : start + 8 * len(offsets)].view("<i8")
     return _ContiguousValues(file, name, base, data.size, view), len(offsets) - 1
 

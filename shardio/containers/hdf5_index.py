@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..system.directory import Directory
+from . import store
 
 SUFFIX = ".idx.h5"
 
@@ -51,7 +52,7 @@ def dataset_names(shard: Path) -> dict[str, str]:
     """
     path = path_of(shard)
     try:
-        with importlib.import_module("h5py").File(path, "r") as file:
+        with store.open_hdf5(path) as file:
             return {name: value for name, value in file.attrs.items() if isinstance(value, str)}
     except (OSError, RuntimeError, ValueError) as error:
         raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error

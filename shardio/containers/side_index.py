@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
-from ..system import npy
 from ..system.directory import Directory
 from ..system.types import Stored
+from . import store
 
 SUFFIX = ".idx.npy"
 _LARGEST_HEADER = 1 << 20  # bytes
@@ -116,7 +116,7 @@ def load(shard: Path) -> NDArray[Any]:
     """
     path = path_of(shard)
     try:
-        mapped = npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=_LARGEST_HEADER))
+        mapped = store.map_npy(path, _LARGEST_HEADER)
     except FileNotFoundError as error:
         raise ShardCorrupt(f"{shard}: its index {path.name} is missing") from error
     except (ValueError, EOFError) as error:

@@ -1,6 +1,10 @@
-"""HDF5 files that other programs wrote: the filters that a dataset needs, and the columns that shardio adds."""
+"""HDF5 files that other programs wrote: how they are opened and parsed, and the columns that shardio adds."""
 
+from ..containers._hdf5_library import LibraryFile as LibraryFile
+from ..containers._hdf5_library import Unreadable as Unreadable
 from ..containers._hdf5_library import missing_filter as missing_filter
+from ..containers._hdf5_library import resolve as resolve
+from ..containers.store import open_hdf5 as open_hdf5
 from ..format.fields import CHECKSUM, shape_column
 
 

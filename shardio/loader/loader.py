@@ -92,7 +92,8 @@ class Loader:
         isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
             the transforms and `map` are pickled for them, and a script must guard its start with
             `if __name__ == "__main__":`.
-        timeout: seconds to wait for a batch before PipelineStalled.
+        timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
+            it is a bad sample.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
@@ -161,6 +162,8 @@ class Loader:
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),
+                # A value is read again alone, and its replacement after it: all of that within the time for a batch.
+                read_limit=time_limit(timeout, "timeout") / 4,
             ),
             target,
             isolate=isolate,

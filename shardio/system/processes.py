@@ -5,12 +5,16 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
+from typing import Any, TypeVar
 
 from .background import call_on_lasting_thread
+
+T = TypeVar("T")
 
 CONTEXT = multiprocessing.get_context("spawn")
 """The context in which shardio starts processes: spawn, since a forked child may inherit locks that never open."""
@@ -20,11 +24,16 @@ _PR_SET_PDEATHSIG = 1
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this child process when its parent ends, however that happens (Linux only)."""
+    parent = multiprocessing.parent_process()
+    die_with(os.getppid() if parent is None or parent.pid is None else parent.pid)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent, the process `parent`, ends (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    parent = multiprocessing.parent_process()
-    if parent is not None and os.getppid() != parent.pid:  # the parent ended before the call
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
@@ -40,16 +49,33 @@ def children_ignore_interrupts() -> Iterator[None]:
 
 
 def start(process: SpawnProcess) -> None:
-    """Start a process that ignores Ctrl-C and whose target calls `die_with_parent`.
+    """Start a process that ignores Ctrl-C and whose target calls `die_with_parent`."""
+    _in_lasting_thread(process.start)
+
+
+def start_program(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a program that ignores Ctrl-C and calls `die_with`; `options` are those of `subprocess.Popen`."""
+    return _in_lasting_thread(lambda: subprocess.Popen(arguments, **options))
+
+
+def _in_lasting_thread(start: Callable[[], T]) -> T:
+    """Call `start`, which starts a child process, in a thread that lasts as long as this process.
 
     The kernel takes the thread that starts the process for its parent, so one that lasts as long as this process does.
     """
 
-    def start_ignoring_interrupts() -> None:
+    def start_ignoring_interrupts() -> T:
         with children_ignore_interrupts():
-            process.start()
+            return start()
 
-    call_on_lasting_thread(start_ignoring_interrupts)
+    return call_on_lasting_thread(start_ignoring_interrupts)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process allocate at most `most` bytes, where the system can limit that."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def allow_open_files(wanted: int) -> int:

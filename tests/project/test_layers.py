@@ -109,6 +109,18 @@ def test_few_modules_stand_at_the_root() -> None:
     assert found == {"__init__", "__main__", "errors", "plan", "source"}
 
 
+def test_one_module_opens_the_files_of_datasets() -> None:
+    """Only `containers/store.py` opens files of datasets to read them; the other modules that open some write them."""
+    openers = {"open", "File", "memmap", "open_memmap"}
+    found = set()
+    for path in (ROOT / "containers").glob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
+        found |= {path.stem} if names & openers else set()
+    writers = {"_writing", "_hdf5_writer", "hdf5_index", "lmdb"}
+    assert found == {"store", *writers, "_hdf5_blosc2"}  # which opens frames of blosc2 in memory
+
+
 def test_public_names_are_listed_and_sorted() -> None:
     """`__all__` lists all public names in `shardio/__init__.py`, sorted, and each is documented."""
     tree = ast.parse((ROOT / "__init__.py").read_text())

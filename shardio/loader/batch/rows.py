@@ -21,6 +21,7 @@ from ...engines.jpeg_headers import are_plain_jpegs
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
 from ...order.plan import Order, PlanSlice
+from ...system import helper_process
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord, is_bad_sample
 from .mixing import LABEL
@@ -213,6 +214,7 @@ class BatchRows:
     def _make(self, part: slice, *, images_on_host: bool = False) -> None:
         spec, indices = self.spec, self._indices[part]
         with ExitStack() as lent:
+            lent.enter_context(helper_process.time_limit(spec.read_limit))
             with self.clock.stage("read"):
                 selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
                 stored = {

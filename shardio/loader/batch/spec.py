@@ -18,6 +18,7 @@ from ...engines.factory import EngineName, choose_engine
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...format.limits import Limits
+from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, Transform
 from ...transforms.recipe import Recipe
 from .bad_samples import OnBadSample
@@ -46,6 +47,7 @@ class BatchOptions:
     on_bad_sample: OnBadSample = "raise"
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
+    read_limit: float = READ_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class BatchSpec:
         on_bad_sample: the treatment of a bad sample.
         verify: whether each sample's checksum is compared.
         limits: the most that a sample may claim.
+        read_limit: seconds that a library may take to parse one stored value.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
     """
@@ -124,6 +127,7 @@ class BatchSpec:
     on_bad_sample: OnBadSample
     verify: bool
     limits: Limits
+    read_limit: float
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
 
@@ -197,6 +201,7 @@ def batch_spec(
         on_bad_sample=options.on_bad_sample,
         verify=options.verify,
         limits=options.limits,
+        read_limit=options.read_limit,
         channels_last=target.channels_last,
     )
 

@@ -1,0 +1,29 @@
+"""What the helper process does with HDF5 files for the converter: it is the process that damage may hold or crash."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shardio.foreign.hdf5_service import open_file
+
+from ._hdf5_blocks import encode
+from ._hdf5_columns import Contents
+from ._hdf5_reader import read_rows, reading, take
+
+
+def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
+    """Take in the contents of a file, to see that it comes to an end; yield nothing."""
+    Contents(open_file(path, inode), Path(path), external_links)
+    yield from ()
+
+
+def block(
+    path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
+) -> Iterator[bytes]:
+    """Yield rows of the dataset at `name`, as `encode` does; of a compound dataset only the members `heads`.
+
+    Raises BadSample if they cannot be read.
+    """
+    with reading():
+        dataset = take(open_file(path, inode), name, Path(path), external_links)
+        rows = read_rows(dataset, heads, start, stop)
+    yield from encode(rows)

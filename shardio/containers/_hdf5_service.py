@@ -1,0 +1,162 @@
+"""What the helper process does with HDF5 files for `_hdf5_library`: it is the process that damage may hold or crash.
+
+Every function takes the file's path, and its device and inode number, by which it tells that the file is still the one
+that the caller has open; it yields bytes.
+"""
+
+import importlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShardCorrupt
+from ..format.fields import as_field
+from . import hdf5_index, store
+from ._hdf5_library import check_filters, resolve
+from ._hdf5_writer import FIELDS_ATTRIBUTE
+from .base import check_value_bytes
+from .hdf5 import open_shard
+
+DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+"""What h5py raises for unreadable data; MemoryError where damage is taken for a length."""
+
+_MOST_OPEN = 64
+
+os.environ["HDF5_USE_FILE_LOCKING"] = "FALSE"  # files stay open for long, and that is to keep nobody from writing
+_h5py: Any = importlib.import_module("h5py")  # with the module, so that the limit does not include its import
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenFile:
+    """A file that stays open.
+
+    Attributes:
+        state: its size and time.
+        file: its h5py.File.
+        datasets: by path in the file, the datasets that were read.
+    """
+
+    state: tuple[int, int]
+    file: Any
+    datasets: dict[str, list[Any]]
+
+
+_files: OrderedDict[tuple[int, ...], _OpenFile] = OrderedDict()  # by device and inode number
+
+
+def open_file(path: str, inode: Sequence[int]) -> Any:
+    """Return the h5py.File at `path`, opened once as long as it stays the same.
+
+    Raises ShardCorrupt if it is another file than the caller's.
+    """
+    return _open(path, inode).file
+
+
+def _open(path: str, inode: Sequence[int]) -> _OpenFile:
+    status = Path(path).stat()
+    key, state = (status.st_dev, status.st_ino), (status.st_size, status.st_mtime_ns)
+    if key != tuple(inode):
+        raise ShardCorrupt(f"{path}: another file has taken its place since it was opened")
+    if key not in _files or _files[key].state != state:
+        _close(key)  # libhdf5 would not read a file anew that it has open
+        while len(_files) >= _MOST_OPEN:
+            _close(next(iter(_files)))
+        _files[key] = _OpenFile(state, store.open_hdf5(Path(path)), {})
+    _files.move_to_end(key)
+    return _files[key]
+
+
+def _close(key: tuple[int, ...]) -> None:
+    if (opened := _files.pop(key, None)) is not None:
+        opened.file.close()
+
+
+def open_adopted(
+    path: str, inode: Sequence[int], fields: Mapping[str, Any], names: Mapping[str, str] | None
+) -> Iterator[bytes]:
+    """Open a file that another program wrote, to see that it comes to an end; yield the names of its datasets as JSON.
+
+    Args:
+        path, inode: the file.
+        fields: its fields, as JSON stores them.
+        names: the path of each field's dataset; None to take them from the index beside the file.
+    """
+    place = Path(path)
+    _close(tuple(inode))
+    found = hdf5_index.dataset_names(place) if names is None else names
+    open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, indexed=names is None)
+    yield json.dumps(found).encode()
+
+
+def fields_text(path: str, inode: Sequence[int]) -> Iterator[bytes]:
+    """Yield the attribute that describes the fields of a shard, if there is one."""
+    try:
+        text = open_file(path, inode).attrs.get(FIELDS_ATTRIBUTE)
+    except DAMAGE as error:
+        raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
+    if isinstance(text, (str, bytes)):
+        yield text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
+
+def rows(path: str, inode: Sequence[int], name: str, blocks: Sequence[Sequence[int]], dtype: str) -> Iterator[Any]:
+    """Yield, for each block of ascending rows, those rows of the dataset at `name` as numbers of `dtype`."""
+    for block in blocks:
+        try:
+            (dataset,) = _datasets(path, inode, name)
+            low, high = block[0], block[-1]
+            found = np.ascontiguousarray(dataset[low : high + 1][np.subtract(block, low)], np.dtype(dtype))
+        except DAMAGE as error:
+            raise _damaged(path, name, block[0], error) from error
+        yield found.reshape(-1).view(np.uint8).data
+
+
+def values(path: str, inode: Sequence[int], name: str, rows: Sequence[int], most: int) -> Iterator[bytes]:
+    """Yield each row's bytes: of a dataset of strings or variable-length uint8, or of a group of data and offsets."""
+    parts: list[Any] = []
+    for row in rows:
+        try:
+            parts = parts or _datasets(path, inode, name)
+            value = _value(parts, row, most, f"{path}, field {name!r}, row {row}")
+        except DAMAGE as error:
+            raise _damaged(path, name, row, error) from error
+        yield value
+
+
+def _value(parts: Sequence[Any], row: int, most: int, place: str) -> bytes:
+    if len(parts) == 1:
+        value = parts[0][row]
+        value = value.encode() if isinstance(value, str) else bytes(value)
+        check_value_bytes(len(value), most, place)
+        return value
+    data, offsets = parts
+    start, end = (int(offset) for offset in offsets[row : row + 2])
+    if not 0 <= start <= end <= (size := len(data)):
+        raise ValueError(f"offsets {start} to {end} are not within {size} bytes")
+    check_value_bytes(max(end - start, *(data.chunks or (0,))), most, place)
+    return bytes(data[start:end].tobytes())
+
+
+def _datasets(path: str, inode: Sequence[int], name: str) -> list[Any]:
+    """Return the dataset at `name`, or the `data` and `offsets` of a group."""
+    opened = _open(path, inode)
+    if name not in opened.datasets:
+        place = Path(path)
+        found = [resolve(opened.file, name, place)]
+        if not isinstance(found[0], _h5py.Dataset):
+            found = [resolve(opened.file, f"{name}/{part}", place) for part in ("data", "offsets")]
+        for dataset in found:
+            if not isinstance(dataset, _h5py.Dataset):
+                raise ShardCorrupt(f"{path}: has no field {name!r}")
+            check_filters(dataset, place, name)
+        opened.datasets[name] = found
+    return opened.datasets[name]
+
+
+def _damaged(path: str, name: str, row: int, error: BaseException) -> ShardCorrupt:
+    return ShardCorrupt(f"{path}, field {name!r}, row {row}: damaged, h5py says: {error}")

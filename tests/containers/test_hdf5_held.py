@@ -1,0 +1,143 @@
+"""Damage that holds libhdf5 for ever costs the samples that it concerns, and a bounded time."""
+
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from _held_hdf5 import TEXTS, hold, hold_at
+
+import shardio
+from shardio import World, containers
+from shardio.containers import hdf5_index
+from shardio.conversion.adopt import adopt
+from shardio.errors import BadSample, ShardCorrupt, SourceError
+from shardio.format.fields import as_fields
+from shardio.source import find
+from shardio.system import helper_process
+
+HDF5 = containers.get("hdf5")
+FIELDS = as_fields({"x": "text", "number": "int64"})
+
+
+def write(path: Path) -> Path:
+    """A file of another program: texts and numbers."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=TEXTS, dtype=h5py.string_dtype())
+        file["number"] = np.arange(len(TEXTS))
+    return path
+
+
+@pytest.fixture
+def adopted(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A dataset over such a file, which is damaged then, and the rows that are lost."""
+    path = write(tmp_path / "a.h5")
+    adopt(find("hdf5")(path), tmp_path / "data")
+    return tmp_path / "data", hold(path)
+
+
+def test_values(tmp_path: Path) -> None:
+    """A value that holds libhdf5 is named as a time-out, at once if it is asked for again; the others are read."""
+    path = write(tmp_path / "a.h5")
+    held = hold(path)
+    good = [row for row in range(len(TEXTS)) if row not in held]
+    assert len(held) > 1
+    assert len(good) > 1
+    hdf5_index.write(path, {"x": "x", "number": "number"}, {})
+    reader = HDF5.reader(path, FIELDS)
+    with helper_process.time_limit(0.8):
+        begun = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(ShardCorrupt, match=rf"a.h5, field 'x', row {held[0]}: timed out: libhdf5 .* 0.8 s"):
+                reader.read(np.array([good[0], held[0]]), "x")
+        assert time.monotonic() - begun < 8.0
+    assert reader.read(np.array(good), "x") == [TEXTS[row].encode() for row in good]
+    np.testing.assert_array_equal(reader.read(np.array(held), "number"), held)
+    reader.close()
+
+
+def test_opening_an_adopted_file(tmp_path: Path) -> None:
+    """A file of another program whose index holds libhdf5 while it is opened is refused as a time-out."""
+    path = write(tmp_path / "a.h5")
+    hdf5_index.write(path, {"x": "x"}, {"number": np.arange(len(TEXTS))})
+    index = hdf5_index.path_of(path)
+    hold_at(index, index.read_bytes().index(b"GCOL"))
+    with helper_process.time_limit(0.5):
+        for _ in range(2):
+            with pytest.raises(ShardCorrupt, match=r"a.h5: cannot be opened: timed out: libhdf5 .* 0.5 s"):
+                HDF5.reader(path, FIELDS)
+
+
+def test_fields_of_a_shard(tmp_path: Path) -> None:
+    """The description of the fields that a shard holds for its repair may hold libhdf5 too."""
+    path = tmp_path / "s.h5"
+    HDF5.writer(path, FIELDS, 0).close()
+    assert HDF5.read_fields(path) == FIELDS
+    hold_at(path, path.read_bytes().index(b"GCOL"))
+    with helper_process.time_limit(0.5), pytest.raises(ShardCorrupt, match="timed out"):
+        HDF5.read_fields(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_loading(adopted: tuple[Path, list[int]], isolate: bool) -> None:
+    """A loader passes over them, within a quarter of its timeout, and records that they timed out."""
+    path, held = adopted
+    loader = shardio.Loader(
+        path,
+        3,
+        world=World(),
+        threads=1,
+        on_bad_sample="mask",
+        max_bad=len(TEXTS),
+        timeout=12.0 if isolate else 6.0,
+        isolate=isolate,
+    )
+    delivered = {
+        int(index): text
+        for batch in loader
+        for index, text, valid in zip(batch["index"], batch["x"], batch["valid"], strict=True)
+        if valid
+    }
+    assert delivered == {row: text for row, text in enumerate(TEXTS) if row not in held}
+    records = loader.quarantine()
+    assert sorted(record.location.index for record in records) == held
+    assert all("timed out: libhdf5 took longer than" in record.reason for record in records)
+
+
+@pytest.mark.slow
+def test_converting(tmp_path: Path) -> None:
+    """A conversion passes over them, and records that they timed out, by processes too."""
+    held = hold(write(tmp_path / "a.h5"))
+    options: dict[str, Any] = {"read_timeout": 0.8}
+    source = find("hdf5")(tmp_path / "a.h5", **options)
+    with pytest.raises(BadSample, match=rf"a.h5, x, row {held[0]}: timed out: libhdf5 took longer than"):
+        source[held[0]]
+    made = shardio.convert(
+        tmp_path / "a.h5",
+        tmp_path / "out",
+        converter="hdf5",
+        converter_options=options,
+        on_error="skip",
+        max_bad=len(TEXTS),
+        workers=2,
+    )
+    assert [skipped.number for skipped in made.skipped] == held
+    assert all("timed out" in skipped.reason for skipped in made.skipped)
+    assert len(shardio.open(tmp_path / "out")) == len(TEXTS) - len(held)
+
+
+def test_a_source_that_cannot_be_opened(tmp_path: Path) -> None:
+    """A source whose structure takes libhdf5 for ever, and memory without end, is refused."""
+    path = write(tmp_path / "a.h5")
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"HEAP")
+    size, _, names = struct.unpack_from("<QQQ", data, heap + 8)
+    struct.pack_into("<Q", data, heap + 16, size - 16)  # the list of free blocks begins with the last one,
+    struct.pack_into("<QQ", data, names + size - 16, size - 16, 16)  # which is followed by itself
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"a.h5 cannot be read.*: timed out: libhdf5 took longer than 1 s"):
+        find("hdf5")(path, read_timeout=1.0)

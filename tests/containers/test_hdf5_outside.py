@@ -1,0 +1,225 @@
+"""The hdf5 container reads no other file than the shard, whatever the shard says."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from shardio import containers
+from shardio.containers import hdf5_index
+from shardio.errors import ShardCorrupt
+from shardio.format.fields import CHECKSUM, Field, as_fields, with_hidden
+
+HDF5 = containers.get("hdf5")
+COUNT = 4
+FIELDS = with_hidden(as_fields({"x": ("int32", (3,)), "text": "text"}))
+SECRET = b"root:x:0:0:root:/root:/bin/bash\n"
+
+Outside = Callable[[Any, str, Any], None]
+"""Puts something in place of the dataset at a path of a file, which holds the given values elsewhere."""
+
+
+def external_storage(file: Any, name: str, values: Any) -> None:
+    secret = Path(file.filename).with_name("secret")
+    file.create_dataset(name, values.shape, values.dtype, external=[(str(secret), 0, values.nbytes)])
+
+
+def external_link(file: Any, name: str, values: Any) -> None:
+    file[name] = h5py.ExternalLink("other.h5", f"/{values.dtype}")
+
+
+def soft_link_to_an_external_link(file: Any, name: str, values: Any) -> None:
+    file["hop"] = h5py.ExternalLink("other.h5", f"/{values.dtype}")
+    file["hop2"] = h5py.SoftLink("/hop")
+    file[name] = h5py.SoftLink("/hop2")
+
+
+def soft_link_through_an_external_group(file: Any, name: str, values: Any) -> None:
+    file["away"] = h5py.ExternalLink("other.h5", "/")
+    file[name] = h5py.SoftLink(f"/away/{values.dtype}")
+
+
+def soft_link_to_external_storage(file: Any, name: str, values: Any) -> None:
+    external_storage(file, "hop", values)
+    file[name] = h5py.SoftLink("/hop")
+
+
+def hard_link_to_external_storage(file: Any, name: str, values: Any) -> None:
+    external_storage(file, "hop", values)
+    file[name] = file["hop"]
+
+
+def virtual(file: Any, name: str, values: Any, source: str = "other.h5") -> None:
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    layout[...] = h5py.VirtualSource(source, str(values.dtype), values.shape)
+    file.create_virtual_dataset(name, layout)
+
+
+def virtual_of_this_file(file: Any, name: str, values: Any) -> None:
+    external_storage(file, str(values.dtype), values)
+    virtual(file, name, values, ".")
+
+
+def virtual_of_a_pipe(file: Any, name: str, values: Any) -> None:
+    """Whoever opens a pipe waits until someone writes to it."""
+    os.mkfifo(Path(file.filename).with_name("pipe"))
+    layout = h5py.VirtualLayout(values.shape, values.dtype, maxshape=(None, *values.shape[1:]))
+    source = h5py.VirtualSource("pipe", "x", values.shape, maxshape=(None, *values.shape[1:]))
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    file.create_virtual_dataset(name, layout)
+
+
+def external_link_to_a_pipe(file: Any, name: str, values: Any) -> None:
+    os.mkfifo(Path(file.filename).with_name("pipe"))
+    file[name] = h5py.ExternalLink("pipe", "/x")
+
+
+def soft_link_to_itself(file: Any, name: str, values: Any) -> None:
+    file[name] = h5py.SoftLink(f"/{name}")
+
+
+def many_soft_links(file: Any, name: str, values: Any) -> None:
+    file["here"] = h5py.SoftLink("here/here")
+    file[name] = h5py.SoftLink("/here")
+
+
+OUTSIDE: list[Outside] = [
+    external_storage,
+    external_link,
+    soft_link_to_an_external_link,
+    soft_link_through_an_external_group,
+    soft_link_to_external_storage,
+    hard_link_to_external_storage,
+    virtual,
+    virtual_of_this_file,
+    virtual_of_a_pipe,
+    external_link_to_a_pipe,
+    soft_link_to_itself,
+    many_soft_links,
+]
+
+PLACES = ["x", "text/data", "text/offsets", CHECKSUM]
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if the `with` block takes longer."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"it took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def shard(path: Path) -> Path:
+    """A shard of four samples, and the files beside it that it must not lead to."""
+    path.with_name("secret").write_bytes(SECRET * 10)
+    with h5py.File(path.with_name("other.h5"), "w") as file:
+        file["int32"], file["int64"] = np.arange(12, dtype=np.int32).reshape(4, 3), np.arange(0, 25, 5)
+        file["uint64"], file["uint8"] = np.arange(4, dtype=np.uint64), np.frombuffer(SECRET[:20], np.uint8)
+    writer = HDF5.writer(path, FIELDS, 0)
+    for i in range(COUNT):
+        sample = {"x": np.full(3, i, np.int32).tobytes(), "text": b"four%d" % i, CHECKSUM: bytes(8)}
+        writer.append(sample)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("outside", OUTSIDE, ids=lambda outside: outside.__name__)
+def test_shards_lead_nowhere(tmp_path: Path, outside: Outside, place: str) -> None:
+    """Links to other files, external storage and virtual datasets are refused in place of any dataset of a shard."""
+    path = shard(tmp_path / "s.h5")
+    with h5py.File(path, "a") as file:
+        values = file[place][...]
+        del file[place]
+        outside(file, place, values)
+    with within(20), pytest.raises(ShardCorrupt, match=r"link to another file|in other files|links in a row"):
+        HDF5.reader(path, FIELDS)
+
+
+@pytest.mark.parametrize("outside", [external_storage, external_link, virtual_of_this_file, virtual_of_a_pipe])
+def test_groups_lead_nowhere(tmp_path: Path, outside: Outside) -> None:
+    """A whole group may not come from another file either."""
+    path = shard(tmp_path / "s.h5")
+    with h5py.File(path, "a") as file:
+        values = file["text/data"][...]
+        del file["text"]
+        outside(file, "text", values)
+    with within(20), pytest.raises(ShardCorrupt, match=r"link to another file|in other files"):
+        HDF5.reader(path, FIELDS)
+
+
+def test_links_within_the_file_are_followed(tmp_path: Path) -> None:
+    """Soft and hard links to data in the file itself lead to it, at every depth."""
+    path = shard(tmp_path / "s.h5")
+    with h5py.File(path, "a") as file:
+        file["deep/x"] = file["x"]
+        file.move("text", "deep/stored")
+        file["deep/bytes"] = file["deep/stored/data"]
+        del file["x"], file["deep/stored/data"]
+        file["x"], file["text"] = h5py.SoftLink("deep/x"), h5py.SoftLink("/deep/./relative")
+        file["deep/relative"], file["deep/stored/data"] = h5py.SoftLink("stored"), h5py.SoftLink("/deep/bytes")
+    reader = HDF5.reader(path, FIELDS)
+    rows = np.arange(COUNT)
+    assert reader.read(rows, "text") == [b"four0", b"four1", b"four2", b"four3"]
+    np.testing.assert_array_equal(reader.read(rows, "x"), np.repeat(rows, 3).reshape(COUNT, 3))
+    reader.close()
+
+
+@pytest.mark.parametrize("place", ["strings", "label"])
+@pytest.mark.parametrize("outside", OUTSIDE, ids=lambda outside: outside.__name__)
+def test_adopted_files_lead_nowhere(tmp_path: Path, outside: Outside, place: str) -> None:
+    """Neither do files that others wrote, nor the indexes beside them."""
+    path = shard(tmp_path / "a.h5")
+    with h5py.File(path, "a") as file:
+        file["strings"] = ["a", "b", "c", "d"]
+    hdf5_index.write(path, {"strings": "strings"}, {"label": np.arange(COUNT)})
+    fields = as_fields({"strings": "text", "label": "int64"})
+    reader = HDF5.reader(path, fields)
+    assert reader.read(np.array([2]), "strings") == [b"c"]
+    reader.close()
+    with h5py.File(path if place == "strings" else hdf5_index.path_of(path), "a") as file:
+        values = np.arange(COUNT) if place == "label" else np.frombuffer(b"root", "S1")
+        del file[place]
+        outside(file, place, values)
+    with within(20), pytest.raises(ShardCorrupt, match=r"link to another file|in other files|links in a row"):
+        HDF5.reader(path, fields)
+
+
+def test_a_link_of_another_kind(tmp_path: Path) -> None:
+    """A link of a class that someone registered with libhdf5 is not followed."""
+    path = shard(tmp_path / "s.h5")
+    with h5py.File(path, "a", libver="latest") as file:
+        del file["text"]
+        file["new/x"] = h5py.ExternalLink("other.h5", "/int32")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"other.h5\0/int32")
+    kind = data.rindex(b"\x40", 0, at)  # the external link's class, 64
+    data[kind] = 65
+    path.write_bytes(data)
+    with pytest.raises(ShardCorrupt):
+        HDF5.reader(path, {"new/x": Field("array", dtype="int32", shape=(3,))})
+
+
+@pytest.mark.parametrize("what", ["a.h5", "a.idx.h5"])
+def test_a_pipe_in_place_of_a_file(tmp_path: Path, what: str) -> None:
+    """A shard or an index that is no regular file is refused at once."""
+    path = shard(tmp_path / "a.h5")
+    hdf5_index.write(path, {"x": "x"}, {})
+    (tmp_path / what).unlink()
+    os.mkfifo(tmp_path / what)
+    with within(20), pytest.raises(ShardCorrupt, match="is not a regular file"):
+        HDF5.reader(path, as_fields({"x": ("int32", (3,))}))
