@@ -59,6 +59,7 @@ def hdf5(
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
         shardio convert hdf5 runs data/runs --external-links
+        shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
 
     Raises:
         SourceError: a file is missing or damaged, needs a filter that is not installed, or keeps data in other files;

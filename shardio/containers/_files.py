@@ -117,37 +117,31 @@ def _forget_mapped(size: int) -> None:
 
 @final
 class Handle(Generic[T]):
-    """A reader's open shard, which is opened again after unpickling, and on request after a fork.
+    """A reader's open shard, which is opened again after unpickling.
 
     Args:
         opener: a function `(path, fields)` of a module, so that it can be pickled.
         path: the shard.
         fields: its fields, with hidden columns.
-        per_process: whether a forked child must open its own.
     """
 
     def __init__(
-        self,
-        opener: Callable[[Path, Mapping[str, Field]], T],
-        path: Path,
-        fields: Mapping[str, Field],
-        *,
-        per_process: bool = False,
+        self, opener: Callable[[Path, Mapping[str, Field]], T], path: Path, fields: Mapping[str, Field]
     ) -> None:
-        self._arguments = (opener, path, dict(fields), per_process)
+        self._arguments = (opener, path, dict(fields))
         self._closed = False
-        self._opened: tuple[int, T] | None = (os.getpid(), opener(path, fields))
+        self._opened: T | None = opener(path, fields)
 
     def get(self) -> T:
         """Return the open shard; ValueError after `close`."""
         # A local variable, so that a `close` in another thread cannot end it during a read.
         opened = self._opened
-        opener, path, fields, per_process = self._arguments
+        opener, path, fields = self._arguments
         if self._closed:
             raise ValueError(f"{path}: the reader is closed")
-        if opened is None or (per_process and opened[0] != os.getpid()):
-            opened = self._opened = (os.getpid(), opener(path, fields))
-        return opened[1]
+        if opened is None:
+            opened = self._opened = opener(path, fields)
+        return opened
 
     def close(self) -> None:
         """Drop the open shard; a read that is running in another thread still finishes."""

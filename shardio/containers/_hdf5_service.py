@@ -136,7 +136,8 @@ def _value(parts: Sequence[Any], row: int, most: int, place: str) -> bytes:
         return value
     data, offsets = parts
     start, end = (int(offset) for offset in offsets[row : row + 2])
-    if not 0 <= start <= end <= (size := len(data)):
+    size = len(data)
+    if not 0 <= start <= end <= size:
         raise ValueError(f"offsets {start} to {end} are not within {size} bytes")
     check_value_bytes(max(end - start, *(data.chunks or (0,))), most, place)
     return bytes(data[start:end].tobytes())

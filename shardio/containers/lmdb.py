@@ -32,7 +32,6 @@ from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request
 from ._lmdb_pages import Pages
-from ._lmdb_shared import GATE, Lease, disk_errors, extent_of, take_lease
 from ._writing import OutputFiles, check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
 from .row_locator import LmdbKeys, MemoryRows, RowLocator
@@ -65,7 +64,7 @@ class LmdbWriter:
         options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "map_size": self._map_size}
         self._files = OutputFiles()
         self._file = self._files.create(path)
-        with disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
+        with _disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
             opened = importlib.import_module("lmdb").open(f"/proc/self/fd/{self._file.fileno()}", **options)
             self._environment = opened
 
@@ -100,11 +99,11 @@ class LmdbWriter:
                 entries[_FIELDS] = fields_text(self._fields).encode()
                 self._pending += sorted(entries.items())
                 self._commit()
-                size = extent_of(self._environment)
+                size = int((self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"])
                 if os.fstat(self._file.fileno()).st_size < size:
                     # LMDB never writes trailing pages that a transaction freed again, but readers map them.
                     os.truncate(self._file.fileno(), size)
-                with disk_errors():
+                with _disk_errors():
                     self._environment.sync(True)
         finally:
             self._environment.close()
@@ -115,7 +114,7 @@ class LmdbWriter:
         self._intact = False
         while True:
             try:
-                with disk_errors(), self._environment.begin(write=True) as transaction:
+                with _disk_errors(), self._environment.begin(write=True) as transaction:
                     for key, value in self._pending:
                         transaction.put(key, value, append=True)
                 break
@@ -134,20 +133,20 @@ class LmdbWriter:
 
 @final
 class LmdbReader:
-    """A `Reader`. Readers of one file share one environment, and look keys up in the file's pages themselves."""
+    """A `Reader`. It looks keys up in the file's pages itself, because the LMDB library trusts them."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
         self._path, self._fields = path, dict(fields)
-        self._handle = Handle(_open, path, fields, per_process=True)
+        self._handle = Handle(_open, path, fields)
 
     def __len__(self) -> int:
         return self._handle.get().count
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        lease = self._handle.get()
-        rows, kind = check_request(rows, field, out, self._fields, lease.count, self._path)
-        _check_size(lease)
-        locator = lease.locators.get(field)
+        shard = self._handle.get()
+        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
+        _check_size(shard)
+        locator = shard.locators.get(field)
         if isinstance(locator, MemoryRows):
             out = check_out(out, len(rows), kind)
             try:
@@ -155,11 +154,11 @@ class LmdbReader:
             except compiled.MappedFileLost as error:
                 raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
             return out
-        if field in lease.columns:
+        if field in shard.columns:
             out = check_out(out, len(rows), kind)
-            out[...] = lease.columns[field].view(kind.row_dtype).reshape(lease.count, *kind.row_shape)[rows]
+            out[...] = shard.columns[field].view(kind.row_dtype).reshape(shard.count, *kind.row_shape)[rows]
             return out
-        values = lease.file.read_values(*self._spans(lease, rows, field), rows, field, most)
+        values = shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)
         if not kind.fixed:
             return values
         size = kind.row_bytes
@@ -175,11 +174,11 @@ class LmdbReader:
         return self._handle.get().locators.get(field)
 
     def close(self) -> None:
-        self._handle.close()  # the file closes with its last reader in this process
+        self._handle.close()
 
-    def _spans(self, lease: Lease, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _spans(self, shard: "_Shard", rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the offset and size of each value, int64 [n] each."""
-        locator = lease.locators.get(field)
+        locator = shard.locators.get(field)
         try:
             spans = None if locator is None else row_locator.locate(locator, rows)
         except compiled.MappedFileLost as error:
@@ -188,7 +187,7 @@ class LmdbReader:
             return spans
         found = np.empty((len(rows), 2), np.int64)
         for place, row in enumerate(rows.tolist()):
-            span = lease.pages.find((row + lease.first).to_bytes(8, "big") + field.encode())
+            span = shard.pages.find((row + shard.first).to_bytes(8, "big") + field.encode())
             if span is None:
                 raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: there is no such entry")
             found[place] = span
@@ -213,83 +212,106 @@ class LmdbContainer:
         return LmdbReader(Path(path), fields)
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
-        with _damage_named(path), GATE:
-            lease = _leased(RawFile(path))
-            text = _value(lease, _FIELDS)
+        text = _value(_checked(RawFile(path)), _FIELDS)
         return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
         return (path,)
 
 
-def _open(path: Path, fields: Mapping[str, Field]) -> Lease:
-    with _damage_named(path), GATE:
-        lease = _leased(RawFile(path))
-        _check_content(lease, fields)
-        if native.library() is not None:
-            lease.locators = _locators(lease, fields)
-        return lease
+@final
+class _Shard:
+    """An open shard.
+
+    Attributes:
+        file: the file itself.
+        pages: its pages.
+        mapped: the file in memory, uint8 [size].
+        first: the index of its first sample.
+        count: its number of samples.
+        columns: the hidden columns, by name, uint8 [n, row bytes].
+        locators: where the fields are, for compiled lookups; empty without the compiled part.
+    """
+
+    def __init__(self, file: RawFile, pages: Pages) -> None:
+        self.file, self.pages, self.mapped = file, pages, file.map()
+        self.first = self.count = 0
+        self.columns: dict[str, NDArray[np.uint8]] = {}
+        self.locators: dict[str, RowLocator] = {}
 
 
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        with disk_errors():
-            yield
-    except importlib.import_module("lmdb").Error as error:
-        raise ShardCorrupt(f"{path}: not a complete LMDB file: {error}") from error
+def _open(path: Path, fields: Mapping[str, Field]) -> _Shard:
+    shard = _checked(RawFile(path))
+    _check_content(shard, fields)
+    if native.library() is not None:
+        shard.locators = _locators(shard, fields)
+    return shard
 
 
-def _leased(file: RawFile) -> Lease:
-    # LMDB divides by a page size of 0 and maps as much as a header says: it gets only what has been checked.
+def _checked(file: RawFile) -> _Shard:
     pages = Pages(file)
     if not pages.known:
         raise ShardCorrupt(f"{file.path}: not a complete LMDB file: its first two pages are not those of a plain LMDB")
     if file.size < pages.extent:
         raise ShardCorrupt(f"{file.path}: cut short: {file.size} of {pages.extent} bytes")
-    return take_lease(file, pages)
+    return _Shard(file, pages)
 
 
-def _check_size(lease: Lease) -> None:
-    if (size := os.fstat(lease.file.fd).st_size) < lease.pages.extent:
-        raise ShardCorrupt(f"{lease.file.path}: cut short: {size} of {lease.pages.extent} bytes")
+def _check_size(shard: _Shard) -> None:
+    if (size := os.fstat(shard.file.fd).st_size) < shard.pages.extent:
+        raise ShardCorrupt(f"{shard.file.path}: cut short: {size} of {shard.pages.extent} bytes")
 
 
-def _locators(lease: Lease, fields: Mapping[str, Field]) -> dict[str, RowLocator]:
+def _locators(shard: _Shard, fields: Mapping[str, Field]) -> dict[str, RowLocator]:
     """Return a locator of each field, by name, for compiled lookups."""
-    file, mapped = lease.file, lease.mapped
-    locators: dict[str, RowLocator] = {name: MemoryRows.of(column) for name, column in lease.columns.items()}
-    for name in fields.keys() - lease.columns.keys():
-        keys = LmdbKeys(mapped.ctypes.data, file.fd, lease.first, file.size, name.encode(), (mapped, file))
+    file, mapped = shard.file, shard.mapped
+    locators: dict[str, RowLocator] = {name: MemoryRows.of(column) for name, column in shard.columns.items()}
+    for name in fields.keys() - shard.columns.keys():
+        keys = LmdbKeys(mapped.ctypes.data, file.fd, shard.first, file.size, name.encode(), (mapped, file))
         locators[name] = keys
     return locators
 
 
-def _check_content(lease: Lease, fields: Mapping[str, Field]) -> None:
-    """Read the shard's numbers and columns into `lease`; ShardCorrupt if these or the fields are missing."""
-    path, find = lease.file.path, lease.pages.find
-    numbers = [_value(lease, key) for key in (_FIRST, _COUNT)]
+def _check_content(shard: _Shard, fields: Mapping[str, Field]) -> None:
+    """Read the shard's numbers and columns into `shard`; ShardCorrupt if these or the fields are missing."""
+    path, find = shard.file.path, shard.pages.find
+    numbers = [_value(shard, key) for key in (_FIRST, _COUNT)]
     if any(number is None or len(number) != 8 for number in numbers):
         raise ShardCorrupt(
             f"{path}: its first index or its number of samples is missing: not written by this container"
         )
-    lease.first, lease.count = (int.from_bytes(number, "little") for number in numbers if number is not None)
-    if lease.first + lease.count >= 1 << 63:
-        raise ShardCorrupt(f"{path}: {lease.count} samples from index {lease.first} on are more than there can be")
+    shard.first, shard.count = (int.from_bytes(number, "little") for number in numbers if number is not None)
+    if shard.first + shard.count >= 1 << 63:
+        raise ShardCorrupt(f"{path}: {shard.count} samples from index {shard.first} on are more than there can be")
     for name, field in fields.items():
         if name.startswith("_"):
-            span, expected = find(_SHARD_KEY + name.encode()), lease.count * field.row_bytes
+            span, expected = find(_SHARD_KEY + name.encode()), shard.count * field.row_bytes
             if span is None:
                 raise ShardCorrupt(f"{path}: column {name!r} is missing")
             start, size = span
             if size != expected:
                 raise ShardCorrupt(f"{path}: column {name!r} has {size} of {expected} bytes")
-            lease.columns[name] = lease.mapped[start : start + size].reshape(lease.count, field.row_bytes)
-        elif lease.count and find(lease.first.to_bytes(8, "big") + name.encode()) is None:
+            shard.columns[name] = shard.mapped[start : start + size].reshape(shard.count, field.row_bytes)
+        elif shard.count and find(shard.first.to_bytes(8, "big") + name.encode()) is None:
             raise ShardCorrupt(f"{path}: has no field {name!r}")
 
 
-def _value(lease: Lease, key: bytes) -> bytes | None:
+def _value(shard: _Shard, key: bytes) -> bytes | None:
     """Return the value of a key that stands once in the shard."""
-    span = lease.pages.find(key)
-    return None if span is None else os.pread(lease.file.fd, span[1], span[0])
+    span = shard.pages.find(key)
+    return None if span is None else os.pread(shard.file.fd, span[1], span[0])
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Turn errors of the system into OSError, as files raise them: LMDB has their numbers in its messages only."""
+    lmdb = importlib.import_module("lmdb")
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise
+    except lmdb.Error as error:
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE):
+            if os.strerror(number) in str(error):
+                raise OSError(number, str(error)) from error
+        raise

@@ -24,14 +24,6 @@ def open_hdf5(path: Path) -> Any:
     return importlib.import_module("h5py").File(path, "r")
 
 
-def open_lmdb(path: Path) -> Any:
-    """Open a single file as an lmdb.Environment, without its lock file; lmdb.Error if LMDB refuses it."""
-    # Without a lock file there is no table of readers, and max_readers sets no limit. py-lmdb must not keep spare
-    # transactions for reuse, because none may exist when the process forks.
-    options = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_readers": 1024}
-    return importlib.import_module("lmdb").open(str(path), subdir=False, max_spare_txns=0, **options)
-
-
 def map_npy(path: Path, largest_header: int) -> Any:
     """Map a `.npy` file into memory, read-only; ValueError or EOFError if its header is damaged."""
     if path.exists():  # NumPy's own error otherwise
