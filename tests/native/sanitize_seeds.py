@@ -92,7 +92,9 @@ def lmdb_files(size: int) -> Iterator[bytes]:
             for _ in range(2):  # the second transaction reuses pages of the first, out of order
                 with environment.begin(write=True) as transaction:
                     for key in random.permutation(keys).tolist():
-                        transaction.put(key, random.bytes(int(random.choice([0, 1, 50, 400, 2100], p=[0.1, 0.2, 0.4, 0.25, 0.05]))))
+                        transaction.put(
+                            key, random.bytes(int(random.choice([0, 1, 50, 400, 2100], p=[0.1, 0.2, 0.4, 0.25, 0.05])))
+                        )
         data = path.read_bytes()
     for length in (9, 8):
         chosen = [keys[number][:length] for number in random.integers(0, max(size, 1), 6).tolist() if keys]
