@@ -342,57 +342,73 @@ def any_npy(path: Path, random: Random) -> None:
 
 
 def any_hdf5(path: Path, random: Random) -> None:
-    """Change numbers, attributes, links and storage with h5py."""
+    """Change links, storage, attributes and numbers with h5py."""
     with h5py.File(path, "r+") as file:
         names: list[str] = []
         file.visit(names.append)
         name = random.choice(names)
-        found, kind = file[name], random.randrange(9)
-        if kind == 0:
-            link = random.choice(
-                [
-                    h5py.SoftLink(random.choice(["/", f"/{name}", random.choice(names), "missing"])),
-                    h5py.ExternalLink(
-                        random.choice(["../victim/other.h5", SECRET.replace("secret.txt", "other.h5")]), "/data"
-                    ),
-                ]
-            )
-            del file[name]
-            file[name] = link
-        elif kind in (1, 2) and isinstance(found, h5py.Dataset):
-            shape, dtype = found.shape, found.dtype
-            del file[name]
-            if kind == 1:
-                size = min(max(1, int(np.prod(shape)) * dtype.itemsize), 64)
-                shape = (size,) if dtype.itemsize == 1 else (max(1, size // dtype.itemsize),)
-                with contextlib.suppress(TypeError, ValueError):
-                    file.create_dataset(
-                        name, shape, dtype, external=[(random.choice(["victim/secret.txt", SECRET]), 0, size)]
-                    )
-            else:
-                layout = h5py.VirtualLayout(shape, dtype)
-                layout[...] = h5py.VirtualSource("../victim/other.h5", "data", shape)
-                file.create_virtual_dataset(name, layout)
-        elif kind == 3 and isinstance(found, h5py.Dataset):
-            data = found[()] if found.shape is not None else None
-            del file[name]
-            with contextlib.suppress(TypeError, ValueError, OSError):
-                file.create_dataset(name, data=data, dtype=random.choice([None, ">i8", "f2", "u1"]))
-        elif kind == 4:
-            other = random.choice(names)
-            if other != name and not other.startswith(name) and not name.startswith(other):
-                del file[name]
-                file[name] = file[other]
-        elif kind == 5:
-            node = file if random.random() < 0.5 else found
-            for attribute in list(node.attrs):
-                new = value(random)
-                with contextlib.suppress(TypeError, ValueError, OverflowError):
-                    node.attrs[attribute] = json.dumps(new) if isinstance(new, (list, dict, type(None))) else new
-        elif isinstance(found, h5py.Dataset) and found.shape and found.size and found.dtype.kind in "iuf":
-            row = random.randrange(found.shape[0])
-            with contextlib.suppress(OverflowError, TypeError):
-                found[row] = found.dtype.type(number(random, found.size))
+        random.choice([lead_elsewhere, lead_elsewhere, rewrite, move_inside, change_attributes, change_number])(
+            file, name, random
+        )
+
+
+def lead_elsewhere(file: h5py.File, name: str, random: Random) -> None:
+    """Replace an object by one whose data is in another file, or a link."""
+    found, kind = file[name], random.randrange(4)
+    if kind == 0 or not isinstance(found, h5py.Dataset):
+        inside = h5py.SoftLink(random.choice(["/", f"/{name}", "missing", name.rpartition("/")[0] or "."]))
+        other = random.choice(["../victim/other.h5", SECRET.replace("secret.txt", "other.h5")])
+        del file[name]
+        file[name] = random.choice([inside, h5py.ExternalLink(other, "/data"), h5py.ExternalLink(other, "/")])
+        return
+    shape, dtype = found.shape, found.dtype
+    if not shape or h5py.check_vlen_dtype(dtype) or h5py.check_string_dtype(dtype):
+        return
+    del file[name]
+    if kind == 1:
+        layout = h5py.VirtualLayout(shape, dtype)
+        layout[...] = h5py.VirtualSource("../victim/other.h5", "data", shape)
+        file.create_virtual_dataset(name, layout)
+    else:
+        place = random.choice(["victim/secret.txt", SECRET, "/etc/passwd"]), 0, int(np.prod(shape)) * dtype.itemsize
+        file.create_dataset(name, shape, dtype, external=[place])
+
+
+def rewrite(file: h5py.File, name: str, random: Random) -> None:
+    """Store a dataset with another type."""
+    found = file[name]
+    if isinstance(found, h5py.Dataset) and found.shape is not None:
+        data = found[()]
+        del file[name]
+        with contextlib.suppress(TypeError, ValueError, OSError):
+            file.create_dataset(name, data=data, dtype=random.choice([None, ">i8", "f2", "u1"]))
+
+
+def move_inside(file: h5py.File, name: str, random: Random) -> None:
+    """Put another object in the place of one."""
+    names: list[str] = []
+    file.visit(names.append)
+    other = random.choice(names)
+    if not other.startswith(name) and not name.startswith(other):
+        del file[name]
+        file[name] = file[other]
+
+
+def change_attributes(file: h5py.File, name: str, random: Random) -> None:
+    """Change the attributes of an object, or those of the file."""
+    node = random.choice([file, file[name]])
+    for attribute in list(node.attrs):
+        new = value(random)
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            node.attrs[attribute] = json.dumps(new) if isinstance(new, list | dict) or new is None else new
+
+
+def change_number(file: h5py.File, name: str, random: Random) -> None:
+    """Change one row of a dataset of numbers, such as offsets."""
+    found = file[name]
+    if isinstance(found, h5py.Dataset) and found.shape and found.size and found.dtype.kind in "iuf":
+        with contextlib.suppress(OverflowError, TypeError):
+            found[random.randrange(found.shape[0])] = found.dtype.type(number(random, found.size))
 
 
 def any_lmdb(path: Path, random: Random) -> None:

@@ -349,6 +349,8 @@ def journal(write: Callable[[Path], None], work: Callable[..., None]) -> Callabl
     def interrupt(folder: Path) -> None:
         (folder / "in").mkdir()
         write(folder / "in")
+        for path in (folder / "in").rglob("*"):
+            os.utime(path, (10**9, 10**9))  # which the plan holds
         process = multiprocessing.get_context("fork").Process(target=work, args=(folder,), kwargs={"interrupt": True})
         process.start()
         process.join()
@@ -394,7 +396,7 @@ def state(folder: Path) -> None:
     batches.close()
 
 
-READ = ("load", "load", "load", "load_again", "read", "verify", "verify_deep", "repair", "stats", "reshard")
+READ = ("load", "load", "load", "load_again", "read", "read", "verify", "verify_deep", "repair", "stats", "reshard")
 CONVERT = ("convert", "convert", "convert_all")
 ADOPT = (*CONVERT, "adopt")
 
