@@ -25,9 +25,17 @@ Every message names the rule, the value and the place.
 from collections.abc import Sequence
 from typing import Any
 
+_MOST_TEXT = 10_000
+
 
 class ShardioError(Exception):
     """The base class of all exceptions that shardio raises on purpose."""
+
+    def __str__(self) -> str:
+        # Messages quote what files claim, such as a type's name of a megabyte, and end up in logs.
+        text = super().__str__()
+        more = len(text) - _MOST_TEXT
+        return f"{text[:_MOST_TEXT]}... and {more} more characters" if more > 0 else text
 
 
 class ConfigError(ShardioError, ValueError):

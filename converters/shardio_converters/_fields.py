@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError
 from shardio.foreign.names import field_name
@@ -67,6 +68,21 @@ def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]
     more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     return ", ".join(lines[:_LISTED] + more) or "none"
+
+
+_LAST_CHARACTER = 0x10FFFF
+
+
+def check_characters(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return `rows`; raise BadSample if they are NumPy's strings and hold a number that is no character.
+
+    NumPy would make a string of it that crashes what reads it, or encodes to something that is not UTF-8.
+    """
+    if rows.dtype.kind == "U" and rows.nbytes:
+        native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
+        if (largest := int(native.view(np.uint32).max())) > _LAST_CHARACTER:
+            raise BadSample(f"not text: {largest:#x} is not the number of a character")
+    return rows
 
 
 def sample_value(element: Any, field: Field) -> Any:

@@ -162,6 +162,9 @@ def _loaded(src: Any) -> tuple[str, Any]:
     if not isinstance(src, (str, os.PathLike)):
         raise SourceError(f"expected a datasets.Dataset or a directory, got {type(src).__name__}")
     root = Path(src).absolute()  # never a URL, which would be opened
+    for path in root.rglob("*"):
+        if not path.is_file() and not path.is_dir():  # the library would wait for somebody to write into a pipe
+            raise SourceError(f"{printable(path)} is not a file")
     try:
         return printable(root), library.load_from_disk(str(root), keep_in_memory=False)
     except damage() as error:

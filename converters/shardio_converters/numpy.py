@@ -20,7 +20,7 @@ from shardio.foreign.names import printable
 from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64
 
-from ._fields import array_field, choose_fields, sample_value
+from ._fields import array_field, check_characters, choose_fields, sample_value
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
@@ -134,8 +134,9 @@ class Arrays:
         sample = {}
         for name, column in self.columns.items():
             try:
-                sample[name] = sample_value(self._values(name)[index], self.fields[name])
-            except (BadSample, ValueError, SystemError) as error:  # NumPy raises SystemError for an invalid code point
+                (element,) = check_characters(self._values(name)[index : index + 1])
+                sample[name] = sample_value(element, self.fields[name])
+            except (BadSample, ValueError) as error:
                 raise BadSample(f"{_name(column)}, row {index}: {error}") from error
         return sample
 

@@ -18,7 +18,7 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once
-from ._fields import choose_fields, listed_shapes, measure_field, sample_value
+from ._fields import check_characters, choose_fields, listed_shapes, measure_field, sample_value
 from ._zarr_store import DAMAGE, Column, Store, columns
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
@@ -170,9 +170,10 @@ class _Reader:
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
         try:
-            return np.asarray(self._arrays[path][start:stop])
+            rows = np.asarray(self._arrays[path][start:stop])
         except DAMAGE as error:
             raise BadSample(f"cannot be read, zarr says: {error!r}") from error
+        return check_characters(rows)
 
 
 def _reader(root: Path, columns: Iterable[Column], number: int) -> _Reader:

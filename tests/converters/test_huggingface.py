@@ -402,6 +402,15 @@ class TestDamage:
         with pytest.raises(BadSample, match="the Dataset, row 5, column 'label': null"):
             source[5]
 
+    def test_a_pipe(self, tmp_path: Path) -> None:
+        """A pipe among the files is refused, and nobody waits for somebody to write into it."""
+        Dataset.from_dict({"label": [1, 2]}).save_to_disk(tmp_path / "a")
+        (path,) = (tmp_path / "a").glob("*.arrow")
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(SourceError, match=r"arrow is not a file"):
+            huggingface(tmp_path / "a")
+
     @pytest.mark.parametrize(
         ("name", "data"),
         [

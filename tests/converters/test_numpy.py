@@ -320,13 +320,19 @@ class TestRefusals:
 
     def test_text_that_is_none(self, tmp_path: Path) -> None:
         """Bytes that are not UTF-8 and invalid code points are bad samples, named by row."""
-        np.savez(tmp_path / "a.npz", s=np.array([b"a", b"\xff"]), u=np.array([65, 0x7FFFFFFF], "<u4").view("<U1"))
+        codes = np.array([65, 0x7FFFFFFF, 0x110000], "<u4")
+        np.savez(
+            tmp_path / "a.npz", s=np.array([b"a", b"\xff", b""]), u=codes.view("<U1"), v=codes.byteswap().view(">U1")
+        )
         source = numpy(tmp_path / "a.npz")
-        assert source[0] == {"s": "a", "u": "A"}
+        assert source[0] == {"s": "a", "u": "A", "v": "A"}
         with pytest.raises(BadSample, match=r"a.npz, s.npy, row 1: not UTF-8"):
             source[1]
-        with pytest.raises(BadSample, match=r"a.npz, u.npy, row 1: "):
-            numpy(tmp_path / "a.npz", fields="u")[1]
+        for name, row in (("u", 1), ("u", 2), ("v", 1), ("v", 2)):
+            with pytest.raises(
+                BadSample, match=rf"a.npz, {name}.npy, row {row}: not text: 0x\w+ is not the number of a"
+            ):
+                numpy(tmp_path / "a.npz", fields=name)[row]
 
     @pytest.mark.parametrize(
         ("name", "message"),

@@ -316,6 +316,15 @@ class TestDamage:
         with pytest.raises(BadSample, match=r"a, row 3: "):
             source[3]
 
+    @pytest.mark.parametrize("code", [0x110000, 0x1F0000, 0x7FFFFFFF])
+    def test_text_with_an_invalid_character(self, tmp_path: Path, code: int) -> None:
+        """A number that is no character makes its row bad, and nothing else."""
+        names = np.array([65, code, 66, 67, 68], "<u4").view("<U1")
+        source = zarr(write_array(tmp_path / "a", data=names))
+        assert [source[row]["array"] for row in (0, 2, 3, 4)] == ["A", "B", "C", "D"]
+        with pytest.raises(BadSample, match=r"row 1: not text: 0x\w+ is not the number of a character"):
+            source[1]
+
     def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
         """Text that is not UTF-8 makes its row bad, not the store."""
         source = zarr(write_array(tmp_path / "a", data=np.array([b"a", b"caf\xe9"])))

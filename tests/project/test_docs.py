@@ -66,7 +66,7 @@ def test_every_command_is_documented() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Every relative link in the documents leads to a file."""
-    for document in [*documents(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for document in [*documents(), *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"))]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 

@@ -1,0 +1,526 @@
+/* Feeds damaged inputs to the C part, which `scripts/sanitize` compiles with it under AddressSanitizer and
+ * UndefinedBehaviorSanitizer.
+ *
+ *     sanitize SEEDS [--minutes N] [--seed N] [--target NAME]... [--save FILE] [--input FILE]
+ *
+ * SEEDS holds a folder of whole inputs for each target (`sanitize_seeds.py` writes them); their damaged copies take
+ * turns among the targets. An input begins with PARAMETERS int32 numbers, its target's arguments, which are damaged
+ * like the rest; then comes a file or a table. It stands at the end of memory of its exact size, so that a read beyond
+ * it is found. The first finding ends the program with an error, after the input is written to FILE; `--input` repeats
+ * such a file. */
+#define _GNU_SOURCE
+#include "image.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sanitizer/lsan_interface.h>
+
+enum {
+    PARAMETERS = 32,
+    MOST_SIDE = 96,         /* pixels of a result */
+    MOST_PIXELS = 1 << 20,  /* that a JPEG may claim: larger ones cost only time */
+    MARGIN = 64,            /* bytes around results, which must stay as they are: libjpeg itself is not instrumented */
+    MOST_BYTES = 1 << 20,   /* of an input */
+    SLICE = 64,             /* inputs of one target before the next one's turn */
+    LEAK_CHECK = 1 << 14,   /* inputs between two searches for leaks */
+    PATIENCE = 20,          /* seconds for one input */
+    SAVED = 77,
+};
+
+/* What the C part exports; its callers in Python declare it in the same way. */
+typedef struct {
+    int64_t count;
+    const uint8_t *const *data;
+    const int64_t *sizes;
+    const int32_t *images, *boxes, *scaled, *windows;
+    const uint8_t *flips;
+    const float *affine;
+    uint8_t *out;
+    int64_t out_bytes;
+    int32_t height, width, channels;
+    uint8_t *failed;
+} Work;
+void *shardio_decoder_new(void);
+void shardio_decoder_free(void *decoder);
+int64_t shardio_decode(void *decoder, const Work *work);
+void *shardio_recoder_new(void);
+void shardio_recoder_free(void *recoder);
+int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
+                       int32_t quality, const void **result);
+int64_t shardio_transcode(void *recoder, const uint8_t *data, int64_t size, const void **result);
+void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
+                         uint8_t *found);
+int64_t shardio_lmdb_known(const uint8_t *map, int64_t size);
+int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
+                          int64_t key_size, int64_t *places);
+int64_t shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out);
+int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
+                     const int64_t *ends, int64_t size, uint8_t *out);
+int64_t shardio_read(int64_t count, const int32_t *files, const int64_t *offsets, const int64_t *sizes,
+                     const int64_t *places, uint8_t *out);
+void shardio_read_files(int64_t count, const char *const *paths, const int64_t *rooms, uint8_t *to, int64_t *got);
+void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
+                     const uint64_t *keys);
+
+/* The input that is tried, kept for `save`. */
+static uint8_t current[MOST_BYTES];
+static size_t current_size;
+static const char *current_target = "none", *save_to = "finding.bin";
+
+static void save(void) {
+    FILE *file = fopen(save_to, "wb");
+    if (!file) return;
+    fwrite(current, 1, current_size, file);
+    fclose(file);
+    fprintf(stderr, "%s: this input is in %s\n", current_target, save_to);
+}
+
+static void fail(const char *reason) {
+    fprintf(stderr, "%s: %s\n", current_target, reason);
+    save();
+    _exit(SAVED);
+}
+
+static void out_of_time(int number) {
+    (void)number;
+    fail("still at work after the time for one input");
+}
+
+static void found(int number) {
+    (void)number;
+    save();
+    _exit(SAVED);
+}
+
+static void require(int condition, const char *rule) {
+    if (!condition) fail(rule);
+}
+
+/* What a target is given: its parameters, and the rest of the input in memory of its own. */
+typedef struct {
+    int32_t parameters[PARAMETERS];
+    uint8_t *data;
+    int64_t size;
+} Input;
+
+/* Returns parameter i in [low, high], and unchanged if it is there already. */
+static int32_t within(const Input *input, int i, int32_t low, int32_t high) {
+    int64_t value = input->parameters[i], count = (int64_t)high - low + 1;
+    if (value >= low && value <= high) return (int32_t)value;
+    return (int32_t)(low + ((value - low) % count + count) % count);
+}
+
+/* Memory of `size` bytes between two margins. */
+static uint8_t *margined(size_t size) {
+    uint8_t *memory = malloc(size + 2 * MARGIN);
+    memset(memory, 0x5a, size + 2 * MARGIN);
+    return memory + MARGIN;
+}
+
+static void check_margins(uint8_t *memory, size_t size) {
+    for (size_t i = 0; i < MARGIN; i++)
+        require(memory[-1 - (ptrdiff_t)i] == 0x5a && memory[size + i] == 0x5a, "wrote outside of the result");
+    free(memory - MARGIN);
+}
+
+/* Whether something in these bytes claims to be a picture of many pixels. */
+static int claims_much(const uint8_t *data, int64_t size) {
+    for (int64_t i = 0; i + 8 < size; i++)
+        if (data[i] == 0xff && data[i + 1] >= 0xc0 && data[i + 1] <= 0xcf &&
+            (int64_t)(data[i + 5] << 8 | data[i + 6]) * (data[i + 7] << 8 | data[i + 8]) > MOST_PIXELS)
+            return 1;
+    return 0;
+}
+
+static void *decoder, *recoder;
+
+static void jpeg(const Input *input) {
+    if (claims_much(input->data, input->size)) return;
+    const int32_t *all = input->parameters;
+    int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
+    int32_t channels = all[12] & 1 ? 3 : 1;
+    uint8_t flip = all[13] & 1, failed = 0;
+    const float affine[] = {0.5f, -3, 0.25f, 1, 2, 0};
+    int floats = all[14] & 1;
+    size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *affine : 1);
+    uint8_t *out = margined(bytes);
+    const uint8_t *data = input->data;
+    Work work = {
+        .count = 1, .data = &data, .sizes = &input->size, .images = all, .boxes = all + 2, .scaled = all + 6,
+        .windows = all + 8, .flips = &flip, .affine = floats ? affine : NULL, .out = out, .out_bytes = (int64_t)bytes,
+        .height = height, .width = width, .channels = channels, .failed = &failed,
+    };
+    require(shardio_decode(decoder, &work) == failed, "counts its failures wrong");
+    check_margins(out, bytes);
+}
+
+static void recode(const Input *input) {
+    if (claims_much(input->data, input->size)) return;
+    const int32_t *all = input->parameters;
+    const void *result = NULL;
+    int64_t size = all[4] & 1 ? shardio_transcode(recoder, input->data, input->size, &result)
+                              : shardio_recode(recoder, input->data, input->size, all[0], all[1], all[2] & 7,
+                                               within(input, 3, 1, 100), &result);
+    volatile uint8_t sum = 0;
+    for (int64_t i = 0; i < (size < 0 ? -size : size); i++) sum = (uint8_t)(sum + ((const uint8_t *)result)[i]);
+}
+
+static void headers(const Input *input) {
+    const uint8_t *data = input->data;
+    uint8_t *found = margined(1);
+    shardio_plain_jpegs(1, &data, &input->size, input->parameters, found);
+    require(*found <= 1, "neither true nor false");
+    check_margins(found, 1);
+}
+
+/* The parameters are keys of up to 16 bytes. */
+static void lmdb(const Input *input) {
+    enum { KEYS = 6, LONGEST = 16 };
+    const uint8_t *maps[KEYS];
+    int64_t sizes[KEYS], *places = (int64_t *)margined(2 * KEYS * sizeof *places);
+    for (int i = 0; i < KEYS; i++) {
+        maps[i] = input->data;
+        sizes[i] = input->size;
+    }
+    int64_t length = within(input, PARAMETERS - 1, 0, LONGEST);
+    shardio_lmdb_known(input->data, input->size);
+    int64_t done = shardio_lmdb_find(KEYS, maps, sizes, (const uint8_t *)input->parameters, length, places);
+    require(done >= 0 && done <= KEYS, "found more keys than there are");
+    for (int64_t i = 0; i < done; i++)
+        require(places[2 * i] >= 0 && places[2 * i + 1] >= 0 && places[2 * i] <= input->size - places[2 * i + 1],
+                "a value outside of the file");
+    check_margins((uint8_t *)places, 2 * KEYS * sizeof *places);
+}
+
+/* The rest of the input is a file, which the parameters cut short while it is mapped, and a table of int64 numbers:
+ * offsets to read at, and ends of rows. */
+static void rows(const Input *input) {
+    enum { ROWS = 12, NUMBERS = 6 };
+    static int file = -1;
+    if (file < 0) file = memfd_create("rows", MFD_CLOEXEC);
+    int64_t size = input->size, row = within(input, 0, 0, (int32_t)(size / ROWS)), page = sysconf(_SC_PAGESIZE);
+    if (!size || ftruncate(file, 0) || pwrite(file, input->data, (size_t)size, 0) != size) return;
+    uint8_t *map = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED) return;
+    if (input->parameters[1] & 1 && ftruncate(file, within(input, 2, 0, (int32_t)size))) return;
+    const uint8_t *addresses[ROWS];
+    uint8_t flags[ROWS] = {0}, *seen[ROWS];
+    int32_t files[ROWS];
+    int64_t offsets[ROWS], ends[ROWS], sizes[ROWS], places[ROWS], got[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        int64_t at = row ? i * row : 0;
+        addresses[i] = map + at;
+        seen[i] = flags + i;
+        files[i] = i % 3 == 2 && input->parameters[1] & 2 ? -1 : file;
+        memcpy(&offsets[i], input->parameters + 4 + 2 * (i % NUMBERS), sizeof offsets[i]);
+        memcpy(&ends[i], input->parameters + 16 + 2 * (i % NUMBERS), sizeof ends[i]);
+        ends[i] = ends[i] < at + row ? at + row : ends[i]; /* its callers say where a row ends; the file may be shorter */
+        sizes[i] = i % 2 ? row : -(int64_t)i;
+        places[i] = at;
+    }
+    size_t bytes = (size_t)(ROWS * row);
+    uint8_t *out = margined(bytes);
+    int64_t done = shardio_gather(ROWS, addresses, row, out);
+    require(done == ROWS || (done == -1 && input->parameters[1] & 1), "neither all rows nor a lost file");
+    done = shardio_copy(ROWS, addresses, seen, files, ends, row, out);
+    require(done >= -1 && done <= ROWS, "copied more rows than there are");
+    done = shardio_read(ROWS, files, offsets, sizes, places, out);
+    require(done >= 0 && done <= ROWS, "read more rows than there are");
+    char name[32];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    const char *paths[NUMBERS] = {name, "/", "/nonexistent", name, "", "/proc/self/mem"};
+    for (int i = 0; i < NUMBERS; i++) sizes[i] = row;
+    shardio_read_files(NUMBERS, paths, sizes, out, got);
+    for (int i = 0; i < NUMBERS; i++) require(got[i] <= row, "read more than there is room for");
+    check_margins(out, bytes);
+    munmap(map, (size_t)((size + page - 1) / page * page));
+}
+
+/* The rest of the input is the picture; if it is smaller than that, it begins anew. */
+static uint8_t *picture(const Input *input, size_t bytes) {
+    uint8_t *pixels = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++) pixels[i] = input->size ? input->data[i % (size_t)input->size] : 0;
+    return pixels;
+}
+
+static void resized(const Input *input) {
+    static Resizer resizer;
+    int from_height = within(input, 0, 1, MOST_SIDE), from_width = within(input, 1, 1, MOST_SIDE);
+    int height = within(input, 2, 1, MOST_SIDE), width = within(input, 3, 1, MOST_SIDE);
+    int channels = input->parameters[4] & 1 ? 3 : 1, floats = input->parameters[5] & 1;
+    const float affine[] = {0.5f, -3, 0.25f, 1, 2, 0};
+    int first_y = within(input, 6, 0, 4 * MOST_SIDE), first_x = within(input, 7, 0, 4 * MOST_SIDE);
+    int to_height = first_y + height + within(input, 8, 0, INT32_MAX - 8 * MOST_SIDE);
+    int to_width = first_x + width + within(input, 9, 0, INT32_MAX - 8 * MOST_SIDE);
+    size_t stride = (size_t)from_width * (size_t)channels;
+    uint8_t *pixels = picture(input, stride * (size_t)from_height + READ_BEYOND);
+    int32_t *at = malloc((size_t)(height + width) * sizeof *at);
+    int16_t *weights = malloc((size_t)(height + width) * 2 * sizeof *weights);
+    Axis y = {at, weights}, x = {at + height, weights + 2 * height};
+    axis_fill(y, from_height, to_height, first_y, height);
+    axis_fill(x, from_width, to_width, first_x, width);
+    size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *affine : 1);
+    uint8_t *out = margined(bytes);
+    require(!resize(&resizer, (Picture){pixels, stride}, y, x, height, width, channels, input->parameters[10] & 1,
+                    floats ? affine : NULL, out),
+            "no memory");
+    check_margins(out, bytes);
+    free(pixels);
+    free(at);
+    free(weights);
+}
+
+static void area(const Input *input) {
+    static Area kept;
+    int parts = 1 << within(input, 0, 0, 5), every = 1 + (input->parameters[1] & 1);
+    int samples = within(input, 2, 1, 4 * MOST_SIDE), lines = within(input, 3, 1, 4 * MOST_SIDE);
+    /* A result is at most as large as the picture, whose last sample may be partial: as recode.c has it. */
+    int64_t rows = (int64_t)lines * parts - within(input, 4, 0, parts - 1);
+    int64_t columns = (int64_t)samples * parts - within(input, 5, 0, parts - 1);
+    int64_t to_rows = within(input, 6, 1, (int32_t)((rows - 1) / parts + 1));
+    int64_t to_columns = within(input, 7, 1, (int32_t)((columns - 1) / parts + 1));
+    Lengths y = {rows, parts, to_rows, every, input->parameters[8] & 1};
+    Lengths x = {columns, parts, to_columns, every, input->parameters[9] & 1};
+    size_t height = (size_t)((to_rows + every - 1) / every), width = (size_t)((to_columns + every - 1) / every);
+    size_t stride = (width + 31) / 32 * 32;
+    uint8_t *pixels = picture(input, (size_t)samples), *out = margined(stride * height);
+    if (!area_begin(&kept, y, x, samples, out, stride)) {
+        for (int i = 0; i < lines + 8; i++) area_row(&kept, pixels);
+        uint8_t *turned = margined(width * height);
+        plane_swap(out, stride, (Plane){turned, height, (int)width, (int)height});
+        check_margins(turned, width * height);
+    }
+    check_margins(out, stride * height);
+    free(pixels);
+}
+
+static void permute(const Input *input) {
+    enum { ROUNDS = 8, NUMBERS = 8 };
+    uint64_t n, keys[ROUNDS], numbers[NUMBERS];
+    memcpy(&n, input->parameters, sizeof n);
+    memcpy(keys, input->parameters + 2, sizeof keys);
+    n = n ? n : 1;
+    int bits = n > 1 ? 64 - __builtin_clzll(n - 1) : 1;
+    bits = bits < 2 ? 2 : bits > 62 ? 62 : bits;
+    n = n > (uint64_t)1 << bits ? (uint64_t)1 << bits : n;
+    for (uint64_t i = 0; i < NUMBERS; i++) numbers[i] = (n - 1) / NUMBERS * i;
+    shardio_permute(NUMBERS, numbers, n, bits - bits / 2, bits / 2, ROUNDS, keys);
+    for (int i = 0; i < NUMBERS; i++) {
+        require(numbers[i] < n, "a number that is not in the epoch");
+        for (int k = 0; k < i && n > 8 * NUMBERS; k++) require(numbers[i] != numbers[k], "a number twice");
+    }
+}
+
+typedef struct {
+    const char *name;
+    void (*run)(const Input *);
+    uint8_t **seeds;
+    size_t *sizes, count;
+    uint64_t inputs;
+    int chosen;
+} Target;
+
+static Target targets[] = {
+    {.name = "jpeg", .run = jpeg}, {.name = "lmdb", .run = lmdb},       {.name = "rows", .run = rows},
+    {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
+    {.name = "area", .run = area}, {.name = "permute", .run = permute},
+};
+enum { TARGETS = sizeof targets / sizeof *targets };
+
+static void run(Target *target) {
+    Input input = {.size = 0};
+    size_t head = current_size < sizeof input.parameters ? current_size : sizeof input.parameters;
+    memcpy(input.parameters, current, head);
+    input.size = (int64_t)(current_size - head);
+    input.data = malloc((size_t)input.size);
+    memcpy(input.data, current + head, (size_t)input.size);
+    current_target = target->name;
+    alarm(PATIENCE);
+    target->run(&input);
+    free(input.data);
+    target->inputs++;
+}
+
+static uint64_t state;
+
+/* xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled". */
+static uint64_t chance(uint64_t below) {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return below ? state * 0x2545F4914F6CDD1Dull % below : 0;
+}
+
+/* A whole number that breaks arithmetic elsewhere. */
+static uint64_t hostile(void) {
+    const uint64_t values[] = {0, 1, (uint64_t)-1, 127, 128, 255, 256, 32767, 32768, 65535, 65536, INT32_MAX,
+                               (uint64_t)INT32_MAX + 1, UINT32_MAX, INT64_MAX, (uint64_t)INT64_MAX + 1};
+    uint64_t value = chance(4) ? values[chance(sizeof values / sizeof *values)] : current_size;
+    return value + chance(3) - 1;
+}
+
+static void damage(const Target *target) {
+    size_t size = current_size;
+    if (!size) return;
+    size_t at = chance(2) ? chance(size) : chance(size < 1024 ? size : 1024); /* headers stand at the beginning */
+    size_t room = size - at, length = chance(room < 256 ? room : 256) + 1, from = chance(size - length + 1);
+    size_t width = (size_t)1 << chance(4);
+    uint64_t value = hostile();
+    switch (chance(9)) {
+    case 0: current[at] ^= (uint8_t)(1 << chance(8)); break;
+    case 1: current[at] = (uint8_t)chance(256); break;
+    case 2: current[at] = chance(2) ? 0 : 255; break;
+    case 3: /* a whole number, of either byte order */
+        at = chance(2) ? at / width * width : at;
+        if (chance(2)) value = __builtin_bswap64(value) >> (64 - 8 * width);
+        if (at + width <= size) memcpy(current + at, &value, width);
+        break;
+    case 4: memset(current + at, chance(2) ? 0 : 255, length); break;
+    case 5: memmove(current + at, current + from, length); break;
+    case 6: current_size = chance(4) ? size : at; break;
+    case 7: /* a part of another input */
+        if (target->count) {
+            size_t other = chance(target->count), least = target->sizes[other] < size ? target->sizes[other] : size;
+            if (at + length <= least) memcpy(current + at, target->seeds[other] + at, length);
+        }
+        break;
+    case 8: /* an insertion */
+        if (size + length <= MOST_BYTES) {
+            memmove(current + at + length, current + at, room);
+            current_size = size + length;
+        }
+    }
+}
+
+static void read_input(const char *path, uint8_t *to, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        perror(path);
+        exit(2);
+    }
+    *size = fread(to, 1, MOST_BYTES, file);
+    fclose(file);
+}
+
+static void read_seeds(Target *target, const char *folder) {
+    char path[4096];
+    struct dirent **names;
+    snprintf(path, sizeof path, "%s/%s", folder, target->name);
+    int count = scandir(path, &names, NULL, alphasort);
+    for (int i = 0; i < count; i++) {
+        if (names[i]->d_name[0] != '.') {
+            target->seeds = realloc(target->seeds, (target->count + 1) * sizeof *target->seeds);
+            target->sizes = realloc(target->sizes, (target->count + 1) * sizeof *target->sizes);
+            snprintf(path, sizeof path, "%s/%s/%s", folder, target->name, names[i]->d_name);
+            read_input(path, current, &current_size);
+            target->seeds[target->count] = malloc(current_size);
+            memcpy(target->seeds[target->count], current, current_size);
+            target->sizes[target->count++] = current_size;
+        }
+        free(names[i]);
+    }
+    if (count >= 0) free(names);
+    if (!target->count) {
+        fprintf(stderr, "%s/%s holds no inputs\n", folder, target->name);
+        exit(2);
+    }
+}
+
+static void find_leaks(void) {
+    if (__lsan_do_recoverable_leak_check()) fail("leaks memory, in this input or one of the last");
+}
+
+static void fuzz_one(Target *target) {
+    size_t seed = chance(target->count);
+    current_size = target->sizes[seed];
+    memcpy(current, target->seeds[seed], current_size);
+    for (uint64_t times = 1 + chance(chance(2) ? 2 : 12); times; times--) damage(target);
+    run(target);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static Target *target_called(const char *name) {
+    for (int i = 0; i < TARGETS; i++)
+        if (!strcmp(targets[i].name, name)) return targets + i;
+    fprintf(stderr, "target must be one of");
+    for (int i = 0; i < TARGETS; i++) fprintf(stderr, " %s", targets[i].name);
+    fprintf(stderr, ", got %s\n", name);
+    exit(2);
+}
+
+int main(int count, char **arguments) {
+    double minutes = 30;
+    uint64_t seed = 1;
+    const char *repeat = NULL;
+    int any = 0;
+    if (count < 2 || count % 2) {
+        fprintf(stderr, "give a folder of inputs, then options with values\n");
+        return 2;
+    }
+    for (int i = 2; i < count; i += 2) {
+        if (!strcmp(arguments[i], "--minutes")) minutes = atof(arguments[i + 1]);
+        else if (!strcmp(arguments[i], "--seed")) seed = strtoull(arguments[i + 1], NULL, 10);
+        else if (!strcmp(arguments[i], "--save")) save_to = arguments[i + 1];
+        else if (!strcmp(arguments[i], "--input")) repeat = arguments[i + 1];
+        else if (!strcmp(arguments[i], "--target")) any = target_called(arguments[i + 1])->chosen = 1;
+        else {
+            fprintf(stderr, "no such option: %s\n", arguments[i]);
+            return 2;
+        }
+    }
+    decoder = shardio_decoder_new();
+    recoder = shardio_recoder_new();
+    signal(SIGALRM, out_of_time);
+    signal(SIGABRT, found); /* so the sanitizers end, with abort_on_error */
+    uint64_t inputs = 0;
+    for (int i = 0; i < TARGETS; i++)
+        if (!any || targets[i].chosen) read_seeds(targets + i, arguments[1]);
+    if (repeat) {
+        for (int i = 0; i < TARGETS; i++)
+            if (targets[i].count) {
+                read_input(repeat, current, &current_size);
+                run(targets + i);
+            }
+        puts("nothing found");
+        return 0;
+    }
+    for (int i = 0; i < TARGETS; i++) /* whole inputs first */
+        for (size_t k = 0; k < targets[i].count; k++) {
+            current_size = targets[i].sizes[k];
+            memcpy(current, targets[i].seeds[k], current_size);
+            run(targets + i);
+        }
+    state = (seed + 1) * 0x9E3779B97F4A7C15ull;
+    const double begin = now(), end = begin + 60 * minutes;
+    while (now() < end)
+        for (int i = 0; i < TARGETS; i++)
+            for (int k = 0; k < SLICE && targets[i].count; k++) {
+                fuzz_one(targets + i);
+                if (++inputs % LEAK_CHECK == 0) find_leaks();
+            }
+    alarm(0);
+    find_leaks();
+    for (int i = 0; i < TARGETS; i++) {
+        if (targets[i].count) printf("%-8s %12llu inputs\n", targets[i].name, (unsigned long long)targets[i].inputs);
+        for (size_t k = 0; k < targets[i].count; k++) free(targets[i].seeds[k]);
+        free(targets[i].seeds);
+        free(targets[i].sizes);
+    }
+    printf("nothing found in %llu inputs, %.0f s, seed %llu\n", (unsigned long long)inputs, now() - begin,
+           (unsigned long long)seed);
+    shardio_decoder_free(decoder);
+    shardio_recoder_free(recoder);
+    return 0;
+}

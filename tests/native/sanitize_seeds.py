@@ -1,0 +1,114 @@
+"""Write whole inputs for `sanitize.c`: `python sanitize_seeds.py FOLDER`, a folder for each target.
+
+An input is 32 int32 numbers, which `sanitize.c` takes as its target's arguments, and then a file or a table.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import lmdb
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from _builders import CMYK_JPEG, DHT, encode, jpeg, pixels, png, tiff, with_exif, with_thumbnail, without
+
+PARAMETERS = 32
+
+
+def block(numbers: Sequence[int]) -> bytes:
+    """Arguments, padded with zeros."""
+    return np.array([*numbers, *[0] * (PARAMETERS - len(numbers))], np.int32).tobytes()
+
+
+def jpegs() -> Iterator[tuple[int, int, bytes]]:
+    """Height, width and file: baseline, progressive, grey, of each sampling, with restarts, with EXIF, and others."""
+    samplings = [int(value) for name, value in vars(cv2).items() if name.startswith("IMWRITE_JPEG_SAMPLING_FACTOR_")]
+    for height, width in ((60, 80), (33, 17), (1, 1), (16, 16)):
+        yield height, width, jpeg(height, width)
+        yield height, width, jpeg(height, width, 1)
+        yield height, width, jpeg(height, width, progressive=True, quality=50)
+    for number, sampling in enumerate(samplings):
+        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_RST_INTERVAL, number % 3]
+        options += [cv2.IMWRITE_JPEG_OPTIMIZE, number % 2, cv2.IMWRITE_JPEG_PROGRESSIVE, number // 2 % 2]
+        yield 45, 70, cv2.imencode(".jpg", pixels(45, 70, seed=number), options)[1].tobytes()
+    yield 24, 32, with_thumbnail(jpeg(24, 32), jpeg(8, 8))
+    yield 24, 32, with_exif(jpeg(24, 32), tiff(6))
+    yield 24, 32, without(jpeg(24, 32), DHT)
+    yield 2, 3, CMYK_JPEG
+    yield 24, 32, png(24, 32)
+
+
+def inputs(target: str) -> Iterator[bytes]:
+    """The inputs of one target."""
+    random = np.random.default_rng(0)
+    if target == "jpeg":
+        for number, (height, width, data) in enumerate(jpegs()):
+            whole, corner = (0, 0, height, width), (height // 2, width // 3, (height + 1) // 2, (width + 1) // 2)
+            for box in (whole, corner):
+                yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2]) + data
+                yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number]) + data
+    elif target == "headers":
+        for height, width, data in jpegs():
+            yield block([height, width]) + data
+    elif target == "recode":
+        for number, (height, width, data) in enumerate(jpegs()):
+            yield block([(height + 1) // 2, (width + 2) // 3, number, 90, 0]) + data
+            yield block([height, width, number // 2, 40, 0]) + data
+            yield block([height, width, 0, 90, 1]) + data
+        noise = random.integers(0, 256, (200, 240, 3), np.uint8)  # a result that outgrows the first room for it
+        yield block([200, 240, 0, 100]) + encode("jpg", noise, cv2.IMWRITE_JPEG_QUALITY, 100)
+    elif target == "lmdb":
+        for size in (0, 9, 30, 150):
+            yield from lmdb_files(size)
+    elif target == "rows":
+        for size in (48, 5000, 30_000):
+            offsets = np.arange(6, dtype=np.int64) * (size // 8)
+            table = np.concatenate([offsets, offsets + size // 6]).view(np.int32).tolist()
+            for flags in range(4):
+                yield block([size // 6, flags, size // 2, 0, *table]) + random.bytes(size)
+    elif target == "resize":
+        for number in range(16):
+            sizes = random.integers(1, 97, 4).tolist()
+            yield block([*sizes, number, number // 2, 0, 0, number, number, number // 4]) + random.bytes(500)
+    elif target == "area":
+        for number in range(16):
+            sides = random.integers(1, 300, 2).tolist()
+            yield block([number % 6, number, *sides, 0, number % 3, *random.integers(1, 60, 2).tolist(), number // 2])
+    elif target == "permute":
+        for n in (1, 2, 3, 1000, 2**32, 2**62):
+            yield block(np.concatenate([[n], random.integers(0, 2**62, 8)]).astype(np.int64).view(np.int32).tolist())
+
+
+def lmdb_files(size: int) -> Iterator[bytes]:
+    """LMDB files of `size` entries with values of many sizes, and 6 of their keys (of 9 bytes) each."""
+    random = np.random.default_rng(size)
+    keys = [number.to_bytes(8, "big") + b"a" for number in range(size)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.lmdb"
+        with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 24) as environment:
+            for _ in range(2):  # the second transaction reuses pages of the first, out of order
+                with environment.begin(write=True) as transaction:
+                    for key in random.permutation(keys).tolist():
+                        transaction.put(
+                            key, random.bytes(int(random.choice([0, 1, 50, 400, 2100], p=[0.1, 0.2, 0.4, 0.25, 0.05])))
+                        )
+        data = path.read_bytes()
+    for length in (9, 8):
+        chosen = [keys[number][:length] for number in random.integers(0, max(size, 1), 6).tolist() if keys]
+        yield b"".join(chosen).ljust(4 * PARAMETERS - 4, b"\0") + np.int32(length).tobytes() + data
+
+
+def main() -> None:
+    """Write all inputs."""
+    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute"):
+        folder = Path(sys.argv[1]) / target
+        folder.mkdir(parents=True)
+        for number, data in enumerate(inputs(target)):
+            (folder / f"{number:03d}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Damaged inputs do no harm in the C part, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize"
+TARGETS = {"jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute"}
+SKIPPED = 5
+
+
+@pytest.mark.slow
+def test_a_short_run(tmp_path: Path) -> None:
+    """`scripts/sanitize` finds nothing in some seconds: no read or write beyond memory, no overflow, no leak."""
+    done = subprocess.run(
+        [SCRIPT, "--minutes", "0.25", "--seed", "1", "--save", tmp_path / "finding"],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHON": sys.executable},
+    )  # fmt: skip
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+) inputs$", done.stdout, re.MULTILINE)}
+    assert counts.keys() == TARGETS
+    assert min(counts.values()) > 100
