@@ -15,6 +15,7 @@ from ..errors import MissingDependency, ShardCorrupt
 from ..format.fields import Field
 from ..system import helper_process
 from ..system.types import Rows
+from . import store
 from .base import check_value_bytes
 
 SERVICE = "shardio.containers._hdf5_service"
@@ -53,10 +54,7 @@ class LibraryFile:
 
     def __init__(self, path: Path, limit: float | None = None) -> None:
         self.path = path
-        try:
-            status = path.stat()
-        except FileNotFoundError as error:
-            raise ShardCorrupt(f"{path}: there is no such file") from error
+        status = store.status(path)
         self._absolute = os.path.abspath(path)  # the helper process has a working directory of its own
         self._limit = limit
         self._inode = status.st_dev, status.st_ino

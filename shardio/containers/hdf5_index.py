@@ -54,5 +54,5 @@ def dataset_names(shard: Path) -> dict[str, str]:
     try:
         with store.open_hdf5(path) as file:
             return {name: value for name, value in file.attrs.items() if isinstance(value, str)}
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
         raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error

@@ -77,7 +77,7 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         if self.kind == "image":
             object.__setattr__(self, "channels", 3 if self.channels is None else self.channels)
-        if self.channels not in ((1, 3) if self.kind == "image" else (None,)):
+        if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.kind == "image" else (None,)):
             raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
 
     @property
@@ -302,8 +302,8 @@ def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 def _dtype_name(dtype: str | None) -> str:
     try:
-        element = np.dtype(dtype) if dtype is not None else None
-    except TypeError:
+        element = np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else None
+    except (TypeError, ValueError, SyntaxError):  # a text may describe several fields, and be damaged
         element = None
     # A long double differs from machine to machine, and its padding from copy to copy.
     if element is None or element.kind not in "biufc" or element.char in "gG":

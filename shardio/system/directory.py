@@ -142,6 +142,8 @@ class Directory:
         with self._entry(name):
             try:
                 os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=target._descriptor)
+            except IsADirectoryError as error:
+                raise ConfigError(f"{target.path / new}: is a directory, in the place of a file to write") from error
             except OSError as error:
                 error.filename2 = str(target.path / new)
                 raise
