@@ -57,7 +57,6 @@ int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t
 int64_t shardio_transcode(void *recoder, const uint8_t *data, int64_t size, const void **result);
 void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
                          uint8_t *found);
-int64_t shardio_lmdb_known(const uint8_t *map, int64_t size);
 int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
                           int64_t key_size, int64_t *places);
 int64_t shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out);
@@ -190,7 +189,6 @@ static void lmdb(const Input *input) {
         sizes[i] = input->size;
     }
     int64_t length = within(input, PARAMETERS - 1, 0, LONGEST);
-    shardio_lmdb_known(input->data, input->size);
     int64_t done = shardio_lmdb_find(KEYS, maps, sizes, (const uint8_t *)input->parameters, length, places);
     require(done >= 0 && done <= KEYS, "found more keys than there are");
     for (int64_t i = 0; i < done; i++)
