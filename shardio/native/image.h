@@ -21,6 +21,24 @@ static inline void *scratch_take(Scratch *scratch, size_t size) {
     return scratch->memory;
 }
 
+/* The results wanted of `count` JPEG files. Arrays have a row per file. */
+typedef struct {
+    int64_t count;
+    const uint8_t *const *data;
+    const int64_t *sizes;
+    const int32_t *images;  /* the expected height and width of the image */
+    const int32_t *boxes;   /* top, left, height and width of the region in the image */
+    const int32_t *scaled;  /* height and width to which the region is resized */
+    const int32_t *windows; /* top and left of the result within the resized region */
+    const uint8_t *flips;
+    const float *affine; /* factor and offset per channel, for float planes; NULL for bytes, channels last */
+    uint8_t *out;
+    int64_t out_bytes; /* per result */
+    int32_t height, width, channels;
+    int64_t most; /* pixels of one file to hold at once */
+    uint8_t *failed; /* set to 1 for each file that is left to the caller */
+} JpegBatch;
+
 /* Pixels in memory of `channels` bytes each, rows `stride` bytes apart, READ_BEYOND readable bytes after the last. */
 typedef struct {
     const uint8_t *pixels;

@@ -24,24 +24,6 @@ typedef struct {
     Resizer resizer;
 } Decoder;
 
-/* The results wanted of `count` files. Arrays have a row per file. */
-typedef struct {
-    int64_t count;
-    const uint8_t *const *data;
-    const int64_t *sizes;
-    const int32_t *images;  /* the expected height and width of the image */
-    const int32_t *boxes;   /* top, left, height and width of the region in the image */
-    const int32_t *scaled;  /* height and width to which the region is resized */
-    const int32_t *windows; /* top and left of the result within the resized region */
-    const uint8_t *flips;
-    const float *affine; /* factor and offset per channel, for float planes; NULL for bytes, channels last */
-    uint8_t *out;
-    int64_t out_bytes; /* per result */
-    int32_t height, width, channels;
-    int64_t most; /* pixels of one file to hold at once */
-    uint8_t *failed; /* set to 1 for each file that is left to the caller */
-} Work;
-
 static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
 
 static void note_warning(j_common_ptr info, int level) {
@@ -111,7 +93,7 @@ static int decode(Decoder *decoder, const uint8_t *data, int64_t size, const int
     return !decoder->errors.warned;
 }
 
-static int make_one(Decoder *decoder, const Work *work, int64_t i) {
+static int make_one(Decoder *decoder, const JpegBatch *work, int64_t i) {
     const int32_t *image = work->images + 2 * i, *box = work->boxes + 4 * i;
     const int32_t *scaled = work->scaled + 2 * i, *window = work->windows + 2 * i;
     int height = work->height, width = work->width;
@@ -139,7 +121,7 @@ static int make_one(Decoder *decoder, const Work *work, int64_t i) {
 }
 
 /* Returns the number of files that are left to the caller. */
-int64_t shardio_decode(Decoder *decoder, const Work *work) {
+int64_t shardio_decode(Decoder *decoder, const JpegBatch *work) {
     int64_t bad = 0;
     for (int64_t i = 0; i < work->count; i++) {
         work->failed[i] = !make_one(decoder, work, i);

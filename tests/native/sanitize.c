@@ -35,21 +35,9 @@ enum {
 };
 
 /* What the C part exports; its callers in Python declare it in the same way. */
-typedef struct {
-    int64_t count;
-    const uint8_t *const *data;
-    const int64_t *sizes;
-    const int32_t *images, *boxes, *scaled, *windows;
-    const uint8_t *flips;
-    const float *affine;
-    uint8_t *out;
-    int64_t out_bytes;
-    int32_t height, width, channels;
-    uint8_t *failed;
-} Work;
 void *shardio_decoder_new(void);
 void shardio_decoder_free(void *decoder);
-int64_t shardio_decode(void *decoder, const Work *work);
+int64_t shardio_decode(void *decoder, const JpegBatch *work);
 void *shardio_recoder_new(void);
 void shardio_recoder_free(void *recoder);
 int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
@@ -151,10 +139,10 @@ static void jpeg(const Input *input) {
     size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *affine : 1);
     uint8_t *out = margined(bytes);
     const uint8_t *data = input->data;
-    Work work = {
+    JpegBatch work = {
         .count = 1, .data = &data, .sizes = &input->size, .images = all, .boxes = all + 2, .scaled = all + 6,
         .windows = all + 8, .flips = &flip, .affine = floats ? affine : NULL, .out = out, .out_bytes = (int64_t)bytes,
-        .height = height, .width = width, .channels = channels, .failed = &failed,
+        .height = height, .width = width, .channels = channels, .most = MOST_PIXELS, .failed = &failed,
     };
     require(shardio_decode(decoder, &work) == failed, "counts its failures wrong");
     check_margins(out, bytes);
