@@ -41,24 +41,28 @@ _MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more wo
 _OFFSETS = 1 << 17  # the offsets to read at once
 
 
-def open_file(path: Path, read_timeout: float, function: str, **arguments: Any) -> Any:
-    """Open an h5py.File, after the helper process, which damage may hold or crash, has opened it.
+def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: Any) -> None:
+    """Let the helper process, which damage may hold or crash, do first what the caller is about to do with a file.
 
     Args:
         path: the file.
         read_timeout: seconds that this may take.
-        function: the function of `_hdf5_service` that does there what the caller is about to do with the file.
+        function: the function of `_hdf5_service` that does it.
         arguments: its arguments.
 
-    Raises SourceError if the file cannot be opened.
+    Raises SourceError if it does not come to an end.
     """
     called = f"{_SERVICE}:{function}"
     try:
         LibraryFile(path, read_timeout).call(called, [called], **arguments)
     except Unreadable as error:
         raise SourceError(f"{printable(path)} cannot be read as HDF5: {error}") from error
-    except (*DAMAGE, DatasetError):
-        pass  # the same steps raise it again in this process, as an error of the source
+    except (*DAMAGE, DatasetError, SourceError):
+        pass  # the same steps raise it again in this process
+
+
+def open_file(path: Path) -> Any:
+    """Open an h5py.File; SourceError if that fails."""
     try:
         path.stat()  # so that the system says why it cannot be opened
         return open_hdf5(path)
@@ -79,7 +83,7 @@ class Reader:
         path: the file.
         columns: the columns that will be read.
         external_links: whether to read data in other files that it names.
-        read_timeout: seconds that libhdf5 may take to open the file, and for each block that the helper process reads.
+        read_timeout: seconds that libhdf5 may take for each block that the helper process reads.
 
     Raises SourceError if the file cannot be opened, lacks a column or needs a filter that is not installed.
     """
@@ -93,11 +97,10 @@ class Reader:
         self._means: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
         columns = tuple(columns)
-        names = sorted({name for column in columns for name in _datasets_of(column)})
-        self._file = open_file(path, read_timeout, "open_datasets", names=names, external_links=external_links)
+        self._file = open_file(path)
         try:
             self._library = LibraryFile(path, read_timeout)
-            for name in names:
+            for name in datasets_of(columns):
                 self._datasets[name] = take(self._file, name, path, external_links)
                 if (read := reader_in_process(self._datasets[name], name)) is not None:
                     self._in_process[name] = read
@@ -116,7 +119,7 @@ class Reader:
         self._file.close()
 
     def _add(self, column: Column) -> None:
-        for path in _datasets_of(column):
+        for path in datasets_of([column]):
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
             heads = self._heads.setdefault(column.path, [])
@@ -210,9 +213,10 @@ def _member(values: Any, column: Column) -> Any:
     return values
 
 
-def _datasets_of(column: Column) -> Sequence[str]:
-    """The paths of the datasets that hold a column."""
-    return (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,)
+def datasets_of(columns: Iterable[Column]) -> list[str]:
+    """The paths of the datasets that hold columns, each once."""
+    parts = {True: ("/data", "/offsets"), False: ("",)}
+    return sorted({column.path + part for column in columns for part in parts[column.ragged]})
 
 
 def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:

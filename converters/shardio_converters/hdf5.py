@@ -22,7 +22,7 @@ from shardio.source import Field, Sample, check_index, label_as_int64
 from ._blocks import OneOpenFile
 from ._fields import choose_fields, listed_shapes, measure_field
 from ._hdf5_columns import Column, Contents
-from ._hdf5_reader import DAMAGE, Reader, open_file
+from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
@@ -84,6 +84,8 @@ def hdf5(
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
+        names_in_file = datasets_of(found.values())
+        try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     return Hdf5(tuple(paths), columns, starts, external_links, read_timeout).measured()
@@ -190,7 +192,8 @@ def _reader(
 
 
 def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
-    file = open_file(path, read_timeout, "walk", external_links=external_links)
+    try_in_helper(path, read_timeout, "walk", external_links=external_links)
+    file = open_file(path)
     try:
         return Contents(file, path, external_links)
     except DAMAGE as error:
