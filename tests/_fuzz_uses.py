@@ -21,11 +21,16 @@ from _fuzz_targets import convert_source, convert_to_hdf5, converter, index_sour
 import shardio
 from shardio.conversion.adopt import adopt
 from shardio.errors import PipelineStalled, ShardioError, WorkerDied
+from shardio.system import helper_process
 from shardio.train import checkpoint
 
 BATCH = 5
 LIMIT = 10.0
 """Seconds that a loader waits for a batch."""
+READ_LIMIT = 0.5
+"""Seconds that libhdf5 may take for a value. Damage may hold it for each of the few values of a file."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"hdf5": {"read_timeout": READ_LIMIT}}
+"""The options of converters."""
 CANARIES = (b"canary-7f3a9c", b"root:x:0:0")
 """What stands in files that no data may lead to."""
 
@@ -249,7 +254,7 @@ def converted(kind: str, path: Path) -> frozenset[bytes]:
 
 def convert(place: Place, on_error: str = "skip") -> None:
     """Convert; bad samples are left out."""
-    options: Any = {"on_error": on_error, "max_bad": 1e9}
+    options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(place.converter)}
     shardio.convert(str(place.folder / place.path), place.out, converter=converter(place.converter), **options)
     sure = place.exact and not any(way.startswith("any_") and way != "any_bytes" for way in place.ways)
     if not sure:
@@ -271,10 +276,10 @@ def convert_all(place: Place) -> None:
 
 def adopted(place: Place) -> None:
     """Adopt the files in place, and load them."""
-    options = {} if place.converter in ("tfrecord", "lmdb", "hdf5") else {"key": False}
-    adopt(
-        converter(place.converter)(str(place.folder / place.path), **options), place.out, on_error="skip", max_bad=1e9
-    )
+    options = OPTIONS.get(place.converter, {} if place.converter in ("tfrecord", "lmdb") else {"key": False})
+    with helper_process.time_limit(READ_LIMIT):
+        source = converter(place.converter)(str(place.folder / place.path), **options)
+        adopt(source, place.out, on_error="skip", max_bad=1e9)
     for _, _, values in epoch(loader(place.out)):
         check_origin(place, values.values())
 

@@ -1,4 +1,4 @@
-"""What h5py returns for variable-length values, as bytes that one process sends to another."""
+"""What h5py returns for rows, as bytes that one process sends to another."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def encode(values: NDArray[Any]) -> Iterator[bytes]:
+def encode(values: NDArray[Any]) -> Iterator[bytes | memoryview]:
     """Yield an array as bytes: a description in JSON, then the parts that it names.
 
     Args:
         values: numbers, objects that are all bytes, all text or all arrays of one dtype, or a structure of these.
     """
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     yield json.dumps(_describe(values, parts)).encode()
     yield from parts
 
@@ -24,12 +24,13 @@ def decode(parts: Sequence[bytes | bytearray]) -> NDArray[Any]:
     return _restore(json.loads(parts[0]), iter(parts[1:]))
 
 
-def _describe(values: NDArray[Any], parts: list[bytes]) -> dict[str, Any]:
+def _describe(values: NDArray[Any], parts: list[bytes | memoryview]) -> dict[str, Any]:
     """Append an array's bytes to `parts`; return its description."""
     if values.dtype.names is not None:
         return {"members": {name: _describe(values[name], parts) for name in values.dtype.names}}
     if not values.dtype.hasobject:
-        parts.append(values.tobytes())
+        whole = np.ascontiguousarray(values)
+        parts.append(whole.reshape(-1).view(np.uint8).data if whole.nbytes else b"")
         return {"dtype": values.dtype.str, "shape": values.shape}
     flat = [value.encode() if isinstance(value, str) else value for value in values.reshape(-1).tolist()]
     kinds = {value.dtype.str if isinstance(value, np.ndarray) else type(value).__name__ for value in flat} or {"bytes"}

@@ -1,28 +1,64 @@
 """Reading the columns of one open HDF5 file in blocks."""
 
 import contextlib
+import importlib
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ShardCorrupt, SourceError
-from shardio.foreign.hdf5 import LibraryFile, Unreadable, missing_filter, open_hdf5, resolve
+from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
+from shardio.foreign.hdf5 import (
+    ChunkedRows,
+    LibraryFile,
+    RawFile,
+    Unreadable,
+    chunked_rows,
+    is_raw,
+    missing_filter,
+    open_hdf5,
+    resolve,
+)
 from shardio.foreign.names import printable
 
 from ._blocks import BlockCache, rows_at_once
-from ._fields import sample_value
+from ._fields import array_field, sample_value
 from ._hdf5_blocks import decode
 from ._hdf5_columns import Column
 
-DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
+DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 """The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
 
+_SERVICE = "shardio_converters._hdf5_service"
 _VARYING = 256  # the most rows of varying size to read at once
+_LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
+_MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more would take seconds
 _OFFSETS = 1 << 17  # the offsets to read at once
+
+
+def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: Any) -> None:
+    """Let the helper process, which damage may hold or crash, do first what the caller is about to do with a file.
+
+    Args:
+        path: the file.
+        read_timeout: seconds that this may take.
+        function: the function of `_hdf5_service` that does it.
+        arguments: its arguments.
+
+    Raises SourceError if it does not come to an end.
+    """
+    called = f"{_SERVICE}:{function}"
+    try:
+        LibraryFile(path, read_timeout).call(called, [called], **arguments)
+    except Unreadable as error:
+        raise SourceError(f"{printable(path)} cannot be read as HDF5: {error}") from error
+    except (*DAMAGE, DatasetError, SourceError):
+        pass  # the same steps raise it again in this process
 
 
 def open_file(path: Path) -> Any:
@@ -39,13 +75,15 @@ def open_file(path: Path) -> Any:
 class Reader:
     """An open HDF5 file, with the latest block of each dataset that is read.
 
-    Values that differ in size are read by the helper process, which damage may hold, and numbers by this one.
+    This process reads contiguous numbers, and chunks of numbers whose filters shardio undoes itself. The helper
+    process, which damage may hold or crash, reads everything else: other filters, numbers that HDF5 converts, compound
+    values and values that differ in size.
 
     Args:
         path: the file.
         columns: the columns that will be read.
         external_links: whether to read data in other files that it names.
-        read_timeout: seconds that libhdf5 may take for values that differ in size.
+        read_timeout: seconds that libhdf5 may take for each block that the helper process reads.
 
     Raises SourceError if the file cannot be opened, lacks a column or needs a filter that is not installed.
     """
@@ -57,9 +95,15 @@ class Reader:
         self._datasets: dict[str, Any] = {}
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
+        self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
+        columns = tuple(columns)
         self._file = open_file(path)
         try:
             self._library = LibraryFile(path, read_timeout)
+            for name in datasets_of(columns):
+                self._datasets[name] = take(self._file, name, path, external_links)
+                if (read := reader_in_process(self._datasets[name], name)) is not None:
+                    self._in_process[name] = read
             for column in columns:
                 self._add(column)
         except (*DAMAGE, ShardCorrupt) as error:
@@ -71,12 +115,11 @@ class Reader:
 
     def close(self) -> None:
         self._datasets.clear()
+        self._in_process.clear()
         self._file.close()
 
     def _add(self, column: Column) -> None:
-        for path in (f"{column.path}/data", f"{column.path}/offsets") if column.ragged else (column.path,):
-            self._datasets[path] = take(self._file, path, self._path, self._external_links)
-            _check_filters(self._datasets[path], f"{printable(self._path)}, {path}")
+        for path in datasets_of([column]):
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
             heads = self._heads.setdefault(column.path, [])
@@ -137,18 +180,15 @@ class Reader:
         return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
-        dataset = self._datasets[path]
-        heads = self._heads.get(path, [])
-        kinds = [dataset.dtype.base[head] for head in heads] or [dataset.dtype]
-        if not any(kind.hasobject for kind in kinds):
+        if (read := self._in_process.get(path)) is not None:
             with reading():
-                return read_rows(dataset, heads, start, stop)
+                return read(start, stop)
         try:
             parts = self._library.call(
-                "shardio_converters._hdf5_service:block",
-                [(path, start, stop)],
+                f"{_SERVICE}:block",
+                [self._key(path, start, stop)],
                 name=path,
-                heads=heads,
+                heads=self._heads.get(path, []),
                 start=start,
                 stop=stop,
                 external_links=self._external_links,
@@ -157,6 +197,15 @@ class Reader:
             raise BadSample(str(error)) from error
         return decode(parts)
 
+    def _key(self, path: str, start: int, stop: int) -> tuple[str, int, int]:
+        """What fails when rows do: the rows, or the one chunk that holds them, with the others in it."""
+        dataset = self._datasets[path]
+        chunk = dataset.chunks[0] if dataset.chunks and not dataset.dtype.hasobject else 0
+        if chunk and start // chunk == (stop - 1) // chunk:
+            start = start // chunk * chunk
+            stop = start + chunk
+        return path, start, stop
+
 
 def _member(values: Any, column: Column) -> Any:
     for name in column.members:
@@ -164,11 +213,56 @@ def _member(values: Any, column: Column) -> Any:
     return values
 
 
+def datasets_of(columns: Iterable[Column]) -> list[str]:
+    """The paths of the datasets that hold columns, each once."""
+    parts = {True: ("/data", "/offsets"), False: ("",)}
+    return sorted({column.path + part for column in columns for part in parts[column.ragged]})
+
+
+def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:
+    """Return a function that reads rows `start` to `stop` of a dataset in this process, which damage cannot hold there.
+
+    None if libhdf5 would have to find chunks, undo filters or convert values, other than in contiguous numbers.
+    """
+    field = array_field(dataset.dtype, dataset.shape[1:])
+    if field is None or not is_raw(dataset, field):
+        return None
+    h5d, properties = importlib.import_module("h5py").h5d, dataset.id.get_create_plist()
+    if properties.get_layout() == h5d.CONTIGUOUS and not properties.get_external_count():
+        return partial(read_rows, dataset, ())
+    if not dataset.chunks or math.prod(dataset.chunks) * dataset.dtype.itemsize > _LARGEST_CHUNK:
+        return None
+    if math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)) > _MOST_CHUNKS:
+        return None
+    try:
+        chunks = chunked_rows(dataset, RawFile(Path(dataset.file.filename)), name, field)
+    except (*DAMAGE, ShardCorrupt):
+        return None  # libhdf5 may be able to read some of its rows
+    return None if chunks is None else partial(_read_chunks, chunks)
+
+
+def _read_chunks(chunks: ChunkedRows, start: int, stop: int) -> NDArray[Any]:
+    out = np.empty((stop - start, *chunks.field.row_shape), chunks.field.row_dtype)
+    try:
+        if out.size:
+            chunks.read(np.arange(start, stop), out, _LARGEST_CHUNK)
+    except ShardCorrupt as error:
+        raise BadSample(f"damaged: {error.__cause__ or error}") from error  # the cause without the place
+    return out
+
+
 def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
-    """Return the dataset at `name` in an open file; ShardCorrupt if it leads to another file, unless it may."""
+    """Return the dataset at `name` in an open file.
+
+    Raises:
+        ShardCorrupt: it leads to another file, and may not.
+        SourceError: one of its filters is not installed.
+    """
     found = file[name] if external_links else resolve(file, name, path)
     if found is None:
         raise KeyError(f"there is no {name!r}")
+    if what := missing_filter(found):  # which loads hdf5plugin if it has it
+        raise SourceError(f"{printable(path)}, {name} needs {what}: pip install 'shardio-data[hdf5]' may provide it")
     return found
 
 
@@ -185,9 +279,3 @@ def reading() -> Iterator[None]:
         yield
     except (*DAMAGE, ShardCorrupt) as error:
         raise BadSample(f"damaged, h5py says: {error}") from error
-
-
-def _check_filters(dataset: Any, place: str) -> None:
-    """Load hdf5plugin if a dataset's filters need it; SourceError names a filter that is missing even then."""
-    if what := missing_filter(dataset):
-        raise SourceError(f"{place} needs {what}: pip install 'shardio-data[hdf5]' may provide it")

@@ -7,7 +7,7 @@ from shardio.foreign.hdf5_service import open_file
 
 from ._hdf5_blocks import encode
 from ._hdf5_columns import Contents
-from ._hdf5_reader import read_rows, reading, take
+from ._hdf5_reader import read_rows, reader_in_process, reading, take
 
 
 def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
@@ -16,9 +16,16 @@ def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[byte
     yield from ()
 
 
+def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], external_links: bool) -> Iterator[bytes]:
+    """Open datasets of a file, to see that it comes to an end; yield nothing."""
+    for name in names:
+        reader_in_process(take(open_file(path, inode), name, Path(path), external_links), name)
+    yield from ()
+
+
 def block(
     path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
-) -> Iterator[bytes]:
+) -> Iterator[bytes | memoryview]:
     """Yield rows of the dataset at `name`, as `encode` does; of a compound dataset only the members `heads`.
 
     Raises BadSample if they cannot be read.

@@ -14,16 +14,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import find_files
-from shardio.foreign.hdf5 import LibraryFile, Unreadable
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._blocks import OneOpenFile
 from ._fields import choose_fields, listed_shapes, measure_field
 from ._hdf5_columns import Column, Contents
-from ._hdf5_reader import DAMAGE, Reader, open_file
+from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
@@ -53,8 +52,9 @@ def hdf5(
             compound dataset is "table/name". Without it: all datasets, which must have the same number of rows.
         external_links: read data that a file keeps in other files: external links, external storage, virtual datasets.
             Without it they are refused, because a downloaded file must not choose which of your files are read.
-        read_timeout: the seconds that HDF5 may take to open a file, or to read values that vary in length: damage can
-            keep it busy for minutes. A sample whose values take longer is bad, and may be good in another run.
+        read_timeout: the seconds that the HDF5 library may take to open a file, or to read a block of rows, which it
+            does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
+            take longer is bad, and may be good in another run.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -84,6 +84,8 @@ def hdf5(
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
+        names_in_file = datasets_of(found.values())
+        try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     return Hdf5(tuple(paths), columns, starts, external_links, read_timeout).measured()
@@ -99,7 +101,7 @@ class Hdf5:
         columns: the columns to read, by field.
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
-        read_timeout: seconds that HDF5 may take for values that differ in size.
+        read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
     """
 
     paths: tuple[Path, ...]
@@ -190,14 +192,7 @@ def _reader(
 
 
 def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
-    """Take in the contents of a file: first in the helper process, which damage may hold, then in this one."""
-    walk = "shardio_converters._hdf5_service:walk"
-    try:
-        LibraryFile(path, read_timeout).call(walk, [walk], external_links=external_links)
-    except Unreadable as error:
-        raise SourceError(f"{printable(path)} cannot be read as HDF5: {error}") from error
-    except (*DAMAGE, DatasetError):
-        pass  # the same steps raise it again below, as an error of the source
+    try_in_helper(path, read_timeout, "walk", external_links=external_links)
     file = open_file(path)
     try:
         return Contents(file, path, external_links)

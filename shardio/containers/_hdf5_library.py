@@ -41,8 +41,8 @@ class Unreadable(Exception):
 class LibraryFile:
     """A file whose values libhdf5 parses, in the helper process: damage can hold it for minutes, and then it is killed.
 
-    A value that took too long is not tried again in this process, and halves the time for the next ones of its file. So
-    one damaged sample costs little more than the limit, and a file full of them about twice as much.
+    A value that took too long or crashed is not tried again in this process, and halves the time for the next ones of
+    its file. So one damaged sample costs little more than the limit, and a file full of them about twice as much.
 
     Args:
         path: the file.
@@ -65,36 +65,32 @@ class LibraryFile:
 
         Args:
             function: the function, as `module:function`; its first arguments are the file's path and inode.
-            keys: names of the values, which tell those that took too long before.
+            keys: names of the values, which tell those that took too long or crashed before.
             arguments: its other arguments.
 
         Raises:
             Unreadable: libhdf5 took too long or crashed.
             ShardioError, OSError, RuntimeError: raised by the function.
         """
-        slow = _SLOW.get(self._state, {})
+        failed = _FAILED.get(self._state, {})
         for number, key in enumerate(keys):
-            if key in slow:
-                raise Unreadable(_timed_out(slow[key]), number)
+            if key in failed:
+                raise Unreadable(failed[key], number)
         limit = helper_process.current_limit() if self._limit is None else self._limit
-        limit = max(limit / 2 ** len(slow), min(limit, _SHORTEST_LIMIT))
+        limit = max(limit / 2 ** len(failed), min(limit, _SHORTEST_LIMIT))
         arguments |= {"path": self._absolute, "inode": self._inode}
         try:
             return helper_process.call(function, arguments, limit)
         except helper_process.CallFailed as error:
             number = min(error.yielded, len(keys) - 1)
-            if isinstance(error, helper_process.HelperDied):
-                raise Unreadable(f"libhdf5 crashed: {error}", number) from error
-            _SLOW.setdefault(self._state, {})[keys[number]] = limit
-            raise Unreadable(_timed_out(limit), number) from error
+            crashed = isinstance(error, helper_process.HelperDied)
+            reason = f"libhdf5 crashed: {error}" if crashed else f"timed out: libhdf5 took longer than {limit:.3g} s"
+            _FAILED.setdefault(self._state, {})[keys[number]] = reason
+            raise Unreadable(reason, number) from error
 
 
-_SLOW: dict[tuple[int, ...], dict[Hashable, float]] = {}
-"""By file, the values that took longer than their limit, and that limit."""
-
-
-def _timed_out(limit: float) -> str:
-    return f"timed out: libhdf5 took longer than {limit:.3g} s"
+_FAILED: dict[tuple[int, ...], dict[Hashable, str]] = {}
+"""By file, the values that took too long or crashed, and what to say of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ def _open_rows(
     if not shape or shape[1:] != field.row_shape:
         expected = ", ".join(map(str, ("n", *field.row_shape)))
         raise ShardCorrupt(f"{file.path}, field {name!r}: expected a dataset of shape ({expected}), got {shape}")
-    if _is_raw(dataset, field):
+    if is_raw(dataset, field):
         if dataset.chunks is not None:
             return chunked_rows(dataset, file, name, field) or library_rows(dataset, library, name, field)
         base = _data_offset(dataset, file, name)
@@ -299,7 +299,7 @@ def _open_values(
     return _ContiguousValues(file, name, base, data.size, view), len(offsets) - 1
 
 
-def _is_raw(dataset: Any, field: Field) -> bool:
+def is_raw(dataset: Any, field: Field) -> bool:
     """Return whether the bytes in the file are those of the field, but for the byte order."""
     h5py = importlib.import_module("h5py")
     same = dataset.dtype.newbyteorder("<") == field.row_dtype

@@ -2,13 +2,16 @@
 
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from _held_hdf5 import TEXTS, hold, hold_at
+from numpy.typing import NDArray
 
 import shardio
 from shardio import World, containers
@@ -129,6 +132,58 @@ def test_converting(tmp_path: Path) -> None:
     assert [skipped.number for skipped in made.skipped] == held
     assert all("timed out" in skipped.reason for skipped in made.skipped)
     assert len(shardio.open(tmp_path / "out")) == len(TEXTS) - len(held)
+
+
+def write_table(path: Path, **filters: Any) -> NDArray[Any]:
+    """A compound table in three chunks, so that only libhdf5 reads it; return its numbers."""
+    numbers = np.cumsum(np.random.default_rng(3).integers(0, 3, 96)).astype(np.uint16)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=numbers.astype([("a", "<u2")]), chunks=(32,), **filters)
+        file["plain"] = numbers
+    return numbers
+
+
+def crashing(chunk: bytes) -> bytes:
+    """A chunk of bitshuffle whose first block has a size far beyond its end."""
+    return chunk[:12] + struct.pack(">I", 0x7FFFFFFF) + chunk[16:]
+
+
+def endless(chunk: bytes) -> bytes:
+    """A chunk of bzip2 whose stream is cut short: the filter waits for its end for ever."""
+    return chunk[:-20]
+
+
+@pytest.mark.parametrize(("filters", "damage", "what"), [
+    (hdf5plugin.Bitshuffle(nelems=16), crashing, "libhdf5 crashed"),
+    (hdf5plugin.BZip2(), endless, "timed out: libhdf5"),
+])  # fmt: skip
+def test_a_filter(tmp_path: Path, filters: Any, damage: Callable[[bytes], bytes], what: str) -> None:
+    """A chunk that crashes or holds a filter costs its samples, and that only once; the others are read."""
+    numbers = write_table(tmp_path / "a.h5", **filters)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        stored = file["t"].id
+        stored.write_direct_chunk((32,), damage(stored.read_direct_chunk((32,))[1]))
+    source = find("hdf5")(tmp_path / "a.h5", read_timeout=0.5)
+    begun = time.monotonic()
+    for row in range(32, 64):
+        with pytest.raises(BadSample, match=f"a.h5, t, row {row}: {what}"):
+            source[row]
+    assert time.monotonic() - begun < 5.0
+    assert [(source[row]["plain"], source[row]["t.a"]) for row in (0, 31, 64, 95)] == [
+        (numbers[row], numbers[row]) for row in (0, 31, 64, 95)
+    ]
+
+
+@pytest.mark.parametrize("filters", [hdf5plugin.Bitshuffle(nelems=16), hdf5plugin.BZip2(), {"compression": "gzip"}])
+def test_numbers_need_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: Any) -> None:
+    """Chunks of numbers are read in this process if shardio undoes their filters itself, at full speed."""
+    data = np.arange(1200, dtype=">i4").reshape(300, 4)
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file.create_dataset("x", data=data, chunks=(70, 3), **filters)
+    source = find("hdf5")(tmp_path / "a.h5")
+    source[0]
+    monkeypatch.setattr(helper_process, "call", None)
+    assert [source[row]["x"].tolist() for row in range(300)] == data.tolist()
 
 
 def test_a_source_that_cannot_be_opened(tmp_path: Path) -> None:
