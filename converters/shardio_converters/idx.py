@@ -186,7 +186,7 @@ def _find(root: Path, prefix: str) -> list[_File]:
     """The IDX files in `root` whose names begin with `prefix`, sorted by name."""
     try:
         with os.scandir(root) as entries:
-            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and entry.is_file())
+            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
     except OSError as error:
         raise SourceError(f"idx takes a directory, {root} cannot be read: {error.strerror}") from error
     return [file for path in paths if (file := _header(path))]

@@ -204,8 +204,11 @@ class Journal:
         shard = record.shard
         if not shard.samples:
             return True
+        files = self.files(shard.name)
+        if not all(path.is_file() for path in files):
+            return False
         with contextlib.suppress(FileNotFoundError):
-            return checksums.of_files(self.files(shard.name)) == (shard.bytes, shard.checksum)
+            return checksums.of_files(files) == (shard.bytes, shard.checksum)
         return False
 
     def files(self, name: str) -> list[Path]:
