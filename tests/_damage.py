@@ -23,6 +23,7 @@ import h5py
 import lmdb
 import msgspec
 import numpy as np
+import xxhash
 from _foreign import framed
 
 SECRET = "/proc/self/cwd/victim/secret.txt"
@@ -298,8 +299,20 @@ def any_json(path: Path, random: Random) -> None:
         path.write_bytes(json.dumps(parsed).encode(errors="surrogatepass"))
 
 
+def read_record(path: Path) -> Any:
+    """The record of a shard in a journal."""
+    return msgspec.msgpack.decode(path.read_bytes()[16:])
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Write the record of a shard, after its checksum."""
+    data = msgspec.msgpack.encode(record)
+    path.write_bytes(xxhash.xxh3_128_digest(data) + data)
+
+
 def any_msgpack(path: Path, random: Random) -> None:
-    parsed = msgspec.msgpack.decode(path.read_bytes())
+    """Change the record of a shard, and its checksum with it."""
+    parsed = read_record(path)
     checksums = parsed.pop("sample_checksums", b"")
     parsed = in_json(parsed, random)
     if isinstance(parsed, dict):
@@ -307,7 +320,7 @@ def any_msgpack(path: Path, random: Random) -> None:
             damaged_bytes(checksums, random) if checksums and random.random() < 0.3 else checksums
         )
     with contextlib.suppress(UnicodeEncodeError, OverflowError):
-        path.write_bytes(msgspec.msgpack.encode(parsed))
+        write_record(path, parsed)
 
 
 def any_npy(path: Path, random: Random) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import SourceError
 from shardio.foreign import json_text
+from shardio.foreign.files import open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field
 
@@ -206,7 +207,9 @@ def _opened(table: TextTable) -> Iterator[Iterable[str]]:
     # Bytes that are not UTF-8 become surrogates, because they are valid in paths.
     newline = "" if table.delimiter else "\n"
     try:
-        with table.path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+        with open(
+            table.path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular
+        ) as file:
             yield file
     except OSError as error:
         raise SourceError(f"{table} cannot be read: {error.strerror}") from error

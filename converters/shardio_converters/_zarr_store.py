@@ -4,7 +4,7 @@ import lzma
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, final
 
 from shardio.errors import SourceError
 from shardio.foreign import json_text
+from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
 
@@ -57,11 +58,12 @@ class Store:
         stores = self._zarr.storage
         try:
             if not root.is_dir():
+                check_regular(root)
                 self._store = stores.ZipStore(str(root), mode="r")
             elif hasattr(stores, "LocalStore"):  # zarr 3
-                self._store = stores.LocalStore(root, read_only=True)
+                self._store = _checked(stores.LocalStore)(root, read_only=True)
             else:
-                self._store = stores.DirectoryStore(str(root))
+                self._store = _checked_2(stores.DirectoryStore)(str(root))
         except DAMAGE as error:
             raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
@@ -73,7 +75,7 @@ class Store:
             array = self._zarr.open_array(store=self._store, path=path, mode="r")
             chunks = tuple(array.chunks)
         except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{place} cannot be read: {error!r}") from error
+            raise SourceError(f"{place} cannot be read: {told(error)}") from error
         if any(size < 1 for size in chunks):
             raise SourceError(f"{place} must have chunks of at least one element, it has {list(chunks)}")
         return array
@@ -81,6 +83,49 @@ class Store:
     def close(self) -> None:
         with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before that
             self._store.close()
+
+
+def told(error: Exception) -> str:
+    """Zarr's error in words, with the file if it is about one."""
+    return str(error) if getattr(error, "filename", None) else repr(error)
+
+
+def _checked(store: Any) -> Any:
+    """The class `store`, a LocalStore of zarr 3, which reads regular files alone: zarr would wait at a pipe."""
+
+    class Checked(store):  # type: ignore[misc]  # a class of zarr
+        async def get(self, key: str, *args: Any, **options: Any) -> Any:
+            _check(self.root / key)
+            return await super().get(key, *args, **options)
+
+        def get_sync(self, key: str, *args: Any, **options: Any) -> Any:
+            _check(self.root / key)
+            return super().get_sync(key, *args, **options)
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> Any:
+            ranges = list(key_ranges)
+            for key, _ in ranges:
+                _check(self.root / key)
+            return await super().get_partial_values(prototype, ranges)
+
+    return Checked
+
+
+def _checked_2(store: Any) -> Any:
+    """The same of a DirectoryStore of zarr 2."""
+
+    class Checked(store):  # type: ignore[misc]  # a class of zarr
+        def _fromfile(self, path: str) -> Any:
+            _check(Path(path))
+            return super()._fromfile(path)
+
+    return Checked
+
+
+def _check(path: Path) -> None:
+    """Raise OSError for what is there and is neither a regular file nor a folder, which is no value."""
+    with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        check_regular(path)
 
 
 def columns(root: Path) -> dict[str, Column]:
@@ -134,7 +179,7 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if root.is_dir():
             yield from _find_in_folder(root, "", frozenset())
             return
-        with zipfile.ZipFile(root) as file:
+        with open(root, "rb", opener=open_regular) as whole, zipfile.ZipFile(whole) as file:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
+from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, encode_png
 
@@ -201,7 +202,8 @@ def _names(folder: Path) -> list[str]:
 def _lines(path: Path) -> tuple[str, ...]:
     """The names in a text file, one per line; none if the file does not exist."""
     try:
-        text = path.read_text(encoding="utf-8", errors="backslashreplace")
+        with open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
+            text = file.read()
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -211,6 +213,7 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 def _count(path: Path, width: int) -> int:
     try:
+        check_regular(path)
         size = path.stat().st_size
     except OSError as error:
         raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error

@@ -1,7 +1,6 @@
 """Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.files import open_regular
 from shardio.foreign.image_files import check_image_size
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, probe_image
@@ -255,12 +255,9 @@ def _read(root: Path, path: str, field: Field) -> bytes:
 def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> bytes:
     place = root / path
     try:
-        found = os.stat(place)
-        if image:
-            check_image_size(found.st_size, place)
-        if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block until somebody writes to it
-            raise BadSample(f"{printable(place)} is not a file")
-        with place.open("rb") as file:
+        with open(place, "rb", opener=open_regular) as file:
+            if image:
+                check_image_size(os.fstat(file.fileno()).st_size, place)
             return file.read(most)
     except OSError as error:
         raise BadSample(f"{printable(place)}: cannot be read: {error.strerror}") from error

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
+from shardio.foreign.files import check_regular, open_regular
 from shardio.source import Field, Sample, check_index, encode_png
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -97,6 +98,7 @@ class _File:
             items *= size
         expected = items * np.dtype(self.dtype).itemsize
         try:
+            check_regular(self.path)
             if self.zipped:
                 data, size = _unzip(self.path, start, expected)
             else:
@@ -184,7 +186,7 @@ def _find(root: Path, prefix: str) -> list[_File]:
     """The IDX files in `root` whose names begin with `prefix`, sorted by name."""
     try:
         with os.scandir(root) as entries:
-            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and entry.is_file())
+            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
     except OSError as error:
         raise SourceError(f"idx takes a directory, {root} cannot be read: {error.strerror}") from error
     return [file for path in paths if (file := _header(path))]
@@ -193,7 +195,7 @@ def _find(root: Path, prefix: str) -> list[_File]:
 def _header(path: Path) -> _File | None:
     """Read a file's header; None if it is not an IDX file."""
     try:
-        with path.open("rb") as raw:
+        with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
         with _open(path, zipped) as file:
             magic = file.read(4)

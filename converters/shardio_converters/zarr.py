@@ -19,7 +19,7 @@ from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once
 from ._fields import check_characters, choose_fields, listed_shapes, measure_field, sample_value
-from ._zarr_store import DAMAGE, Column, Store, columns
+from ._zarr_store import DAMAGE, Column, Store, columns, told
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 
@@ -172,7 +172,7 @@ class _Reader:
         try:
             rows = np.asarray(self._arrays[path][start:stop])
         except DAMAGE as error:
-            raise BadSample(f"cannot be read, zarr says: {error!r}") from error
+            raise BadSample(f"cannot be read, zarr says: {told(error)}") from error
         return check_characters(rows)
 
 

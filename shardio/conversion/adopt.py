@@ -22,6 +22,7 @@ from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
 from ..system.directory import Directory
+from ..system.regular_files import open_regular
 from .journal import Journal, Record
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
@@ -174,7 +175,7 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
     index = np.zeros(len(file.samples), side_index.dtype_of(fields))
     skipped: list[Skipped] = []
     row = 0
-    with open(file.path, "rb", buffering=0) as data:
+    with open(file.path, "rb", buffering=0, opener=open_regular) as data:
         for number in file.samples:
             try:
                 _describe(source, number, data.fileno(), index[row : row + 1])

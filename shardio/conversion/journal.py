@@ -5,7 +5,7 @@
       plan.json       describes the conversion; a conversion with another plan does not resume this one
       rank-00003      locked by that rank; how many samples it has done, and the error that ended it
       RUN/shards/         the shards, until all are finished
-      RUN/000012.done     the record of shard 12, written after its files, so they are complete
+      RUN/000012.done     the record of shard 12 after its checksum, written after its files, so they are complete
 
 RUN is drawn at random when a conversion begins, and kept when it resumes: processes that outlive an older conversion,
 such as a rank of a dead job or a Dask worker that was given up, have no place to write to.
@@ -29,6 +29,7 @@ from typing import Any, final
 
 import msgspec
 import numpy as np
+import xxhash
 
 from .. import containers
 from ..dataset.output_directory import JOURNAL, PLAN, Output, check_made
@@ -62,6 +63,7 @@ class _File(msgspec.Struct):
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,249}")
 _DONE_NAME = re.compile(r"([0-9]{6,18})\.done")
+_CHECKSUM = 16  # bytes of XXH3-128 before a record
 _MOST_TEXT = 1 << 24
 """Bytes of a plan or of a rank's file, far more than either has."""
 
@@ -167,7 +169,8 @@ class Journal:
             shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
             dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped],
         )  # fmt: skip
-        self._open_run().write(f"{number:06d}.done", msgspec.msgpack.encode(file))
+        data = msgspec.msgpack.encode(file)
+        self._open_run().write(f"{number:06d}.done", xxhash.xxh3_128_digest(data) + data)
 
     def read(self, number: int) -> Record | None:
         """Return the record of a shard, or None if there is none; ShardioError if it is damaged."""
@@ -177,6 +180,9 @@ class Journal:
         except FileNotFoundError:
             return None
         place = f"{self.path}, the record of shard {number}"
+        checksum, data = data[:_CHECKSUM], data[_CHECKSUM:]
+        if checksum != xxhash.xxh3_128_digest(data):  # the shard itself does not tell a damaged image size
+            raise ShardioError(f"{place} is damaged: it does not begin with its checksum; start over with overwrite")
         try:
             file = msgspec.msgpack.decode(data, type=_File)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -198,8 +204,11 @@ class Journal:
         shard = record.shard
         if not shard.samples:
             return True
+        files = self.files(shard.name)
+        if not all(path.is_file() for path in files):
+            return False
         with contextlib.suppress(FileNotFoundError):
-            return checksums.of_files(self.files(shard.name)) == (shard.bytes, shard.checksum)
+            return checksums.of_files(files) == (shard.bytes, shard.checksum)
         return False
 
     def files(self, name: str) -> list[Path]:

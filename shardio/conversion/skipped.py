@@ -36,7 +36,9 @@ def open_report(path: Path, out: Path) -> TextIO:
             folder = folder.directory(name)
         descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT)
     else:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A pipe that nobody reads is refused by the system, instead of a wait for a reader.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
 
 

@@ -6,7 +6,6 @@ import gzip
 import lzma
 import os
 import re
-import stat
 import tempfile
 import weakref
 import zlib
@@ -19,6 +18,8 @@ from typing import IO, Any, final
 from .. import containers
 from ..errors import SourceError
 from ..system import optional as _optional
+from ..system.regular_files import check_regular as check_regular
+from ..system.regular_files import open_regular as open_regular
 from .names import Paths, printable
 
 _CHUNK = 1 << 20
@@ -49,13 +50,10 @@ class File:
     __slots__ = ("__weakref__", "_buffer", "_buffer_start", "_fd", "compression", "path", "size")
 
     def __init__(self, path: Path, unpacked: IO[bytes] | None = None, compression: str | None = None) -> None:
-        self._fd = os.dup(unpacked.fileno()) if unpacked else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = os.dup(unpacked.fileno()) if unpacked else open_regular(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._fd)
-        status = os.fstat(self._fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
         self.path, self.compression = path, compression
-        self.size = status.st_size
+        self.size = os.fstat(self._fd).st_size
         self._buffer, self._buffer_start = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..system.npy import guarded
+from ..system.regular_files import check_regular, open_regular
 from .names import printable
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
@@ -79,9 +80,10 @@ class NpyArray:
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
         if not self.compressed:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=open_regular) as file:
                 yield file
             return
+        check_regular(self.path)
         with tempfile.TemporaryFile() as file:
             with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as member:
                 shutil.copyfileobj(member, file, _CHUNK)
@@ -92,7 +94,7 @@ class NpyArray:
 def is_npz(path: Path) -> bool:
     """Return whether a file begins like a zip archive, as .npz files do."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read(4) in _ZIP
     except OSError as error:
         raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
@@ -100,7 +102,7 @@ def is_npz(path: Path) -> bool:
 
 def read_npy_header(path: Path) -> NpyArray:
     """Read the header of a .npy; SourceError unless the file has the size that the header implies."""
-    with _source_errors(printable(path)), path.open("rb") as file:
+    with _source_errors(printable(path)), open(path, "rb", opener=open_regular) as file:
         array = NpyArray(path, "", False, *_header(file))
         size = os.fstat(file.fileno()).st_size
     if size != array.stop and not array.dtype.hasobject:
@@ -114,7 +116,11 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
     Members that are not arrays are ignored.
     """
     found = {}
-    with _source_errors(printable(path)), zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with (
+        _source_errors(printable(path)),
+        open(path, "rb", opener=open_regular) as file,
+        zipfile.ZipFile(path) as archive,
+    ):
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue

@@ -5,7 +5,6 @@ XXH3 (https://xxhash.com) detects damage at memory speed. It is not cryptographi
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ..system.regular_files import open_regular
 from ..system.types import Buffer
 from .fields import Field
 
@@ -74,15 +74,11 @@ def of_files(paths: Iterable[Path]) -> tuple[int, str]:
     state, size = xxhash.xxh3_128(), 0
     block = memoryview(bytearray(_BLOCK))  # reused: fresh memory would cost more than the read
     for path in paths:
-        with open(path, "rb", buffering=0, opener=_opener) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             while read := file.readinto(block):
                 state.update(block[:read])
                 size += read
     return size, state.hexdigest()
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 class Digest:

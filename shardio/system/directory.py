@@ -137,13 +137,13 @@ class Directory:
             file.write(data)
 
     def rename(self, name: str, target: "Directory", new: str) -> None:
-        """Move an entry to `target`, where it replaces the file or link called `new`."""
+        """Move an entry to `target`, where it replaces the file or link called `new`; ConfigError for a directory."""
         _check(target.path, new)
         with self._entry(name):
             try:
                 os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=target._descriptor)
             except IsADirectoryError as error:
-                raise ConfigError(f"{target.path / new}: is a directory, in the place of a file to write") from error
+                raise ConfigError(f"{target.path / new}: a directory where a file is to be written") from error
             except OSError as error:
                 error.filename2 = str(target.path / new)
                 raise

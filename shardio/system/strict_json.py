@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .regular_files import open_regular
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 _LARGEST_FILE = 1 << 28  # bytes
@@ -32,7 +34,7 @@ def parse(text: bytes | str, *, foreign: bool = False) -> Any:
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a JSON file. Raises ValueError for more than 256 MiB, and OSError."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         check_size(os.fstat(file.fileno()).st_size)
         return file.read()
 

@@ -19,6 +19,7 @@ import xxhash
 
 from ..errors import ConfigError, StateMismatch
 from ..system import replacement
+from ..system.regular_files import open_regular
 
 _MARK = b"shardio xxh3-128 "
 _DIGITS = 32
@@ -49,10 +50,10 @@ def load(path: Path, device: torch.device) -> Any:
 
     Raises ConfigError if there is no such file, StateMismatch if it is damaged or holds what only code can restore.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError(f"resume must be 'auto' or the path of a checkpoint; there is no file {path}")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             if reason := _damage(file):
                 raise StateMismatch(f"{path}: {reason}")
             _check_sizes(file)
@@ -70,7 +71,7 @@ def load(path: Path, device: torch.device) -> Any:
 def damage(path: Path) -> str | None:
     """Return why the archive at `path` is not what `save` wrote, None if it is; this reads the file once."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return _damage(file)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"

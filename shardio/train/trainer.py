@@ -14,6 +14,7 @@ import torch
 from ..errors import ConfigError, ShardioError, StateMismatch
 from ..system import durable
 from ..system.os_errors import naming
+from ..system.regular_files import open_regular
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from .config import TrainConfig, TrainResult
@@ -169,7 +170,7 @@ class _Run:
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
-        with naming(self._output / LOG), open(self._output / LOG, "a") as log:
+        with naming(self._output / LOG), open(self._output / LOG, "a", opener=open_regular) as log:
             log.write(json.dumps(record) + "\n")
         self._display.line(_summary(record, self._config.epochs))
 

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from _builders import jpeg
 from _cli import unfinished
+from _damage import read_record, write_record
 
 import shardio
 from shardio.care.verify import verify
@@ -131,11 +131,27 @@ def test_a_record_chooses_no_path(photos: Path, tmp_path: Path, name: str) -> No
     with pytest.raises(BadSample):
         convert(source, tmp_path / "out", shard_size="2KB")
     record = min((tmp_path / "out" / ".converting").rglob("*.done"))
-    value = msgspec.msgpack.decode(record.read_bytes())
-    record.write_bytes(msgspec.msgpack.encode(value | {"name": name}))
+    value = read_record(record)
+    write_record(record, value | {"name": name})
     source.at = None
     with pytest.raises(ShardioError, match="is not the name of a file"):
         convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+
+
+def test_a_damaged_record_is_refused(photos: Path, tmp_path: Path) -> None:
+    """Resuming finds a changed byte anywhere in a record, even where no shard contradicts it."""
+    source = Breaking(photos, at=41)
+    with pytest.raises(BadSample):
+        convert(source, tmp_path / "out", shard_size="2KB")
+    record = min((tmp_path / "out" / ".converting").rglob("*.done"))
+    whole, source.at = record.read_bytes(), None
+    write_record(record, read_record(record) | {"image_shapes": {"image": [1 << 32, 16]}})
+    for data in (whole[:16] + record.read_bytes()[16:], bytes([whole[0] ^ 1]) + whole[1:], whole[:-1], whole[:9], b""):
+        record.write_bytes(data)
+        with pytest.raises(ShardioError, match="is damaged: it does not begin with its checksum; start over"):
+            convert(source, tmp_path / "out", shard_size="2KB", resume=True)
+    record.write_bytes(whole)
+    convert(source, tmp_path / "out", shard_size="2KB", resume=True)
 
 
 def test_skipping_goes_on_where_an_error_ended(photos: Path, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import msgspec
 import numpy as np
 import pytest
 import xxhash
 from _builders import jpeg
+from _damage import read_record, write_record
 from _foreign import write_tar
 
 import shardio
@@ -256,7 +256,7 @@ def _in_the_plan(out: Path, name: str) -> None:
 
 def _in_a_record(out: Path, name: str) -> None:
     path = place(out, "RUN/000000.done")
-    path.write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(path.read_bytes()) | {"name": name}))
+    write_record(path, read_record(path) | {"name": name})
 
 
 def outside(out: Path) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def test_a_plan_of_another_form(photos: Path, out: Path) -> None:
 def test_a_record_of_another_form(photos: Path, out: Path) -> None:
     """A record that contradicts itself is refused in words."""
     path = place(out, "RUN/000000.done")
-    value = msgspec.msgpack.decode(path.read_bytes())
+    value = read_record(path)
     for change in (
         {"samples": -1},
         {"samples": 2**64 - 1},
@@ -356,7 +356,7 @@ def test_a_record_of_another_form(photos: Path, out: Path) -> None:
         {"skipped": 7},
         {"name": 7},
     ):
-        path.write_bytes(msgspec.msgpack.encode(value | change))
+        write_record(path, value | change)
         with pytest.raises(ShardioError, match=r"the record of shard 0"):
             convert(imagefolder(photos), out, shard_size="1KB", resume=True)
 

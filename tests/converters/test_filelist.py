@@ -509,8 +509,8 @@ class TestBadSamples:
         (tmp_path / "text.jpg").write_text("<html>")
         (tmp_path / "cut.jpg").write_bytes(PICTURES["a.jpg"][:-200])
         reasons = {
-            "pipe.jpg": "is not a file",
-            "folder.jpg": "is not a file",
+            "pipe.jpg": "cannot be read: not a regular file",
+            "folder.jpg": "cannot be read: Is a directory",
             "empty.jpg": "the image is empty",
             "text.jpg": "not a JPEG, PNG, WebP or BMP image",
             "cut.jpg": "cut short",
@@ -533,6 +533,6 @@ class TestBadSamples:
     def test_paths_that_are_none(self, tmp_path: Path, path: str) -> None:
         """Empty paths and paths with a NUL character are bad samples."""
         source = filelist(lines(pictures(tmp_path) / "list.jsonl", [{"path": "a.jpg"}, {"path": path}]))
-        with pytest.raises(BadSample, match=r"is not a file|not a valid path: embedded null"):
+        with pytest.raises(BadSample, match=r"Is a directory|not a valid path: embedded null"):
             source[1]
         assert source.sizes()[0] == len(PICTURES["a.jpg"])

@@ -167,9 +167,11 @@ def test_errors_name_the_path(folder: Directory, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         folder.read("nothing")
     assert error.value.filename == str(tmp_path / "folder" / "nothing")
-    folder.make("taken").write("file", b"")
-    with pytest.raises(ConfigError, match="folder/taken: is a directory, in the place of a file to write"):
-        folder.rename("file", folder, "taken")
+    with pytest.raises(FileNotFoundError) as renamed:
+        folder.rename("nothing", folder, "new")
+    assert (renamed.value.filename, renamed.value.filename2) == tuple(
+        str(tmp_path / "folder" / name) for name in ("nothing", "new")
+    )
 
 
 def test_a_write_that_fails_leaves_the_old_file(folder: Directory) -> None:
@@ -222,3 +224,11 @@ def test_descriptors_are_closed(folder: Directory) -> None:
     for _ in range(100):
         folder.directory("a")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
+    """A directory is not replaced by a file."""
+    (tmp_path / "name").mkdir()
+    with pytest.raises(ConfigError, match="name: a directory where a file is to be written"):
+        Directory(tmp_path).write("name", b"data")
+    assert os.listdir(tmp_path) == ["name"]

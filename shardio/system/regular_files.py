@@ -1,0 +1,32 @@
+"""Opening only what is a regular file: a pipe or a device in its place could wait for ever."""
+
+import errno
+import os
+import stat
+
+
+def open_regular(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a regular file by the flags of `os.open`; return its descriptor. An `opener` for the built-in `open`.
+
+    Raises OSError, which names the path, for a directory and for what is not a regular file.
+    """
+    # O_NONBLOCK, which means nothing to regular files: a pipe would wait for its other end.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    try:
+        _check(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError of `open_regular` unless there is a regular file: for a library that opens it by its path."""
+    _check(os.stat(path).st_mode, path)
+
+
+def _check(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
