@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MissingDependency, ShardCorrupt
+from ..errors import MissingDependency, ShardCorrupt, ShardioError
 from ..format.fields import Field
 from ..system import helper_process
 from ..system.types import Rows
@@ -22,7 +23,7 @@ SERVICE = "shardio.containers._hdf5_service"
 """The module that the helper process runs."""
 
 _MOST_LINKS = 16
-_SHORTEST_LIMIT = 1.0  # seconds: what is not damaged takes less, on a busy machine too
+_SMALLEST_SHARE = 16  # of the limit, for the values of a file in which many have failed
 
 
 class Unreadable(Exception):
@@ -77,10 +78,16 @@ class LibraryFile:
             if key in failed:
                 raise Unreadable(failed[key], number)
         limit = helper_process.current_limit() if self._limit is None else self._limit
-        limit = max(limit / 2 ** len(failed), min(limit, _SHORTEST_LIMIT))
+        limit /= min(2 ** len(failed), _SMALLEST_SHARE)
         arguments |= {"path": self._absolute, "inode": self._inode}
+        begun = time.monotonic()
         try:
             return helper_process.call(function, arguments, limit)
+        except (ShardioError, OSError, RuntimeError) as error:
+            # Damage may also end in an error, after nearly as long as it may take.
+            if time.monotonic() - begun > limit / 4:
+                _FAILED.setdefault(self._state, {})[keys[0] if len(keys) == 1 else len(failed)] = str(error)
+            raise
         except helper_process.CallFailed as error:
             number = min(error.yielded, len(keys) - 1)
             crashed = isinstance(error, helper_process.HelperDied)

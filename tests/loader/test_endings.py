@@ -235,7 +235,7 @@ def test_a_batch_after_the_end_is_refused() -> None:
         next(batches)
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 def test_a_short_soak() -> None:
     """`soak.py` kills ranks, damages shards and fills disks for half a minute; no sample is lost or repeated."""
     soak = Path(__file__).parents[1] / "soak.py"

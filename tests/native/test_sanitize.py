@@ -13,7 +13,7 @@ TARGETS = {"jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permu
 SKIPPED = 5
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 def test_a_short_run(tmp_path: Path) -> None:
     """`scripts/sanitize` finds nothing in some seconds: no read or write beyond memory, no overflow, no leak."""
     done = subprocess.run(

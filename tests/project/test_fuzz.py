@@ -33,7 +33,7 @@ def run(*args: object) -> dict[str, Any]:
     return verdict
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 def test_a_short_fuzz(tmp_path: Path) -> None:
     """`fuzz.py` damages files of every kind for most of a minute, otherwise every day; none does harm."""
     verdict = run("--minutes", 0.75, "--seed", date.today().isoformat(), "--save", tmp_path)
@@ -41,7 +41,7 @@ def test_a_short_fuzz(tmp_path: Path) -> None:
     assert verdict["results"].keys() == {"right", "refused"}
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 def test_what_was_found_before() -> None:
     """No file that ever did harm, all of which are in `tests/corpus`, does it again."""
     verdict = run("--replay", fuzz.CORPUS)
