@@ -1,4 +1,4 @@
-"""What `fuzz.py` damages: small datasets, sources, journals and checkpoints, written by the formats' own libraries."""
+"""The targets of `fuzz.py`: small datasets, sources, journals and checkpoints that the formats' own libraries write."""
 
 import csv
 import gzip

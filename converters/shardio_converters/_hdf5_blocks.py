@@ -1,4 +1,4 @@
-"""What h5py returns for rows, as bytes that one process sends to another."""
+"""Encodes rows that h5py has read as bytes, so that the helper process can send them to the converter."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -198,7 +198,7 @@ class Reader:
         return decode(parts)
 
     def _key(self, path: str, start: int, stop: int) -> tuple[str, int, int]:
-        """What fails when rows do: the rows, or the one chunk that holds them, with the others in it."""
+        """Return the rows that fail together: those asked for or, if one chunk holds them, all rows of that chunk."""
         dataset = self._datasets[path]
         chunk = dataset.chunks[0] if dataset.chunks and not dataset.dtype.hasobject else 0
         if chunk and start // chunk == (stop - 1) // chunk:

@@ -1,4 +1,4 @@
-"""What the helper process does with HDF5 files for the converter: it is the process that damage may hold or crash."""
+"""Functions that read HDF5 files for the converter. The helper process runs them: damage may hold or crash it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -22,7 +22,7 @@ from ..containers import side_index
 from ..containers import tar_layout as layout
 from ..dataset.output_directory import OutputDirectory, remove_temporary
 from ..dataset.shard_writer import WrittenShard, encode
-from ..dataset.writer import finish_dataset
+from ..dataset.writer import describe, finish_dataset
 from ..errors import (
     BadSample,
     ConfigError,
@@ -108,7 +108,8 @@ def repair(
     if old is None and metadata is None:
         done.append("the metadata of the lost manifest, such as the names of the classes, is lost")
     kept_metadata = (metadata or {}) if old is None else old.metadata
-    repaired = finish_dataset(OutputDirectory(folder, folder), container, fields, shards, kept_metadata)
+    repaired = describe(container, fields, shards, kept_metadata)
+    finish_dataset(OutputDirectory(folder, folder), repaired)
     same = None if old is None else repaired.digest == old.digest
     return Repair(repaired, tuple(done), same)
 

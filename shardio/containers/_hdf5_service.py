@@ -1,4 +1,4 @@
-"""What the helper process does with HDF5 files for `_hdf5_library`: it is the process that damage may hold or crash.
+"""Functions that read HDF5 files for `_hdf5_library`. The helper process runs them: damage may hold or crash it.
 
 Every function takes the file's path, and its device and inode number, by which it tells that the file is still the one
 that the caller has open; it yields bytes.
@@ -24,7 +24,7 @@ from .base import check_value_bytes
 from .hdf5 import open_shard
 
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
-"""What h5py raises for unreadable data; MemoryError where damage is taken for a length."""
+"""The exceptions that h5py raises for unreadable data; MemoryError where it takes damage for a length."""
 
 _MOST_OPEN = 64
 

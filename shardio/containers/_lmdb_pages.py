@@ -13,7 +13,7 @@ Span: TypeAlias = tuple[int, int]
 """The offset of a value in the file, and its size in bytes."""
 
 _META = struct.Struct("<16xIIQQI48xHH32xQQQ")
-"""Of a meta page: magic, version, address, size, page size; of the main tree: flags, depth, root; last page,
+"""A meta page: magic, version, address, size, page size; then the main tree's flags, depth and root; last page,
 transaction."""
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEADER, _NODE = 16, 8

@@ -1,9 +1,10 @@
 """Where the files of datasets are opened for reading: every reader of a container opens them here, and nowhere else."""
 
+import contextlib
 import errno
 import importlib
 import os
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,22 @@ import numpy as np
 
 from ..errors import ShardCorrupt
 from ..system import npy
+from ..system.regular_files import check_regular, open_regular
 
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_NOT_REGULAR = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 
 
 def status(path: Path) -> os.stat_result:
-    """Return what the system knows of a file.
-
-    Raises ShardCorrupt unless there is a regular file: a pipe or a device in its place could wait for ever.
-    """
-    try:
-        found = path.stat()
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            raise ShardCorrupt(f"{path}: there is no such file") from error
-        raise
-    if not stat.S_ISREG(found.st_mode):
-        raise ShardCorrupt(f"{path}: is not a regular file")
-    return found
+    """Return the status of a file; ShardCorrupt unless there is a regular file."""
+    with _named(path):
+        return check_regular(path)
 
 
 def open_raw(path: Path) -> int:
-    """Open a file for `pread`; return its descriptor. ShardCorrupt if there is no such file."""
-    status(path)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Open a file for `pread`; return its descriptor. ShardCorrupt unless there is a regular file."""
+    with _named(path):
+        return open_regular(path, os.O_RDONLY)
 
 
 def open_hdf5(path: Path) -> Any:
@@ -48,3 +41,15 @@ def map_npy(path: Path, largest_header: int) -> Any:
     if path.exists():  # NumPy's own error otherwise
         status(path)
     return npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=largest_header))
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise ShardCorrupt(f"{path}: there is no such file") from error
+        if error.errno in _NOT_REGULAR:
+            raise ShardCorrupt(f"{path}: is not a regular file") from error
+        raise

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
-from ..dataset.writer import finish_dataset
+from ..dataset.writer import describe, finish_dataset
 from ..errors import ConfigError, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
@@ -245,13 +245,8 @@ class _PackRun:
 
         context, source = self._context, self._context.source
         plan = {name: value for name, value in self._plan.items() if name != "job"}
-        completed = finish_dataset(
-            directory,
-            context.container,
-            source.fields,
-            written(),
-            source.metadata,
-            adopted=context.adopted,
-            conversion=plan,
+        completed = describe(
+            context.container, source.fields, written(), source.metadata, adopted=context.adopted, conversion=plan
         )
+        finish_dataset(directory, completed)
         return WrittenDataset(context.out.path, completed, tuple(skipped))

@@ -104,7 +104,8 @@ class DatasetWriter:
             self._end_shard(self._builder)
         if self._fields is None:
             raise ConfigError(f"{self._place.final.path}: no sample was written, so fields= must be given")
-        completed = finish_dataset(self._place, self._container, self._fields, self._written, self._metadata)
+        completed = describe(self._container, self._fields, self._written, self._metadata)
+        finish_dataset(self._place, completed)
         self._place.discard()
         return completed
 
@@ -175,30 +176,14 @@ def on_disk(container: str) -> None:
 _NONE = np.empty(0, np.uint64)
 
 
-def finish_dataset(
-    place: OutputDirectory,
-    container: str,
-    fields: Mapping[str, Field],
-    written: Iterable[WrittenShard],
-    metadata: Mapping[str, Any],
-    *,
-    adopted: bool = False,
-    conversion: Mapping[str, Any] | None = None,
-) -> manifest.Manifest:
-    """Combine the shards in `place.directory` into a dataset: write the manifest, and publish both.
-
-    Args:
-        place: the directory with the finished shards.
-        container, fields, written, metadata, adopted, conversion: see `describe`.
-    """
-    completed = describe(container, fields, written, metadata, adopted=adopted, conversion=conversion)
-    kind, names = containers.get(container), completed.shards.names
+def finish_dataset(place: OutputDirectory, completed: manifest.Manifest) -> None:
+    """Write the manifest of the finished shards in `place.directory`, and publish both."""
+    kind, names = containers.get(completed.container), completed.shards.names
     place.directory.sync()
     manifest.save(completed, place.directory)
     # Not every adopted shard has an index, so the names of the files are looked up in both directories.
-    folders = (place.directory.place(), place.final.place()) if adopted else (Path(),)
+    folders = (place.directory.place(), place.final.place()) if completed.adopted else (Path(),)
     place.publish({file.name for name in names for folder in folders for file in kind.files(folder / name)})
-    return completed
 
 
 def describe(

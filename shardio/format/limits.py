@@ -1,4 +1,4 @@
-"""What one sample may claim: limits that are compared with headers before memory is taken."""
+"""Limits of what one sample may claim. Readers compare them with headers before they take memory."""
 
 from dataclasses import dataclass, fields
 from typing import final
@@ -9,7 +9,7 @@ MAX_IMAGE_PIXELS = 1 << 28
 """They take 768 MiB in RGB; photographs of 150 megapixels have about 2^27."""
 
 MAX_VALUE_BYTES = 1 << 30
-"""What a process with many threads can hold several times; the formats allow more (4 GiB in LMDB and HDF5's chunks)."""
+"""1 GiB, so that each thread of a process can hold such a value; LMDB and the chunks of HDF5 allow 4 GiB."""
 
 
 @final

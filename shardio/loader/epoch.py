@@ -142,7 +142,7 @@ class EpochIterator(Iterator[Batch]):
 
 @final
 class RunningEpoch:
-    """What must end with an epoch, whether its iterator is closed, dropped, or replaced by a newer loop's.
+    """The parts of an epoch that must be ended: when its iterator is closed or dropped, or when a newer loop begins.
 
     Attributes:
         meter: measures the epoch.

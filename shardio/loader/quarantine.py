@@ -10,7 +10,6 @@ from typing import final, get_args
 
 from ..errors import ConfigError, TooManyBad
 from ..system.os_errors import naming
-from ..system.regular_files import open_regular
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 
 
@@ -60,10 +59,7 @@ class Quarantine:
         flat = asdict(record)
         line = json.dumps({"rank": self._rank, **flat.pop("location"), **flat}, ensure_ascii=False)
         # Opened for each line, as lines are few: no file is left open, and no line is lost if the process dies.
-        with (
-            naming(self._path),
-            open(self._path, "a", encoding="utf-8", errors="backslashreplace", opener=open_regular) as file,
-        ):
+        with naming(self._path), open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{line}\n")
 
 

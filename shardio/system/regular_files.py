@@ -20,9 +20,11 @@ def open_regular(path: str | os.PathLike[str], flags: int) -> int:
     return descriptor
 
 
-def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise the OSError of `open_regular` unless there is a regular file: for a library that opens it by its path."""
-    _check(os.stat(path).st_mode, path)
+def check_regular(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the status of a file that a library is going to open by its path; raise what `open_regular` does."""
+    status = os.stat(path)
+    _check(status.st_mode, path)
+    return status
 
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:

@@ -1,15 +1,14 @@
 """The hdf5 container reads no other file than the shard, whatever the shard says."""
 
-import contextlib
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from _time_limit import within
 
 from shardio import containers
 from shardio.containers import hdf5_index
@@ -106,22 +105,6 @@ OUTSIDE: list[Outside] = [
 ]
 
 PLACES = ["x", "text/data", "text/offsets", CHECKSUM]
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Fail if the `with` block takes longer."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError(f"it took longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def shard(path: Path) -> Path:

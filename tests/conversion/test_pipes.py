@@ -1,9 +1,7 @@
 """A pipe in place of any file is refused or left unread: nobody waits for its other end."""
 
-import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from _fuzz_targets import TARGETS, convert_source, converter, index_source
+from _time_limit import within
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -26,22 +25,6 @@ UNREAD = {
     "npz": ["plain.npz"],
     "npz_plain": ["train.npz"],
 }
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Fail if the `with` block takes longer."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError(f"it took longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def pipes(folder: Path) -> Iterator[Path]:

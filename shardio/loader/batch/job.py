@@ -85,6 +85,7 @@ class BatchJob:
             except Exception:
                 if len(self._batch_parts) == 1:
                     raise
+                # The error comes again in its batch, and those before it are delivered first.
         return self._one_by_one()
 
     def run(self, part: slice) -> None:

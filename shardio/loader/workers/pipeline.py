@@ -44,7 +44,7 @@ class Job(Protocol[T_co]):
 @final
 @dataclass(frozen=True, slots=True)
 class _Result(Generic[T]):
-    """What the consumer gets for a job: its value, or its error."""
+    """The result of a job, for the consumer: a value or an error."""
 
     value: T | None
     error: BaseException | None = None
@@ -141,7 +141,7 @@ class Pipeline(Generic[T]):
 
 
 class _Turn(enum.Enum):
-    """What a worker may be told to do besides a task."""
+    """A turn of a worker that is not a task: to open the next job, or to end."""
 
     OPEN = enum.auto()
     END = enum.auto()
