@@ -416,8 +416,10 @@ def use(name: str, place: Place) -> str:
         USES[name](place)
     except (PipelineStalled, WorkerDied) as error:
         raise Finding("hang", str(error)) from error
-    except ShardioError as error:
+    except (ShardioError, MemoryError) as error:
         text = str(error)
+        if isinstance(error, MemoryError) and "of memory" not in text and "enough memory" not in text:
+            raise  # not shardio's: those say how much memory was wanted for what
         if not text.strip() or len(text) > 20_000:
             raise Finding("no words", f"{type(error).__name__} with {len(text)} characters") from error
         check_origin(place, [text.encode(errors="replace")])

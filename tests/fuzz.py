@@ -221,7 +221,8 @@ def attack(folder: Path, one: Round) -> tuple[str, ...]:
     for number, seed in one.edits:
         name = names[number % len(names)]
         if (folder / name).is_file() and (folder / name).stat().st_size:
-            links = folder if not TARGETS[one.target].converter else None
+            links = folder / "out" if (folder / "out").is_dir() else folder  # an output itself is its user's word
+            links = None if TARGETS[one.target].converter else links
             ways.append(damage(folder / name, Random(seed), whole=name not in touched, links=links))
             touched.add(name)
     return tuple(ways)

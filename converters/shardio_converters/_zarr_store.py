@@ -20,9 +20,10 @@ from ._fields import array_field
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
-    *(MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(MemoryError, SystemError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""The errors that zarr and its codecs raise for unreadable data; MemoryError where damage is taken for a length."""
+"""The errors that zarr and its codecs raise for unreadable data: MemoryError where damage is taken for a length, and
+SystemError where a codec in C fails in a way of which it does not tell Python."""
 
 _METADATA = ("zarr.json", ".zarray")
 _BYTES = Field("bytes")

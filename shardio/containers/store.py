@@ -38,7 +38,7 @@ def open_hdf5(path: Path) -> Any:
 
 def map_npy(path: Path, largest_header: int) -> Any:
     """Map a `.npy` file into memory, read-only; ValueError or EOFError if its header is damaged."""
-    if path.exists():  # NumPy's own error otherwise
+    if os.path.lexists(path):  # NumPy's own error otherwise
         status(path)
     return npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=largest_header))
 

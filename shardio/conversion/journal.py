@@ -185,7 +185,7 @@ class Journal:
             raise ShardioError(f"{place} is damaged: it does not begin with its checksum; start over with overwrite")
         try:
             file = msgspec.msgpack.decode(data, type=_File)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ShardioError(f"{place} is damaged: {error}") from error
         if not 0 <= file.samples == len(file.sample_checksums) / 8:
             raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")

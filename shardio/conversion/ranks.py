@@ -95,7 +95,7 @@ class RankHeartbeat:
             return msgspec.json.decode(self._folder.read(_file_of(rank), _MOST_BYTES), type=_Beat)
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError:  # half written
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # half written
             return _Beat()
 
 

@@ -251,5 +251,5 @@ def _adopts(directory: Directory) -> bool:
             if plan.get("adopted"):
                 return True
         return directory.kind(manifest.FILE_NAME) is not None and manifest.load(directory.place()).adopted
-    except (DatasetError, ConfigError, msgspec.MsgspecError, RecursionError):
+    except (DatasetError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return True
