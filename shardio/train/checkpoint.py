@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from ..errors import StateMismatch
+from ..errors import ConfigError, StateMismatch
 from ..system import replacement
 from . import torch_archive
 
@@ -107,9 +107,14 @@ class CheckpointFolder:
 
     Args:
         folder: the output of the run.
+
+    Raises ConfigError if there is a directory where a checkpoint is to be written.
     """
 
     def __init__(self, folder: Path) -> None:
+        for path in (folder / name for name in (LAST, PREVIOUS, BEST)):
+            if path.is_dir():
+                raise ConfigError(f"{path} is a directory, where a checkpoint is to be written")
         self.candidates = (folder / LAST, folder / PREVIOUS)
         self._folder = folder
         self._wrote_last = False

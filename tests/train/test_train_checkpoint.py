@@ -151,6 +151,14 @@ def test_no_damage_is_loaded(data: st.DataObject, tmp_path_factory: pytest.TempP
             checkpoint.load(path, CPU)
 
 
+@pytest.mark.parametrize("name", ["last.pt", "previous.pt", "best.pt"])
+def test_a_directory_in_the_place_of_a_checkpoint(tmp_path: Path, name: str) -> None:
+    """It is refused before anything is trained."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=rf"{name} is a directory, where a checkpoint is to be written"):
+        CheckpointFolder(tmp_path)
+
+
 @pytest.mark.parametrize("fails", ["write", "fsync", "rename"])
 def test_a_save_that_fails_leaves_the_old_checkpoints(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
