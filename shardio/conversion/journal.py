@@ -118,8 +118,12 @@ class Journal:
             for name in folder.names():
                 if name.startswith("rank-"):
                     folder.unlink(name)
-            # Publication moves shards, and older releases remove their folder after it.
-            shards = self._open_run().make("shards", exist_ok=True)
+            try:  # publication moves shards, and older releases remove their folder after it
+                shards = self._open_run().make("shards", exist_ok=True)
+            except FileNotFoundError as error:
+                raise ShardioError(
+                    f"{self.path / PLAN} names {self.run!r}, a run that is not there; start over with overwrite"
+                ) from error
             for name in shards.names():
                 if name.startswith(WORKPLACE):
                     shards.remove(name)

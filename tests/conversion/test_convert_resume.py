@@ -106,7 +106,7 @@ def test_resume_writes_a_damaged_shard_anew(photos: Path, whole: Path, tmp_path:
     assert files(tmp_path / "out") == files(whole)
 
 
-@pytest.mark.parametrize("run", ["../../victim", "/tmp", "run-0123456789", "run-../..", "", None, 7])
+@pytest.mark.parametrize("run", ["../../victim", "/tmp", "run-0123456789", "run-../..", "run-01234567", "", None, 7])
 def test_a_journal_chooses_no_path(photos: Path, tmp_path: Path, run: Any) -> None:
     """Resuming refuses a plan whose run is not the name of a run, and touches no other folder."""
     source = Breaking(photos, at=41)
@@ -119,7 +119,7 @@ def test_a_journal_chooses_no_path(photos: Path, tmp_path: Path, run: Any) -> No
     assert before
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {"run": run}))
     source.at = None
-    with pytest.raises(ShardioError, match=r"plan\.json: .* is not the name of a run; start over with overwrite"):
+    with pytest.raises(ShardioError, match=r"plan\.json.* (not the name of a run|not there); start over"):
         convert(source, tmp_path / "out", shard_size="2KB", resume=True)
     assert before == {path: path.read_bytes() for path in (tmp_path / "victim").rglob("*") if path.is_file()}
 
