@@ -365,19 +365,23 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
     _, runs = _scan(path)
     if not runs:
         return None
-    try:
-        index = side_index.load(path)
-        columns = {name: index.dtype[name] for name in index.dtype.names or ()}
-    except (OSError, ShardCorrupt):
-        columns = {}
     opened, extensions = tar.open_tar(path), runs[0].places()
-    if not columns:
+    try:
+        return _indexed_fields(side_index.load(path), opened, extensions)
+    except (OSError, ShardCorrupt):
         done.append("the fields are inferred from the names of the tars' members: numbers may be wider than they were")
         named = members.field_names(extensions)
         return {
             name: members.field_of(extension, [opened.read(*extensions[extension])])
             for name, extension in named.items()
         }
+
+
+def _indexed_fields(index: NDArray[Any], opened: Any, extensions: Mapping[str, tuple[int, int]]) -> dict[str, Field]:
+    """Infer the fields of a tar from the columns of its index and its first sample; ShardCorrupt if they do not fit."""
+    columns = {name: index.dtype[name] for name in index.dtype.names or ()}
+    if not columns or not len(index):
+        raise ShardCorrupt(f"{opened.path}: its index has no columns or no rows")
     fields: dict[str, Field] = {}
     for name in [column.removesuffix(".offset") for column in columns if column.endswith(".offset")]:
         if name in columns:
@@ -385,16 +389,26 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
         elif shape_column(name) in columns:
             fields[name] = Field("image")
         else:
-            place = int(index[f"{name}.offset"][0]), int(index[f"{name}.size"][0])
+            place = int(index[f"{name}.offset"][0]), int(index[f"{name}.size"][0]) if f"{name}.size" in columns else -1
             fields[name] = _field_at(opened, place, extensions)
     return fields
 
 
 def _field_at(opened: Any, place: tuple[int, int], extensions: Mapping[str, tuple[int, int]]) -> Field:
-    """Infer the field whose stored bytes are at `place`, by the extension of the member that holds them."""
-    extension, (start, size) = next(
-        (extension, span) for extension, span in extensions.items() if span[0] <= place[0] and sum(place) <= sum(span)
+    """Infer the field whose stored bytes are at `place`, by the extension of the member that holds them.
+
+    Raises ShardCorrupt if no member holds them.
+    """
+    held = (
+        (extension, span)
+        for extension, span in extensions.items()
+        if span[0] <= place[0] and place[1] >= 0 and sum(place) <= sum(span)
     )
+    extension, (start, size) = next(held, ("", (0, 0)))
+    if not extension:
+        raise ShardCorrupt(
+            f"{opened.path}: no member holds the {place[1]} bytes from byte {place[0]} that the index names"
+        )
     kinds = {"txt": "text", "json": "json", "bin": "bytes"}
     kind: Any = kinds.get(extension.rpartition(".")[2])
     if kind is not None:
