@@ -11,6 +11,9 @@ from typing import Protocol
 
 from . import background
 
+_LIMIT = 2.0
+"""Seconds that the interpreter's end waits for what runs in the background."""
+
 
 class ClosesAtExit(Protocol):
     """An object with threads or libraries that must not outlive the interpreter."""
@@ -33,6 +36,7 @@ def close_at_exit(resource: ClosesAtExit) -> None:
 def _close_all() -> None:
     background.begin_exit()
     with ExitStack() as stack:  # one that fails does not keep the others from closing
+        stack.callback(background.end, _LIMIT)  # the last one
         for reference in list(_open):
             resource = reference()
             if resource is not None:

@@ -11,12 +11,16 @@ import _thread
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
 T = TypeVar("T")
+
+_NAME = "shardio background"  # of every thread here
 
 
 @final
@@ -90,15 +94,22 @@ class Call:
 
 def start(function: Callable[[], None]) -> None:
     """Call a function on a thread of its own; the function handles its own errors."""
+    _starting.put(None)
     _thread.start_new_thread(_start, (function,))
 
 
 def _start(function: Callable[[], None]) -> None:
     """Start a Thread, which has a name that debuggers show, from a thread that ends at once."""
     try:
-        threading.Thread(target=function, name="shardio background", daemon=True).start()
-    except RuntimeError:  # the system allows no more threads
-        function()
+        if _exiting:  # somebody may wait for it
+            function()
+            return
+        try:
+            threading.Thread(target=function, name=_NAME, daemon=True).start()
+        except RuntimeError:  # the system allows no more threads
+            function()
+    finally:
+        _starting.get()
 
 
 def call(function: Callable[[], T]) -> T:
@@ -120,7 +131,24 @@ def begin_exit() -> None:
     _exiting = True
 
 
+def end(limit: float) -> None:
+    """Wait for what still runs here, at most `limit` seconds: the interpreter is about to end.
+
+    It would end the threads while they free a tensor, which aborts the process.
+    """
+    deadline = time.monotonic() + limit
+    if _keeper is not None and _keeper.usable:
+        _keeper.end(limit)
+    while not _starting.empty() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for thread in threading.enumerate():
+        if thread.name == _NAME and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
 _exiting = False
+_starting: SimpleQueue[None] = SimpleQueue()
+"""Has an item for each thread that is about to start."""
 
 
 _Finalizer: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -134,12 +162,19 @@ class _Keeper:
         self._pid = os.getpid()
         self.departures: Departures[_Finalizer] = departures or Departures()
         self._ident = 0
+        self._ended: SimpleQueue[None] = SimpleQueue()
         start(self._run)
 
     @property
     def usable(self) -> bool:
         """Whether it is of this process; a forked child inherits no thread."""
         return self._pid == os.getpid()
+
+    def end(self, limit: float) -> None:
+        """End the thread after what it has been given until now, and wait for it, at most `limit` seconds."""
+        self.departures.watch(_Token(), (sys.exit, ()))
+        with suppress(Empty):
+            self._ended.get(timeout=limit)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the thread, wait for it, and return its value or raise its error."""
@@ -156,6 +191,9 @@ class _Keeper:
             function, arguments = self.departures.wait()
             try:
                 function(*arguments)
+            except SystemExit:
+                self._ended.put(None)
+                return
             except BaseException as error:  # noqa: BLE001  # nobody waits for a finalizer
                 _report(error)
             del function, arguments  # while the thread waits, it must keep nothing alive

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -105,3 +107,33 @@ def test_departures() -> None:
     assert [value for _, value in departures.forget()] == ["thing 1", "thing 2"]
     del things
     assert list(departures.collect()) == []
+
+
+@pytest.mark.parametrize("way", ["when gone", "on its own", "with a call of its own"])
+def test_the_interpreter_waits_for_what_runs(way: str) -> None:
+    """The interpreter's end does not strike a thread of the background, which may be about to free a tensor."""
+    code = """
+import sys, time
+from shardio.system import at_exit, background
+
+class Thing:
+    def at_exit(self):
+        pass
+
+def work():
+    time.sleep(0.3)
+    if "call" in sys.argv[1]:
+        background.call(lambda: time.sleep(0.1))
+    print("ended", flush=True)
+
+resource, thing = Thing(), Thing()
+at_exit.close_at_exit(resource)
+if sys.argv[1] == "on its own":
+    background.start(work)
+    time.sleep(0.1)
+else:
+    background.call_when_gone(thing, work)
+    del thing
+"""
+    done = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
