@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 T = TypeVar("T")
 
-_NAME = "shardio background"  # of every thread here
+_NAME = "shardio background"
+_IDLE_SECONDS = 5.0
 
 
 @final
@@ -92,24 +93,79 @@ class Call:
         return value
 
 
-def start(function: Callable[[], None]) -> None:
-    """Call a function on a thread of its own; the function handles its own errors."""
-    _starting.put(None)
-    _thread.start_new_thread(_start, (function,))
+_Inbox: TypeAlias = SimpleQueue[tuple[Callable[[], None], str]]
 
 
-def _start(function: Callable[[], None]) -> None:
+def start(function: Callable[[], None], name: str = _NAME) -> None:
+    """Call a function on another thread, which has that name meanwhile; the function handles its own errors.
+
+    Threads are used again: a new one takes the system some milliseconds to place on a processor of its own.
+    """
+    inbox = _idle_inbox()
+    if inbox is None:
+        inbox = SimpleQueue()
+        _starting.put(None)
+        _thread.start_new_thread(_start, (inbox,))
+    inbox.put((function, name))
+
+
+_idle: list[tuple[int, _Inbox]] = []
+"""The inboxes of threads that wait for a function, each with the process that it belongs to: a fork copies the list."""
+
+
+def _idle_inbox() -> _Inbox | None:
+    while _idle:
+        try:
+            process, inbox = _idle.pop()
+        except IndexError:  # another thread has taken the last one
+            return None
+        if process == os.getpid():
+            return inbox
+    return None
+
+
+def _start(inbox: _Inbox) -> None:
     """Start a Thread, which has a name that debuggers show, from a thread that ends at once."""
     try:
-        if _exiting:  # somebody may wait for it
-            function()
-            return
-        try:
-            threading.Thread(target=function, name=_NAME, daemon=True).start()
-        except RuntimeError:  # the system allows no more threads
-            function()
+        if not _exiting:
+            try:
+                threading.Thread(target=_serve, args=(inbox,), daemon=True).start()
+                return
+            except RuntimeError:  # the system allows no more threads
+                pass
+        _run_next(inbox, None)  # somebody may wait for it
     finally:
         _starting.get()
+
+
+def _serve(inbox: _Inbox) -> None:
+    """Call the functions that come, until none has come for some time."""
+    _run_next(inbox, None)
+    this = os.getpid(), inbox
+    while not _exiting:
+        threading.current_thread().name = "shardio idle"
+        _idle.append(this)
+        try:
+            _run_next(inbox, _IDLE_SECONDS)
+        except Empty:
+            try:
+                _idle.remove(this)
+            except ValueError:  # a function is on its way
+                _run_next(inbox, None)
+            else:
+                return
+
+
+def _run_next(inbox: _Inbox, timeout: float | None) -> None:
+    function, name = inbox.get(timeout=timeout)
+    thread = _thread.get_ident()
+    threading.current_thread().name = name
+    if name == _NAME:
+        _busy[thread] = None
+    try:
+        function()
+    finally:
+        _busy.pop(thread, None)
 
 
 def call(function: Callable[[], T]) -> T:
@@ -139,16 +195,15 @@ def end(limit: float) -> None:
     deadline = time.monotonic() + limit
     if _keeper is not None and _keeper.usable:
         _keeper.end(limit)
-    while not _starting.empty() and time.monotonic() < deadline:
+    while (_busy or not _starting.empty()) and time.monotonic() < deadline:
         time.sleep(0.001)
-    for thread in threading.enumerate():
-        if thread.name == _NAME and thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 _exiting = False
 _starting: SimpleQueue[None] = SimpleQueue()
 """Has an item for each thread that is about to start."""
+_busy: dict[int, None] = {}
+"""The threads that run a function, other than those with a name of their own: who starts these waits for them."""
 
 
 _Finalizer: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -163,7 +218,7 @@ class _Keeper:
         self.departures: Departures[_Finalizer] = departures or Departures()
         self._ident = 0
         self._ended: SimpleQueue[None] = SimpleQueue()
-        start(self._run)
+        start(self._run, "shardio keeper")
 
     @property
     def usable(self) -> bool:

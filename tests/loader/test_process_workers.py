@@ -259,7 +259,7 @@ def test_dropping_the_loader_ends_its_worker_processes() -> None:
     del loader
     gc.collect()
     for process in members:
-        process.join(2)
+        process.join(10)
         assert not process.is_alive()
 
 

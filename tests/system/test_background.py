@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from shardio.system import background
 from shardio.system.background import Departures, call, call_on_lasting_thread, call_when_gone
 
 
@@ -137,3 +138,32 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+def test_threads_are_used_again_and_end_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions one after the other share a thread, those at once do not, and a thread without work ends."""
+    monkeypatch.setattr(background, "_IDLE_SECONDS", 0.05)
+    threads = set()
+    for _ in range(20):
+        threads.add(call(threading.get_ident))
+        time.sleep(0.002)
+    assert len(threads) < 10
+    meeting = threading.Barrier(5)
+
+    def meet() -> None:
+        meeting.wait(2)
+
+    for _ in range(4):
+        background.start(meet)
+    meeting.wait(2)
+    names = ("shardio idle", "shardio background")
+    assert eventually(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
+    assert call(lambda: 7) == 7
+
+
+def test_functions_that_come_while_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is about to end, because it had no work for some time, calls what comes at that moment."""
+    monkeypatch.setattr(background, "_IDLE_SECONDS", 0.0005)
+    for number in range(400):
+        assert call(lambda number=number: number) == number  # type: ignore[misc]
+        time.sleep(0.0001 * (number % 11))

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar, cast, final
 
@@ -170,15 +171,21 @@ class _Team(Generic[T]):
         self._active = threads
         self._wake_ups: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
         self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
-        self._threads: list[threading.Thread] = []
-        self._starting = threading.Lock()
+        self._idents: set[int] = set()
+        self._begun = 0
+        self._ended: SimpleQueue[None] = SimpleQueue()
         self._closing = threading.Lock()
 
     def start(self) -> None:
         """Start the workers."""
         with self._lock:
             self._request_open()
-        background.start(self._start_threads)
+        try:
+            for number in range(self._count):
+                background.start(partial(self._run, number), f"{self._name}-{number}")
+                self._begun += 1
+        except RuntimeError as error:  # the system allows no more threads
+            self.results.put(_Result(None, error))
 
     def make_room(self) -> None:
         """Let one more job be opened, because one was delivered."""
@@ -207,7 +214,7 @@ class _Team(Generic[T]):
         if self._waited_for or os.getpid() != self._pid:  # forked: the threads are the parent's
             return
         self._stop()
-        if threading.current_thread() in self._threads:
+        if threading.get_ident() in self._idents:
             return
         with self._closing:
             if not self._waited_for:  # waiting again would not help
@@ -218,18 +225,6 @@ class _Team(Generic[T]):
         """Close the pipeline."""
         self.close()
 
-    def _start_threads(self) -> None:
-        try:
-            with self._starting:
-                for number in range(0 if self.closed else self._count):
-                    thread = threading.Thread(
-                        target=self._work, args=(number,), name=f"{self._name}-{number}", daemon=True
-                    )
-                    thread.start()
-                    self._threads.append(thread)
-        except RuntimeError as error:  # the system allows no more threads
-            self.results.put(_Result(None, error))
-
     def _stop(self) -> None:
         self.closed = True
         for _ in range(self._count):
@@ -239,10 +234,9 @@ class _Team(Generic[T]):
 
     def _join(self) -> None:
         deadline = time.monotonic() + JOIN_LIMIT
-        with self._starting:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        with suppress(Empty):
+            for _ in range(self._begun):
+                self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
         # What nobody took keeps the memory of its batches.
         self._line.clear()
         for queue in (self._turns, self.results):
@@ -260,6 +254,15 @@ class _Team(Generic[T]):
         if self._room > 0 and not self._opening and not self._exhausted:
             self._opening = True
             self._turns.put(_Turn.OPEN)
+
+    def _run(self, number: int) -> None:
+        ident = threading.get_ident()
+        self._idents.add(ident)
+        try:
+            self._work(number)
+        finally:
+            self._idents.discard(ident)
+            self._ended.put(None)
 
     def _work(self, number: int) -> None:
         while not self.closed:
