@@ -1,6 +1,7 @@
 """Zarr stores on a local disk: the arrays in them, found without running any code that a store could bring."""
 
 import lzma
+import math
 import os
 import zipfile
 import zlib
@@ -26,6 +27,8 @@ DAMAGE = (
 SystemError where a codec in C fails in a way of which it does not tell Python."""
 
 _METADATA = ("zarr.json", ".zarray")
+_MOST_CHUNKS = 1 << 14
+"""The most chunks of one row: 1 GiB in chunks of 64 KiB. Zarr takes a while for each, also for one that is missing."""
 _BYTES = Field("bytes")
 
 
@@ -157,7 +160,12 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
     field = array_field(dtype, rows)
-    return replace(column, field=field) if field else replace(column, problem=f"no field holds {list(rows)} of {dtype}")
+    if not field:
+        return replace(column, problem=f"no field holds {list(rows)} of {dtype}")
+    count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
+    if count > _MOST_CHUNKS:
+        return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")
+    return replace(column, field=field)
 
 
 def _codecs(metadata: Mapping[str, Any]) -> set[str]:

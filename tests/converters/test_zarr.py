@@ -400,6 +400,7 @@ class TestDamage:
             ([2**62, 3], None, "claims 4611686018427387904 rows"),
             ([2**70, 3], None, "claims 1180591620717411303424 rows"),
             ([10, *[1] * 64], [10, *[1] * 64], "no field holds"),
+            ([10, 1 << 15], [10, 1], "'x' cannot be taken: a row lies in 32768 chunks, more than 16384"),
             ([10, 3], [0, 3], r"'x' must have chunks of at least one element, it has \[0, 3\]"),
             ([10, 3], [10, 0], "chunks of at least one element"),
         ],
