@@ -97,7 +97,7 @@ def told(error: Exception) -> str:
 def _checked(store: Any) -> Any:
     """The class `store`, a LocalStore of zarr 3, which reads regular files alone: zarr would wait at a pipe."""
 
-    class Checked(store):  # type: ignore[misc]  # a class of zarr
+    class Checked(store):  # type: ignore[misc]  # zarr has no types, so its class is Any
         async def get(self, key: str, *args: Any, **options: Any) -> Any:
             _check(self.root / key)
             return await super().get(key, *args, **options)
@@ -118,7 +118,7 @@ def _checked(store: Any) -> Any:
 def _checked_2(store: Any) -> Any:
     """The same of a DirectoryStore of zarr 2."""
 
-    class Checked(store):  # type: ignore[misc]  # a class of zarr
+    class Checked(store):  # type: ignore[misc]  # zarr has no types, so its class is Any
         def _fromfile(self, path: str) -> Any:
             _check(Path(path))
             return super()._fromfile(path)

@@ -101,10 +101,10 @@ def start(function: Callable[[], None], name: str = _NAME) -> None:
 
     Threads are used again: a new one takes the system some milliseconds to place on a processor of its own.
     """
+    _starting.put(None)
     inbox = _idle_inbox()
     if inbox is None:
         inbox = SimpleQueue()
-        _starting.put(None)
         _thread.start_new_thread(_start, (inbox,))
     inbox.put((function, name))
 
@@ -126,16 +126,13 @@ def _idle_inbox() -> _Inbox | None:
 
 def _start(inbox: _Inbox) -> None:
     """Start a Thread, which has a name that debuggers show, from a thread that ends at once."""
-    try:
-        if not _exiting:
-            try:
-                threading.Thread(target=_serve, args=(inbox,), daemon=True).start()
-                return
-            except RuntimeError:  # the system allows no more threads
-                pass
-        _run_next(inbox, None)  # somebody may wait for it
-    finally:
-        _starting.get()
+    if not _exiting:
+        try:
+            threading.Thread(target=_serve, args=(inbox,), daemon=True).start()
+            return
+        except RuntimeError:  # the system allows no more threads: this one serves
+            pass
+    _run_next(inbox, None)  # somebody may wait for it
 
 
 def _serve(inbox: _Inbox) -> None:
@@ -162,6 +159,7 @@ def _run_next(inbox: _Inbox, timeout: float | None) -> None:
     threading.current_thread().name = name
     if name == _NAME:
         _busy[thread] = None
+    _starting.get()
     try:
         function()
     finally:
@@ -201,7 +199,7 @@ def end(limit: float) -> None:
 
 _exiting = False
 _starting: SimpleQueue[None] = SimpleQueue()
-"""Has an item for each thread that is about to start."""
+"""Has an item for each function that no thread has begun yet."""
 _busy: dict[int, None] = {}
 """The threads that run a function, other than those with a name of their own: who starts these waits for them."""
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -165,5 +166,5 @@ def test_functions_that_come_while_threads_end(monkeypatch: pytest.MonkeyPatch) 
     """A thread that is about to end, because it had no work for some time, calls what comes at that moment."""
     monkeypatch.setattr(background, "_IDLE_SECONDS", 0.0005)
     for number in range(400):
-        assert call(lambda number=number: number) == number  # type: ignore[misc]
+        assert call(partial(int, number)) == number
         time.sleep(0.0001 * (number % 11))
