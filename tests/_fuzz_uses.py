@@ -277,9 +277,8 @@ def convert_all(place: Place) -> None:
 def adopted(place: Place) -> None:
     """Adopt the files in place, and load them."""
     options = OPTIONS.get(place.converter, {} if place.converter in ("tfrecord", "lmdb") else {"key": False})
-    with helper_process.time_limit(READ_LIMIT):
-        source = converter(place.converter)(str(place.folder / place.path), **options)
-        adopt(source, place.out, on_error="skip", max_bad=1e9)
+    source = converter(place.converter)(str(place.folder / place.path), **options)
+    adopt(source, place.out, on_error="skip", max_bad=1e9)
     for _, _, values in epoch(loader(place.out)):
         check_origin(place, values.values())
 
@@ -412,6 +411,7 @@ IN_PLACE = {"repair", "resume", "resume_hdf5", "resume_index", "overwrite", "ove
 
 def use(name: str, place: Place) -> str:
     """Use damaged files; return `right`, or `refused` if an error of shardio ended it. Raises Finding."""
+    helper_process.READ_SECONDS = READ_LIMIT  # a round has 30 s, and libhdf5 may take 60 s for a value
     try:
         USES[name](place)
     except (PipelineStalled, WorkerDied) as error:

@@ -205,7 +205,10 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
         values = LibraryFile(path).call(f"{SERVICE}:{function}", ["opening"], **arguments)
     except Unreadable as error:
         raise ShardCorrupt(f"{path}: cannot be opened: {error}") from error
-    return values[0].decode() if values else None
+    try:
+        return values[0].decode() if values else None
+    except UnicodeDecodeError as error:
+        raise ShardCorrupt(f"{path}: cannot be opened: its description is not UTF-8: {error}") from error
 
 
 def open_shard(

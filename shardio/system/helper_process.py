@@ -64,7 +64,7 @@ class HelperDied(CallFailed):
     """The helper ended during a call: the library crashed, or someone killed it."""
 
 
-_limit: ContextVar[float] = ContextVar("limit", default=READ_SECONDS)
+_limit: ContextVar[float] = ContextVar("limit")
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def current_limit() -> float:
     """Return the seconds that a call of this thread may take for each value."""
-    return _limit.get()
+    return _limit.get(READ_SECONDS)
 
 
 def call(function: str, arguments: Mapping[str, Any], limit: float) -> list[bytearray]:
