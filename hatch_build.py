@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("shardio", "native")
 SOURCES = (
-    *("jpeg.c", "recode.c", "resize.c", "area.c", "hue.c", "headers.c"),
+    *("jpeg.c", "recode.c", "resample.c", "area.c", "hue.c", "headers.c"),
     *("permute.c", "rows.c", "lmdb.c", "files.c", "guard.c"),
 )
 CHOICES = ("auto", "require", "off")
@@ -55,6 +55,7 @@ def compile_library(folder: Path, target: Path) -> str | None:
         *compiler,
         "-std=gnu11",
         "-O3",
+        "-ffp-contract=off",  # floats are rounded after each operation, as torch rounds them
         *flags,
         "-shared",
         "-fPIC",

@@ -74,9 +74,9 @@ def dali_alone(folder: str, device: str, batch_size: int, threads: int, load: fl
         files, labels = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="files")
         where = {"device": "mixed", "hw_decoder_load": load} if gpu else {"device": "cpu"}
         images = fn.decoders.image_random_crop(
-            files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], **where
+            files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], jpeg_fancy_upsampling=True, **where
         )
-        images = fn.resize(images, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=False)
+        images = fn.resize(images, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=True)
         images = fn.crop_mirror_normalize(
             images,
             mirror=fn.random.coin_flip(),

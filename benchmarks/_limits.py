@@ -14,8 +14,11 @@ from benchmarks._workloads import Workload, photos
 LIMIT = "limit"
 SECONDS = 1.5
 LABELS = {
-    "photos": "libjpeg-turbo in C, threads: only the crop is decoded, no resize, no flip",
+    "exact": "libjpeg-turbo in C, threads: interpolated chroma, only the crop is decoded, no resize, no flip",
+    "fast": "libjpeg-turbo in C, threads: repeated chroma, only the crop is decoded, no resize, no flip",
     "tensors": "memcpy in C, threads: random blocks of a mapped file into batch buffers that are used again",
+    "fashion": "NumPy take from a memory map, threads: the bytes into buffers that are used again, no flip, no floats",
+    "cifar": "NumPy take from a memory map, threads: the bytes into buffers that are used again, no flip, no floats",
     "records": "NumPy take from a memory map, threads: whole batches into buffers that are used again",
 }
 LIBRARIES = {"jpeg_crop": ["-ljpeg", "-lpthread", "-lm"], "memcpy": ["-lpthread"]}
@@ -37,20 +40,21 @@ class Limit:
 def prepare_limit(workload: Workload, source: Path, work: Path) -> Limit:
     """Build the program and write its input. Raises PeerFailed, for example without a compiler or libjpeg's headers."""
     threads, seconds = str(workload.threads), str(SECONDS)
-    if workload.name == "records":
+    if workload.data in ("records", "small"):
         return Limit(
             (sys.executable, str(HERE / "limits/take.py"), str(source), str(workload.batch_size), threads, seconds)
         )
     if workload.name == "tensors":
         sizes = str(workload.sample_bytes), str(workload.batch_size)
-        return Limit((str(_compile("memcpy", work)), str(source), *sizes, threads, seconds))
+        return Limit((str(compile_limit("memcpy", work)), str(source), *sizes, threads, seconds))
     names = work / "data" / f"photos-{workload.count}.txt"
     names.parent.mkdir(parents=True, exist_ok=True)
     names.write_text("".join(f"{path.absolute()}\n" for path, _ in photos(source, workload.count)))
-    return Limit((str(_compile("jpeg_crop", work)), str(names), threads, seconds))
+    return Limit((str(compile_limit("jpeg_crop", work)), str(names), threads, seconds, workload.name, "random"))
 
 
-def _compile(name: str, work: Path) -> Path:
+def compile_limit(name: str, work: Path) -> Path:
+    """Compile a program of `limits/` below `work`. Raises PeerFailed."""
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=work) as folder:
         made = Path(folder, name)

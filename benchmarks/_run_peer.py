@@ -48,7 +48,7 @@ class Tally:
             self._check(pixels)
         elif pixels.shape[1:] != self.shape[1:] or len(pixels) > self.shape[0]:
             raise WrongDelivery(f"a batch of shape {pixels.shape} follows one of {self.shape}")
-        if self.workload.name == "photos":
+        if self.workload.labelled:
             if len(np.asarray(labels)) != len(pixels):
                 raise WrongDelivery(f"{len(pixels)} images came with {len(np.asarray(labels))} labels")
         else:
@@ -57,7 +57,7 @@ class Tally:
 
     def _check(self, pixels: Any) -> None:
         wanted, itemsize = self.workload.shape, np.dtype(self.workload.dtype).itemsize
-        allowed = {wanted, (wanted[-1], *wanted[:-1])} if self.workload.name == "photos" else {wanted}
+        allowed = {wanted, (wanted[-1], *wanted[:-1])} if self.workload.data == "photos" else {wanted}
         size = 4 if self.workload.variant == "float" else itemsize
         if pixels.shape[1:] not in allowed or pixels.itemsize != size:
             raise WrongDelivery(f"samples are {pixels.dtype} {pixels.shape[1:]}, not {self.workload.dtype} {wanted}")

@@ -1,14 +1,19 @@
-"""The three workloads, and the common source data that every peer packs into its own format.
+"""The workloads, and the common source data that every peer packs into its own format.
 
-    photos    JPEG tiles of about 500x375: random resized crop to 224 and flip, uint8      batch 256
+    exact     JPEG tiles of about 500x375: random resized crop to 224 and flip, uint8      batch 256
+              with the pixels of torchvision on Pillow: antialiased, chroma interpolated
+    fast      the same, with whatever pixels the peer's fastest settings give
     tensors   uint16 arrays [16, 256, 256], 2 MiB each, as they are                        batch 16
     records   3,072 bytes each, as they are                                                batch 512
+    fashion   Fashion-MNIST's 60,000 images of 28x28: flip, normalised to float32 CHW      batch 512
+    cifar     50,000 images of 32x32 in colour, cut from the photos: the same              batch 512
 
 All in random order. The first four bytes of an array are its number, so that a run can check which samples it
 delivered. This module and the peers' own (`bench_*.py`) run in each peer's environment: at the top they import NumPy
 and nothing else.
 """
 
+import gzip
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +31,7 @@ PASSES = 64
 them more than it would with a large data set; so they go on where the last epoch ended."""
 
 IMAGE_SIZE = 224
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
 SEED = 0
 CHUNK = 64 << 20  # bytes of random numbers generated at a time
 
@@ -35,7 +41,7 @@ class Workload:
     """One workload as one peer runs it.
 
     Attributes:
-        name: `photos`, `tensors` or `records`.
+        name: `exact`, `fast`, `tensors`, `records`, `fashion` or `cifar`.
         count: samples.
         batch_size: samples per batch.
         shape: of one delivered sample; photos may also come as (channels, height, width).
@@ -53,15 +59,28 @@ class Workload:
     variant: str = ""
 
     @property
+    def data(self) -> str:
+        """The source data: `photos`, `tensors`, `records` or `small`."""
+        return {"exact": "photos", "fast": "photos", "fashion": "small", "cifar": "small"}.get(self.name, self.name)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a batch has labels."""
+        return self.data in ("photos", "small")
+
+    @property
     def sample_bytes(self) -> int:
         """The size of one delivered sample in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 WORKLOADS = {
-    "photos": Workload("photos", 4000, 256, (IMAGE_SIZE, IMAGE_SIZE, 3)),
+    "exact": Workload("exact", 4000, 256, (IMAGE_SIZE, IMAGE_SIZE, 3)),
+    "fast": Workload("fast", 4000, 256, (IMAGE_SIZE, IMAGE_SIZE, 3)),
     "tensors": Workload("tensors", 512, 16, (16, 256, 256), "uint16"),
     "records": Workload("records", 200_000, 512, (3072,)),
+    "fashion": Workload("fashion", 60_000, 512, (1, 28, 28), "float32"),
+    "cifar": Workload("cifar", 50_000, 512, (3, 32, 32), "float32"),
 }
 
 
@@ -112,6 +131,46 @@ def make_arrays(workload: Workload, path: Path) -> None:
         target[rows[0] : rows[-1] + 1] = noise.view(workload.dtype).reshape(len(rows), *workload.shape)
     target.flush()
     part.rename(path)
+
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.3, 0.2)
+"""For `fashion` and `cifar`."""
+
+
+def small_images(workload: Workload, source: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The images of `fashion` or `cifar`, uint8 [count, H, W, C], and labels."""
+    images: NDArray[np.uint8] = np.load(source, mmap_mode="r")[: workload.count]
+    return images, np.arange(len(images)) % 10
+
+
+def make_small_images(workload: Workload, path: Path, photos: Path) -> None:
+    """Writes the source of `fashion` or `cifar` to `path`, if it is not there."""
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels, height, width = workload.shape
+    if workload.name == "fashion":
+        packed = gzip.decompress((FASHION / "train-images-idx3-ubyte.gz").read_bytes())
+        made = np.frombuffer(packed, np.uint8, offset=16).reshape(-1, height, width, channels)
+    else:
+        made = _cut_small(workload, photos)
+    np.save(path, made)
+
+
+def _cut_small(workload: Workload, source: Path) -> NDArray[np.uint8]:
+    """Squares of random places and sizes of the photos, made small."""
+    import cv2
+
+    files, random_, (_, height, width) = sorted(source.rglob("*.jpg")), random.Random(SEED), workload.shape
+    made = np.empty((workload.count, height, width, 3), np.uint8)
+    each = -(-workload.count // len(files))
+    for number, row in enumerate(made):
+        if number % each == 0:
+            photo: Any = cv2.imread(str(files[number // each]), cv2.IMREAD_COLOR_RGB)
+        side = random_.randint(height, min(photo.shape[:2]))
+        top, left = (random_.randint(0, length - side) for length in photo.shape[:2])
+        row[:] = cv2.resize(photo[top : top + side, left : left + side], (width, height), interpolation=cv2.INTER_AREA)
+    return made
 
 
 def numbers(batch: NDArray[Any]) -> NDArray[np.uint32]:

@@ -72,7 +72,7 @@ def _drop(folder: Path) -> None:
 def _tars(work: Path, source: Path) -> dict[str, dict[str, Callable[[], float]]]:
     (work / "tars").mkdir(parents=True)
     with ShardWriter(f"{work}/tars/%06d.tar", maxsize=64_000_000, verbose=0) as writer:
-        for number, (path, label) in enumerate(photos(source, WORKLOADS["photos"].count)):
+        for number, (path, label) in enumerate(photos(source, WORKLOADS["exact"].count)):
             writer.write({"__key__": f"photo{number:06d}", "jpg": path.read_bytes(), "cls": label})
     made = webdataset(work / "tars", key=False)
     _both(made, work / "photos", container="tar")

@@ -1,7 +1,7 @@
 """Peer: NVIDIA DALI, as a pipeline of CPU operators without a GPU."""
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks._workloads import IMAGE_SIZE, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("",), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("",), "fast": ("",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = ("nvidia-dali-cuda130==2.4.0", "webdataset==1.0.2", "numpy==2.4.6")
 VERSIONS = ("nvidia-dali-cuda130", "nvidia-nvimgcodec-cu13")
 BUFFERS = {"photos": 1024, "tensors": 64, "records": 10_000}
@@ -18,9 +18,13 @@ BUFFERS = {"photos": 1024, "tensors": 64, "records": 10_000}
 def label(workload: Workload) -> str:
     """Describe what runs."""
     end = "a batch's memory is overwritten later"
-    if workload.name == "photos":
-        return f"CPU pipeline, only the crop is decoded, fast IDCT; files shuffled each epoch; {end}"
-    if workload.name == "tensors":
+    if workload.data == "photos":
+        pixels = {
+            "exact": "accurate IDCT, chroma interpolated, antialiased resize",
+            "fast": "fast IDCT, chroma repeated, no antialias",
+        }
+        return f"CPU pipeline, only the crop is decoded; {pixels[workload.name]}; files shuffled each epoch; {end}"
+    if workload.data == "tensors":
         return f"readers.numpy, files shuffled each epoch; {end}"
     return f"readers.webdataset, shuffle buffer of {BUFFERS['records']}; {end}"
 
@@ -28,10 +32,10 @@ def label(workload: Workload) -> str:
 def prepare(workload: Workload, source: Path, out: Path) -> None:
     """Write a file per photo or tensor, as DALI's readers take them, and one tar file for records."""
     out.mkdir(parents=True)
-    if workload.name == "photos":
+    if workload.data == "photos":
         for number, (data, of_class) in enumerate(encoded(source, workload.count)):
             (out / f"{number:08d}-{of_class}.jpg").write_bytes(data)
-    elif workload.name == "tensors":
+    elif workload.data == "tensors":
         for number, array in enumerate(arrays(workload, source)):
             np.save(out / f"{number:08d}.npy", array)
     else:
@@ -48,7 +52,7 @@ def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     for _ in range(workload.count // workload.batch_size):
         outputs = pipeline.run()
         data = np.asarray(outputs[0].as_tensor())
-        yield data, np.asarray(outputs[1].as_tensor()) if workload.name == "photos" else None
+        yield data, np.asarray(outputs[1].as_tensor()) if workload.data == "photos" else None
 
 
 @cache
@@ -58,23 +62,33 @@ def _pipeline(workload: Workload, prepared: Path) -> Any:
     pipeline = Pipeline(
         batch_size=workload.batch_size, num_threads=workload.threads, device_id=None, seed=0, prefetch_queue_depth=2
     )
-    define = {"photos": _photos, "tensors": _tensors, "records": _records}[workload.name]
+    photos = partial(_photos, workload.name == "exact")
+    define: dict[str, Callable[[Path], tuple[Any, ...]]] = {
+        "photos": photos,
+        "tensors": _tensors,
+        "records": _records,
+    }
     with pipeline:
-        pipeline.set_outputs(*define(prepared))
+        pipeline.set_outputs(*define[workload.data](prepared))
     pipeline.build()
     return pipeline
 
 
-def _photos(prepared: Path) -> tuple[Any, ...]:
+def _photos(exact: bool, prepared: Path) -> tuple[Any, ...]:
     from nvidia.dali import fn, types
 
     files = sorted(prepared.glob("*.jpg"))
     labels = [int(path.stem.split("-")[1]) for path in files]
     data, numbers = fn.readers.file(files=[str(path) for path in files], labels=labels, shuffle_after_epoch=True)
     images = fn.decoders.image_random_crop(
-        data, device="cpu", random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], use_fast_idct=True
+        data,
+        device="cpu",
+        random_area=[0.08, 1.0],
+        random_aspect_ratio=[3 / 4, 4 / 3],
+        use_fast_idct=not exact,
+        jpeg_fancy_upsampling=exact,
     )
-    images = fn.resize(images, size=(IMAGE_SIZE, IMAGE_SIZE), interp_type=types.INTERP_LINEAR, antialias=False)
+    images = fn.resize(images, size=(IMAGE_SIZE, IMAGE_SIZE), interp_type=types.INTERP_LINEAR, antialias=exact)
     return fn.flip(images, horizontal=fn.random.coin_flip()), numbers
 
 

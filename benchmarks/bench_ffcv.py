@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._workloads import IMAGE_SIZE, PASSES, Batch, Workload, arrays, photos
+from benchmarks._workloads import IMAGE_SIZE, MEAN, PASSES, STD, Batch, Workload, arrays, photos, small_images
 
-WORKLOADS = {"photos": ("",), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"fast": ("",), "tensors": ("",), "records": ("",), "fashion": ("",), "cifar": ("",)}
 REQUIREMENTS = ("torch==2.13.0", "ffcv==1.0.2", "pillow==13.0.0")
 VERSIONS = ("ffcv", "torch", "numba")
 DEBIAN = ("libopencv-dev", "libturbojpeg0-dev", "pkg-config", "g++")
@@ -19,8 +19,12 @@ DEBIAN = ("libopencv-dev", "libturbojpeg0-dev", "pkg-config", "g++")
 def label(workload: Workload) -> str:
     """Describe what runs."""
     order = "OrderOption.RANDOM with the system's cache; a batch's memory is overwritten later"
-    if workload.name == "photos":
+    if workload.data == "photos":
         return f"JPEG mode (the original files' bytes), the whole image is decoded, fast DCT; {order}"
+    if workload.name == "cifar":
+        return f"raw RGB images, NormalizeImage, channels last in memory; {order}"
+    if workload.name == "fashion":
+        return f"arrays, flipped by FFCV and normalised by torch, as NormalizeImage takes RGB only; {order}"
     return order
 
 
@@ -31,19 +35,33 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
     out.mkdir(parents=True)
     path = str(out / "data.beton")
-    if workload.name == "photos":
+    if workload.data == "photos":
         fields = {"image": _stored_field(), "label": IntField()}
         DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(_Photos(photos(source, workload.count)))
+    elif workload.data == "small":
+        _prepare_small(workload, source, path)
     else:
         dtype = np.dtype(_signed(workload.dtype))
         fields = {"array": NDArrayField(dtype=dtype, shape=workload.shape)}
         DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(_Arrays(arrays(workload, source).view(dtype)))
 
 
+def _prepare_small(workload: Workload, source: Path, path: str) -> None:
+    from ffcv.fields import IntField, NDArrayField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    images, labels = small_images(workload, source)
+    image = RGBImageField(write_mode="raw")
+    if workload.name == "fashion":
+        image = NDArrayField(dtype=np.dtype(np.uint8), shape=images.shape[1:])
+    fields = {"image": image, "label": IntField()}
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(_Pairs(images, labels))
+
+
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch[0], None)
+        yield (batch[0], batch[1]) if workload.labelled else (batch[0], None)
 
 
 @cache
@@ -54,12 +72,14 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import RandomHorizontalFlip, Squeeze, ToTensor
 
-    if workload.name == "photos":
+    if workload.data == "photos":
         decode = RandomResizedCropRGBImageDecoder((IMAGE_SIZE, IMAGE_SIZE))
         pipelines = {
             "image": [decode, RandomHorizontalFlip(), ToTensor()],
             "label": [IntDecoder(), ToTensor(), Squeeze()],
         }
+    elif workload.data == "small":
+        pipelines = {"image": _small_pipeline(workload), "label": [IntDecoder(), ToTensor(), Squeeze()]}
     else:
         pipelines = {"array": [NDArrayDecoder(), ToTensor()]}
     loader = Loader(
@@ -77,6 +97,24 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     return chain.from_iterable(repeat(loader))
 
 
+def _small_pipeline(workload: Workload) -> list[Any]:
+    import torch
+    from ffcv.fields.ndarray import NDArrayDecoder
+    from ffcv.fields.rgb_image import SimpleRGBImageDecoder
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+
+    mean, std = (255 * np.array(numbers[: workload.shape[0]]) for numbers in (MEAN, STD))
+    if workload.name == "cifar":
+        normalise = NormalizeImage(mean, std, np.float32)
+        return [SimpleRGBImageDecoder(), RandomHorizontalFlip(), normalise, ToTensor(), ToTorchImage()]
+
+    class Normalise(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.permute(0, 3, 1, 2).float().sub_(float(mean[0])).div_(float(std[0]))
+
+    return [NDArrayDecoder(), RandomHorizontalFlip(), ToTensor(), Normalise()]
+
+
 class _Passes:
     """The order of many epochs in a row, because FFCV allocates all batch memory anew at the start of each loop."""
 
@@ -90,6 +128,19 @@ class _Passes:
 
 def _signed(dtype: str) -> str:
     return "int16" if dtype == "uint16" else dtype  # FFCV's manual: torch has no uint16, so store int16
+
+
+class _Pairs:
+    """A dataset of images and labels."""
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self._images, self._labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.array(self._images[index]), int(self._labels[index])
 
 
 class _Photos:

@@ -9,20 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._crops import DECODER_NOTES, opencv
+from benchmarks._crops import DECODER_NOTES, DECODERS
 from benchmarks._workloads import SEED, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("",), "tensors": ("",), "records": ("",)}
-REQUIREMENTS = ("grain==0.2.18", "array-record==0.8.6", "numpy==2.4.6", "opencv-python-headless==5.0.0.93")
-VERSIONS = ("grain", "array-record", "opencv-python-headless")
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("",), "records": ("",)}
+REQUIREMENTS = (
+    "grain==0.2.18",
+    "array-record==0.8.6",
+    "numpy==2.4.6",
+    "pillow==13.0.0",
+    "opencv-python-headless==5.0.0.93",
+)
+VERSIONS = ("grain", "array-record", "pillow", "opencv-python-headless")
 SHARDS = 4
 HOW = {"photos": "processes", "tensors": "threads", "records": "processes"}  # the faster choice
 
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    how = f"ArrayRecord with group size 1, global shuffle, {HOW[workload.name]}"
-    return f"{how}; {DECODER_NOTES['opencv']}" if workload.name == "photos" else how
+    how = f"ArrayRecord with group size 1, global shuffle, {HOW[workload.data]}"
+    return f"{how}; {DECODER_NOTES[workload.variant]}" if workload.data == "photos" else how
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
@@ -30,7 +36,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     out.mkdir(parents=True)
-    if workload.name == "photos":
+    if workload.data == "photos":
         records: Iterator[bytes] = (
             struct.pack("<q", number) + data for data, number in encoded(source, workload.count)
         )
@@ -49,7 +55,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next `count` samples of one endless iterator, less the last incomplete batch."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield batch if workload.name == "photos" else (batch, None)
+        yield batch if workload.data == "photos" else (batch, None)
 
 
 @cache
@@ -57,7 +63,7 @@ def _batches(workload: Workload, prepared: Path) -> Any:
     import grain
 
     data = grain.MapDataset.source(_source(prepared)).seed(SEED).shuffle().repeat().map(_Decode(workload))
-    if HOW[workload.name] == "threads":
+    if HOW[workload.data] == "threads":
         options = grain.ReadOptions(num_threads=workload.threads, prefetch_buffer_size=32 * workload.threads)
         return iter(data.to_iter_dataset(options).batch(workload.batch_size, drop_remainder=True))
     single = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
@@ -80,6 +86,6 @@ class _Decode:
         self._workload = workload
 
     def __call__(self, record: bytes) -> Any:
-        if self._workload.name == "photos":
-            return opencv(record[8:]), struct.unpack_from("<q", record)[0]
+        if self._workload.data == "photos":
+            return DECODERS[self._workload.variant](record[8:]), struct.unpack_from("<q", record)[0]
         return np.frombuffer(record, self._workload.dtype).reshape(self._workload.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks._crops import DECODER_NOTES, crop_image, opencv
 from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = (
     "torch==2.13.0",
     "numpy==2.4.6",
@@ -26,14 +26,14 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 def label(workload: Workload) -> str:
     """Describe what runs."""
     order = "map style, DataLoader with worker processes, batched __getitems__"
-    return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.name == "photos" else order
+    return f"{order}; {DECODER_NOTES[workload.variant]}" if workload.data == "photos" else order
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
     """Write Arrow files: photos as the Image feature with the files' bytes, else binary."""
     import datasets
 
-    if workload.name == "photos":
+    if workload.data == "photos":
         features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
     else:
         features = datasets.Features({"array": datasets.Value("large_binary")})
@@ -44,7 +44,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 
 
 def _samples(workload: Workload, source: Path) -> Iterator[dict[str, Any]]:
-    if workload.name == "photos":
+    if workload.data == "photos":
         for data, of_class in encoded(source, workload.count):
             yield {"image": {"bytes": data, "path": None}, "label": of_class}
     else:
@@ -55,7 +55,7 @@ def _samples(workload: Workload, source: Path) -> Iterator[dict[str, Any]]:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
 
 
 @cache
@@ -64,7 +64,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     from torch.utils.data import DataLoader, RandomSampler
 
     data = datasets.load_from_disk(str(prepared / "data"))
-    if workload.name == "photos" and workload.variant == "pillow":
+    if workload.data == "photos" and workload.variant == "pillow":
         data = data.cast_column("image", datasets.Image())
     loader: DataLoader[Any] = DataLoader(
         data,
@@ -93,7 +93,7 @@ class _Collate:
     def _sample(self, row: dict[str, Any]) -> Any:
         import torch
 
-        if self._workload.name != "photos":
+        if self._workload.data != "photos":
             flat = np.frombuffer(row["array"], self._workload.dtype)
             return torch.from_numpy(flat.reshape(self._workload.shape))
         image = crop_image(row["image"]) if self._workload.variant == "pillow" else opencv(row["image"]["bytes"])

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks._crops import DECODER_NOTES, DECODERS
 from benchmarks._workloads import Batch, Workload, arrays, photos
 
-WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = (
     "torch==2.13.0",
     "numpy==2.4.6",
@@ -27,7 +27,7 @@ ENVIRONMENT = {"DISABLE_VERSION_CHECK": "1", "LITDATA_DISABLE_VERSION_CHECK": "1
 def label(workload: Workload) -> str:
     """Describe what runs."""
     order = "worker processes, chunks shuffled, then within blocks of 256"
-    if workload.name == "photos":
+    if workload.data == "photos":
         return f"StreamingDataLoader, {order}; bytes stored, {DECODER_NOTES[workload.variant]}"
     return f"StreamingDataLoader, {order}"
 
@@ -36,13 +36,13 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
     """Write chunks with `optimize`: 64 MB each, or 16 MB for records, which `batch_decode` needs to be fast."""
     import litdata
 
-    if workload.name == "photos":
+    if workload.data == "photos":
         make: Any = _photo
         inputs: list[Any] = [(str(path), of_class) for path, of_class in photos(source, workload.count)]
     else:
         make = partial(_array, workload, str(source))
         inputs = list(range(workload.count))
-    size = CHUNK_BYTES[workload.name]
+    size = CHUNK_BYTES[workload.data]
     litdata.optimize(make, inputs, output_dir=str(out), chunk_bytes=size, num_workers=1, start_method="fork")
 
 
@@ -64,16 +64,16 @@ def _rows(workload: Workload, source: str) -> Any:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """Loop once over the StreamingDataLoader."""
     for batch in _loader(workload, prepared):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
 
 
 @cache
 def _loader(workload: Workload, prepared: Path) -> Any:
     import litdata
 
-    transform = partial(_decoded, workload.variant) if workload.name == "photos" else None
+    transform = partial(_decoded, workload.variant) if workload.data == "photos" else None
     data = litdata.StreamingDataset(
-        str(prepared), shuffle=True, drop_last=True, transform=transform, batch_decode=BATCH_DECODE[workload.name]
+        str(prepared), shuffle=True, drop_last=True, transform=transform, batch_decode=BATCH_DECODE[workload.data]
     )
     return litdata.StreamingDataLoader(
         data,

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks._crops import random_box
 from benchmarks._workloads import IMAGE_SIZE, Batch, Workload, encoded
 
-WORKLOADS = {"photos": ("",)}  # SPDL loads media and has no format for arrays
+WORKLOADS = {"fast": ("",)}  # SPDL loads media and has no format for arrays
 REQUIREMENTS = ("spdl==0.8.0", "numpy==2.4.6")
 VERSIONS = ("spdl", "spdl-io")
 DEBIAN = ("libavdevice59", "libavfilter8")

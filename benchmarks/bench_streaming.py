@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks._crops import DECODER_NOTES, crop_image, opencv
 from benchmarks._workloads import Batch, Workload, arrays, photos
 
-WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = (
     "torch==2.13.0",
     "numpy==2.1.3",
@@ -33,7 +33,7 @@ VERSIONS = ("mosaicml-streaming", "torch", "pillow", "opencv-python-headless")
 def label(workload: Workload) -> str:
     """Describe what runs."""
     order = "worker processes, shuffle py1e"
-    if workload.name == "photos":
+    if workload.data == "photos":
         return f"MDS, {order}; {DECODER_NOTES[workload.variant]}"
     return f"MDS, {order}"
 
@@ -43,7 +43,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
     from PIL import Image
     from streaming import MDSWriter
 
-    if workload.name != "photos":
+    if workload.data != "photos":
         shape = ",".join(map(str, workload.shape))
         with MDSWriter(out=str(out), columns={"array": f"ndarray:{workload.dtype}:{shape}"}) as writer:
             for array in arrays(workload, source):
@@ -59,7 +59,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """Loop once over the StreamingDataLoader."""
     for batch in _loader(workload, prepared):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
 
 
 @cache
@@ -73,7 +73,7 @@ def _loader(workload: Workload, prepared: Path) -> Any:
 
         def __getitem__(self, at: int) -> Any:
             sample = super().__getitem__(at)
-            if workload.name != "photos":
+            if workload.data != "photos":
                 return torch.from_numpy(sample["array"])
             decode = crop_image if workload.variant == "pillow" else opencv
             return torch.from_numpy(decode(sample["image"])), sample["label"]

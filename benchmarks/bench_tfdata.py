@@ -1,14 +1,14 @@
 """Peer: TensorFlow's tf.data, on TFRecord files, or on files of fixed-length records for arrays."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks._workloads import IMAGE_SIZE, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("",), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("",), "fast": ("",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = ("tensorflow-cpu==2.21.0", "numpy==2.4.6")
 VERSIONS = ("tensorflow-cpu",)
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -19,16 +19,20 @@ BLOCKS = {"photos": 1, "tensors": 1, "records": 64}  # consecutive records from 
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    order = f"files shuffled, then a shuffle buffer of {BUFFERS[workload.name]}"
-    if workload.name == "photos":
-        return f"decode_and_crop_jpeg with fast DCT, only the crop is decoded; {order}"
+    order = f"files shuffled, then a shuffle buffer of {BUFFERS[workload.data]}"
+    if workload.data == "photos":
+        pixels = {
+            "exact": "accurate DCT, chroma interpolated, antialiased resize",
+            "fast": "fast DCT, chroma repeated, no antialias",
+        }
+        return f"decode_and_crop_jpeg, only the crop is decoded; {pixels[workload.name]}; {order}"
     return f"fixed-length records; {order}"
 
 
 def prepare(workload: Workload, source: Path, out: Path) -> None:
     """Write TFRecord files of image and label, or files of concatenated arrays."""
     out.mkdir(parents=True)
-    if workload.name != "photos":
+    if workload.data != "photos":
         data = arrays(workload, source)
         for shard in range(SHARDS):
             data[shard * len(data) // SHARDS : (shard + 1) * len(data) // SHARDS].tofile(out / f"shard-{shard:04d}.bin")
@@ -50,7 +54,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next `count` samples of one endless iterator, less the last incomplete batch."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
 
 
 @cache
@@ -64,7 +68,7 @@ def _batches(workload: Workload, prepared: Path) -> Any:
     size = workload.sample_bytes
 
     def opened(name: Any) -> Any:
-        if workload.name == "photos":
+        if workload.data == "photos":
             return tf.data.TFRecordDataset(name)
         return tf.data.FixedLengthRecordDataset(name, size, buffer_size=max(1 << 20, size))
 
@@ -74,17 +78,19 @@ def _batches(workload: Workload, prepared: Path) -> Any:
 
     files = tf.data.Dataset.from_tensor_slices(sorted(str(path) for path in prepared.iterdir())).shuffle(SHARDS)
     stored = files.interleave(
-        opened, cycle_length=4, block_length=BLOCKS[workload.name], num_parallel_calls=workload.threads
+        opened, cycle_length=4, block_length=BLOCKS[workload.data], num_parallel_calls=workload.threads
     )
-    data = stored.shuffle(BUFFERS[workload.name]).repeat()
-    if workload.name == "photos":
-        data = data.map(_photo, num_parallel_calls=workload.threads).batch(workload.batch_size)
+    data = stored.shuffle(BUFFERS[workload.data]).repeat()
+    if workload.data == "photos":
+        data = data.map(partial(_photo, workload.name == "exact"), num_parallel_calls=workload.threads).batch(
+            workload.batch_size
+        )
     else:
         data = data.batch(workload.batch_size).map(decode, num_parallel_calls=workload.threads)
     return iter(data.with_options(options).prefetch(2))
 
 
-def _photo(stored: Any) -> Any:
+def _photo(exact: bool, stored: Any) -> Any:
     import tensorflow as tf
 
     features = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
@@ -99,8 +105,8 @@ def _photo(stored: Any) -> Any:
         use_image_if_no_bounding_boxes=True,
     )
     window = tf.stack([begin[0], begin[1], size[0], size[1]])
-    image = tf.image.decode_and_crop_jpeg(
-        parsed["image"], window, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False
-    )
-    image = tf.image.resize(image, (IMAGE_SIZE, IMAGE_SIZE))  # bilinear, to float32
+    method = "INTEGER_ACCURATE" if exact else "INTEGER_FAST"
+    image = tf.image.decode_and_crop_jpeg(parsed["image"], window, channels=3, dct_method=method, fancy_upscaling=exact)
+    image = tf.image.resize(image, (IMAGE_SIZE, IMAGE_SIZE), antialias=exact)  # bilinear, to float32
+    image = tf.round(image) if exact else image
     return tf.image.random_flip_left_right(tf.cast(image, tf.uint8)), parsed["label"]

@@ -9,14 +9,14 @@ from typing import Any
 from benchmarks._crops import DECODER_NOTES, DECODERS
 from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("h5py",), "records": ("h5py",)}
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("h5py",), "records": ("h5py",)}
 REQUIREMENTS = ("torch==2.13.0", "numpy==2.4.6", "pillow==13.0.0", "opencv-python-headless==5.0.0.93", "h5py==3.16.0")
 VERSIONS = ("torch", "pillow", "opencv-python-headless", "h5py")
 
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    if workload.name == "photos":
+    if workload.data == "photos":
         return f"DataLoader, worker processes, one file per image; {DECODER_NOTES[workload.variant]}"
     return "DataLoader, worker processes, h5py one sample at a time"
 
@@ -24,7 +24,7 @@ def label(workload: Workload) -> str:
 def prepare(workload: Workload, source: Path, out: Path) -> None:
     """Write a folder of files per class for photos, else one contiguous HDF5 dataset."""
     out.mkdir(parents=True)
-    if workload.name == "photos":
+    if workload.data == "photos":
         for number, (data, of_class) in enumerate(encoded(source, workload.count)):
             folder = out / f"{of_class:05d}"
             folder.mkdir(exist_ok=True)
@@ -39,14 +39,14 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
     for batch in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield (batch[0], batch[1]) if workload.name == "photos" else (batch, None)
+        yield (batch[0], batch[1]) if workload.data == "photos" else (batch, None)
 
 
 @cache
 def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     from torch.utils.data import DataLoader, RandomSampler
 
-    if workload.name == "photos":
+    if workload.data == "photos":
         data: Any = _Folder(prepared, DECODERS[workload.variant])
     else:
         data = _Rows(prepared / "data.h5", workload.count)

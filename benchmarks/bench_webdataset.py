@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks._crops import DECODER_NOTES, DECODERS
 from benchmarks._workloads import PASSES, Batch, Workload, arrays, encoded
 
-WORKLOADS = {"photos": ("pillow", "opencv"), "tensors": ("",), "records": ("",)}
+WORKLOADS = {"exact": ("pillow",), "fast": ("opencv",), "tensors": ("",), "records": ("",)}
 REQUIREMENTS = (
     "torch==2.13.0",
     "numpy==2.4.6",
@@ -26,8 +26,8 @@ BUFFERS = {"photos": 1000, "tensors": 64, "records": 5000}  # size of the shuffl
 
 def label(workload: Workload) -> str:
     """Describe what runs."""
-    order = f"shards shuffled, then a shuffle buffer of {BUFFERS[workload.name]}"
-    if workload.name == "photos":
+    order = f"shards shuffled, then a shuffle buffer of {BUFFERS[workload.data]}"
+    if workload.data == "photos":
         return f"WebLoader, worker processes, {order}; {DECODER_NOTES[workload.variant]}"
     return f"WebLoader, worker processes, {order}"
 
@@ -37,7 +37,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
     import webdataset as wds
 
     out.mkdir(parents=True)
-    if workload.name == "photos":
+    if workload.data == "photos":
         samples: Iterator[dict[str, Any]] = ({"jpg": d, "cls": label} for d, label in encoded(source, workload.count))
     else:
         samples = ({"bin": array.tobytes()} for array in arrays(workload, source))
@@ -50,7 +50,7 @@ def prepare(workload: Workload, source: Path, out: Path) -> None:
 def epoch(workload: Workload, prepared: Path) -> Iterator[Batch]:
     """The next batches of one loop over many epochs."""
     for data, labels in islice(_batches(workload, prepared), workload.count // workload.batch_size):
-        yield data, labels if workload.name == "photos" else None
+        yield data, labels if workload.data == "photos" else None
 
 
 @cache
@@ -59,7 +59,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
     from torch.utils.data import default_collate
 
     shards = sorted(str(path) for path in prepared.glob("*.tar"))
-    data = wds.WebDataset(shards, shardshuffle=len(shards)).shuffle(BUFFERS[workload.name])
+    data = wds.WebDataset(shards, shardshuffle=len(shards)).shuffle(BUFFERS[workload.data])
     data = data.map(_Sample(workload)).batched(workload.batch_size, partial=False, collation_fn=default_collate)
     workers = {"num_workers": workload.threads, "persistent_workers": True, "prefetch_factor": 2}
     return chain.from_iterable(repeat(wds.WebLoader(data.repeat(PASSES), batch_size=None, **workers)))
@@ -74,7 +74,7 @@ class _Sample:
     def __call__(self, sample: dict[str, Any]) -> tuple[Any, int]:
         import torch
 
-        if self._workload.name == "photos":
+        if self._workload.data == "photos":
             return torch.from_numpy(DECODERS[self._workload.variant](sample["jpg"])), int(sample["cls"])
         array = np.frombuffer(sample["bin"], self._workload.dtype)
         return torch.from_numpy(array.reshape(self._workload.shape)), 0

@@ -1,10 +1,10 @@
 """Compare how fast other loaders deliver the same samples on this machine.
 
     python benchmarks/photos.py /tmp/photos
-    python benchmarks/compare.py --workload photos --photos /tmp/photos --json photos.json --plot photos.png
+    python benchmarks/compare.py --workload exact --photos /tmp/photos --json exact.json --plot exact.png
     python benchmarks/compare.py --workload tensors --peers shardio,ffcv,dali --rounds 3
     python benchmarks/compare.py --workload records --peers shardio-hdf5,torch --count 20000 --rounds 1
-    python benchmarks/compare.py --workload photos --list
+    python benchmarks/compare.py --workload fast --list
 
 Each peer runs in an environment of its own, created below --work and kept, as is its copy of the data. The first
 run takes about 15 GB and ten minutes of installation for all peers. In every round each peer runs once in a fresh
@@ -24,7 +24,7 @@ from benchmarks import _report
 from benchmarks._peers import Peer, libraries, load, peers, reference
 from benchmarks._rounds import Plan, compare
 from benchmarks._summary import summarise
-from benchmarks._workloads import WORKLOADS, Workload, make_arrays
+from benchmarks._workloads import FASHION, WORKLOADS, Workload, make_arrays, make_small_images
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,9 +113,14 @@ def _source(parser: argparse.ArgumentParser, args: argparse.Namespace, workload:
     """The folder of photos, or the file of arrays, created if missing."""
     if workload.count < workload.batch_size:
         parser.error(f"--count must be at least one batch of {workload.batch_size}, got {workload.count}")
-    if workload.name != "photos":
+    if workload.data != "photos":
         path: Path = args.work.absolute() / "source" / f"{workload.name}-{workload.count}.npy"
-        make_arrays(workload, path)
+        if workload.name == "fashion" and not FASHION.is_dir():
+            parser.error(f"{FASHION} is missing: apt-get install dataset-fashion-mnist")
+        if workload.data == "small":
+            make_small_images(workload, path, args.photos)
+        else:
+            make_arrays(workload, path)
         return path
     found = sum(1 for _ in args.photos.rglob("*.jpg"))
     if found < workload.count:

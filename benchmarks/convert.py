@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder for shards, removed at the end (default: WORK)")
     args = parser.parse_args()
     target: Path = (args.out or args.work).absolute() / "packed"
-    workload = WORKLOADS["tensors" if args.task == "tensors" else "photos"]
+    workload = WORKLOADS["tensors" if args.task == "tensors" else "exact"]
     source: Path = args.photos.absolute()
     if args.task == "tensors":
         source = args.work.absolute() / "source" / f"tensors-{workload.count}.npy"

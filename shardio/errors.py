@@ -16,7 +16,7 @@ ShardioError
 ├── WorkerDied (RuntimeError)       a worker process ended unexpectedly
 └── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
 
-EngineWarning (UserWarning)         an engine refused a batch of good images
+EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 StateWarning (UserWarning)          what `strict=False` gives up
 
 Every message names the rule, the value and the place.
@@ -92,7 +92,7 @@ class StateMismatch(ShardioError, ValueError):
 
 
 class EngineWarning(UserWarning):
-    """An engine refused a batch of images although none of them is bad."""
+    """An engine refused a batch of images although none of them is bad, or gives other pixels than those asked for."""
 
 
 class StateWarning(UserWarning):

@@ -1,10 +1,14 @@
 /* The practical limit of JPEG decoding on this machine: libjpeg-turbo, threads, only the crop's rows and columns.
  *
  *   cc -O3 -o jpeg_crop jpeg_crop.c -ljpeg -lpthread -lm
- *   ./jpeg_crop LIST THREADS SECONDS        LIST: a text file, one JPEG path a line; all are read into memory first
+ *   ./jpeg_crop LIST THREADS SECONDS PIXELS CROP
  *
- * Each decode takes a crop as torchvision's RandomResizedCrop does (area 0.08 to 1, ratio 3/4 to 4/3) with
- * jpeg_crop_scanline and jpeg_skip_scanlines, plain chroma upsampling and the fast settings that change no pixel.
+ *   LIST: a text file, one JPEG path a line; all are read into memory first
+ *   PIXELS: exact, with interpolated chroma and a column more on each side, which it needs; or fast, with repeated chroma,
+ *           and a decoder that shrinks what is at least twice as large as the target of 224 x 224 in both directions
+ *   CROP: random, as torchvision's RandomResizedCrop takes it (area 0.08 to 1, ratio 3/4 to 4/3); center, of Resize(256)
+ *         and CenterCrop(224); or whole
+ *
  * No resize. Prints one line: images per second, and user+system seconds per 1000 images.
  */
 #include <math.h>
@@ -21,7 +25,9 @@ typedef struct { unsigned char *data; size_t size; } Blob;
 static Blob *blobs;
 static int blob_count;
 static double deadline;
-static int whole;
+static int fast;
+static char crop;
+enum { TARGET = 224, SHORTER = 256 };
 
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
 
@@ -58,14 +64,27 @@ static void *work(void *argument) {
         Blob *blob = &blobs[(int)(uniform(&seed) * blob_count)];
         jpeg_mem_src(&info, blob->data, blob->size);
         jpeg_read_header(&info, TRUE);
-        info.do_fancy_upsampling = FALSE;
+        info.do_fancy_upsampling = !fast;
         info.out_color_space = JCS_RGB;
+        int x = 0, y = 0, width = (int)info.image_width, height = (int)info.image_height, target = TARGET;
+        if (crop == 'r') choose_crop(&seed, width, height, &x, &y, &width, &height);
+        if (crop == 'c') {
+            int shorter = width < height ? width : height, side = shorter * TARGET / SHORTER;
+            x = (width - side) / 2; y = (height - side) / 2;
+            width = height = side;
+        }
+        int shrink = 1;
+        while (fast && shrink < 8 && width >= 2 * shrink * target && height >= 2 * shrink * target) shrink *= 2;
+        info.scale_num = 1;
+        info.scale_denom = (unsigned)shrink;
         jpeg_start_decompress(&info);
-        int x = 0, y = 0, width = (int)info.output_width, height = (int)info.output_height;
-        JDIMENSION left, wide;
-        if (!whole) {
-            choose_crop(&seed, (int)info.output_width, (int)info.output_height, &x, &y, &width, &height);
-            left = (JDIMENSION)x; wide = (JDIMENSION)width;
+        int right = (x + width + shrink - 1) / shrink, bottom = (y + height + shrink - 1) / shrink;
+        x /= shrink; y /= shrink;
+        height = bottom - y;
+        if (crop != 'w') {
+            JDIMENSION left = (JDIMENSION)(x && !fast ? x - 1 : x), wide;
+            int end = fast || right == (int)info.output_width ? right : right + 1;
+            wide = (JDIMENSION)end - left;
             jpeg_crop_scanline(&info, &left, &wide);
             if (y) jpeg_skip_scanlines(&info, (JDIMENSION)y);
         }
@@ -86,7 +105,7 @@ static void *work(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) { fprintf(stderr, "usage: %s LIST THREADS SECONDS [whole]\n", argv[0]); return 2; }
+    if (argc < 6) { fprintf(stderr, "usage: %s LIST THREADS SECONDS exact|fast random|center|whole\n", argv[0]); return 2; }
     FILE *list = fopen(argv[1], "r");
     if (!list) { perror(argv[1]); return 1; }
     char path[4096];
@@ -106,7 +125,8 @@ int main(int argc, char **argv) {
     }
     if (!blob_count) { fprintf(stderr, "%s names no file\n", argv[1]); return 1; }
     int threads = atoi(argv[2]);
-    whole = argc > 4;
+    fast = argv[4][0] == 'f';
+    crop = argv[5][0];
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
     double start = now();

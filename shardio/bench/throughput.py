@@ -106,7 +106,7 @@ class BenchResult:
 
 def transforms_for(dataset: Dataset, config: BenchConfig) -> list[Transform] | None:
     """Return the transforms that a bench of this dataset applies: None unless it has exactly one image field."""
-    shapes = [f.shape for f in dataset.fields.values() if f.kind == "image"]
+    shapes = [f.shape for f in dataset.fields.values() if f.is_image]
     if len(shapes) != 1:
         if config.image_size is not None or config.floats:
             raise ConfigError(f"{config.dataset}: image_size and floats need one image field, there are {len(shapes)}")

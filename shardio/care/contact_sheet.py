@@ -44,7 +44,7 @@ def contact_sheet(
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ConfigError(f"a contact sheet is a PNG: its name must end in .png, got {str(path)!r}")
-    name = next((n for n, f in dataset.fields.items() if f.kind == "image"), None)
+    name = next((n for n, f in dataset.fields.items() if f.is_image), None)
     if name is None:
         raise ConfigError(
             f"{dataset.path}: a contact sheet needs an image field; there are {', '.join(dataset.fields)}"

@@ -338,13 +338,13 @@ def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]
 
 
 def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[int, int]:
-    """Return the offset and size of a field's stored bytes; an array of one shape begins after its .npy header."""
+    """Return the offset and size of a field's stored bytes; arrays of one shape begin after their .npy headers."""
     members_by_extension = run.places()
     extension = next((e for e in layout.extensions(name, field) if e.lower() in members_by_extension), None)
     if extension is None:
         raise ShardCorrupt(f"{opened.path}, key {run.key}: there is no field {name!r}")
     offset, size = members_by_extension[extension.lower()]
-    if field.kind != "array" or not field.fixed:
+    if field.kind == "scalar" or not field.fixed:
         return offset, size
     return offset + size - field.row_bytes, field.row_bytes
 
@@ -414,4 +414,6 @@ def _field_at(opened: Any, place: tuple[int, int], extensions: Mapping[str, tupl
     if kind is not None:
         return Field(kind)
     field = members.field_of("npy", [opened.read(start, size)])
+    if extension.endswith(".pixels.npy") and field.dtype == "uint8" and field.shape and field.shape[2:] in ((1,), (3,)):
+        return Field("pixels", shape=field.shape[:2], channels=1 if field.shape[2] == 1 else 3)
     return field if place[1] < size else Field("array", dtype=field.dtype)

@@ -3,7 +3,7 @@
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -90,6 +90,18 @@ class PackingOptions:
             " take: progressive, CMYK, rotated by a tag), always."
         ),
     ] = "never"
+    orient: Annotated[
+        bool, typer.Option("--orient", help="Re-encode images that an EXIF tag rotates or mirrors, upright.")
+    ] = False
+    store_pixels: Annotated[
+        bool,
+        typer.Option(
+            "--store-pixels", help="Store images as pixels, which load without a decoder: small ones of one size."
+        ),
+    ] = False
+    resize: Annotated[
+        str | None, typer.Option(help="With --store-pixels: resize all images to this height and width: 64,64.")
+    ] = None
     max_image_pixels: Annotated[
         int,
         typer.Option(help="Re-encoding holds at most this many pixels of an image at once; others are bad samples."),
@@ -98,11 +110,9 @@ class PackingOptions:
         str | None,
         typer.Option(help="Cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
     ] = None
-    pixels: Annotated[
+    as_image: Annotated[
         str | None,
-        typer.Option(
-            help="Store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as PNG images."
-        ),
+        typer.Option(help="Store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as images."),
     ] = None
     squeeze: Annotated[
         str | None,
@@ -122,8 +132,8 @@ class PackingOptions:
         world = World.detect()
         first_rank = world.rank == 0
         if first_rank:
-            pixels, squeeze = parse_names(self.pixels), parse_names(self.squeeze)
-            for note in notes(source, pixels, squeeze, lambda option, field: f"--{option} {field}"):
+            as_image, squeeze = parse_names(self.as_image), parse_names(self.squeeze)
+            for note in notes(source, as_image, squeeze, _as_option):
                 print(f"note: {note}", file=sys.stderr)
         try:
             with progress("samples", quiet=not first_rank) as report_progress:
@@ -144,6 +154,7 @@ class PackingOptions:
             print_skipped(result.skipped, self.report)
             for name, dataset in result.datasets.items():
                 print_dataset(out / name, dataset)
+            print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
     def _check(self) -> None:
         """Raise ConfigError, in the words of the command line, for options that would do nothing."""
@@ -156,13 +167,15 @@ class PackingOptions:
         encodes = self.resize_shorter or self.max_pixels or self.recompress != "never"
         if self.quality is not None and not encodes:
             raise ConfigError("--quality goes with --resize-shorter, --max-pixels or --recompress")
+        if self.resize is not None and not self.store_pixels:
+            raise ConfigError("--resize goes with --store-pixels; --resize-shorter and --max-pixels shrink image files")
 
     def _keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `conversion.convert`."""
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "where", "shuffle",
             "limit", "resize_shorter", "max_pixels", "quality", "recompress",
-            "max_image_pixels",
+            "max_image_pixels", "orient", "store_pixels",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
         if self.max_bad is not None:
@@ -173,7 +186,8 @@ class PackingOptions:
             "container": self.to,
             "split": None if self.split is None else parse_split(self.split),
             "dtype": parse_dtypes(self.dtype),
-            "pixels": parse_names(self.pixels),
+            "as_image": parse_names(self.as_image),
+            "resize": None if self.resize is None else parse_size(self.resize),
             "squeeze": parse_names(self.squeeze),
         }
 
@@ -213,6 +227,19 @@ def parse_names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the height and width in text such as `64,48`; raise ConfigError if it is not of this form."""
+    try:
+        height, width = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"resize must be a height and a width such as 64,64, got {text!r}") from None
+    return height, width
+
+
+def _as_option(option: str, field: str) -> str:
+    return f"--{option.replace('_', '-')} {field}"
+
+
 def parse_dtypes(text: str | None) -> dict[str, str]:
     """Return the dtypes in text such as `image=float16,mask=uint8` by field; one without a field by the name ""."""
     pairs = (part.strip().rpartition("=") for part in (text or "").split(",") if part.strip())
@@ -238,6 +265,13 @@ def print_dataset(out: Path, dataset: WrittenDataset) -> None:
     manifest = dataset.manifest
     content = f"{manifest.samples} samples in {len(manifest.shards)} {manifest.container} shards"
     print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
+
+
+def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:
+    """Print how many images a tag rotates, if there are some."""
+    if count := sum(dataset.rotated for dataset in datasets):
+        told = f"an EXIF tag rotates or mirrors {count} images, which a Loader ignores, as torchvision does"
+        print(f"note: {told}: {advice}Loader(orient=True) turns them", file=sys.stderr)
 
 
 def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:

@@ -16,7 +16,8 @@ from ._packing import PackingOptions, with_packing_options
 
 SHARED_EXAMPLES = (
     "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
-    "--pixels image --squeeze label",
+    "--as-image image --squeeze label",
+    "--store-pixels --resize 64,64 --orient --to hdf5",
     '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
     "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
     "--resize-shorter 256 --max-image-pixels 1000000000",

@@ -14,7 +14,7 @@ from ..conversion.skipped import write_report
 from ..errors import ConfigError
 from ..foreign.formats import format_of
 from ..order.world import World
-from ._packing import print_dataset, print_skipped
+from ._packing import print_dataset, print_rotated, print_skipped
 from ._progress import progress
 
 
@@ -82,6 +82,7 @@ def index(
             write_report(report, output, [("", sample) for sample in dataset.skipped])
         print_skipped(dataset.skipped, report)
         print_dataset(output, dataset)
+        print_rotated([dataset])
 
 
 def _source(kind: str, paths: list[str], fields: str | None) -> Any:

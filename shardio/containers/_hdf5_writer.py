@@ -103,7 +103,7 @@ class Hdf5Writer:
         return (self._count, *field.row_shape)
 
     def _options(self, name: str, field: Field) -> dict[str, Any]:
-        if self._compression is None or field.kind != "array" or name.startswith("_"):
+        if self._compression is None or field.kind not in ("array", "pixels") or name.startswith("_"):
             return {}
         if not self._count or not field.row_bytes:
             return {}  # HDF5 has no chunks without elements

@@ -28,7 +28,7 @@ class TarWriter:
         side_index.dtype_of(fields)  # raises before anything is written
         self._path, self._fields, self._first = path, dict(fields), first
         self._members = side_index.located(fields)
-        self._array_headers = {n: layout.array_header(f) for n, f in fields.items() if f.kind == "array" and f.fixed}
+        self._array_headers = {n: layout.array_header(f) for n, f in fields.items() if f.kind != "scalar" and f.fixed}
         self._extensions = {n: layout.extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
         self._texts: dict[tuple[str, bytes], bytes] = {}
         self._sizes = fixed_sizes(fields)

@@ -23,7 +23,7 @@ LARGEST_MEMBER = 8**11 - 1
 """Bytes: the size field of a ustar header has 11 octal digits."""
 
 _LONGEST_NAME = 100
-_EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy"}
+_EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy"}
 _IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
 
 
@@ -76,7 +76,7 @@ def member_text(field: Field, stored: Buffer) -> bytes:
 
 
 def array_header(field: Field) -> bytes:
-    """Return the `.npy` header that precedes the raw bytes of a fixed array."""
+    """Return the `.npy` header that precedes the raw bytes of an array of a fixed shape."""
     return side_index.npy_header(field.row_dtype, field.row_shape)
 
 

@@ -174,11 +174,11 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
     fields = with_hidden(source.fields)
     index = np.zeros(len(file.samples), side_index.dtype_of(fields))
     skipped: list[Skipped] = []
-    row = 0
+    row = rotated = 0
     with open(file.path, "rb", buffering=0, opener=open_regular) as data:
         for number in file.samples:
             try:
-                _describe(source, number, data.fileno(), index[row : row + 1])
+                rotated += _describe(source, number, data.fileno(), index[row : row + 1])
                 row += 1
             except BadSample as error:
                 if not context.skip:
@@ -192,12 +192,16 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
     _link(context, file, shards)
     side_index.write(shards, file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped))
+    return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped), rotated)
 
 
-def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> None:
-    """Fill one row of the index; raise BadSample if a value is not in the file as shardio would store it."""
+def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> int:
+    """Fill one row of the index; return the number of images that an EXIF tag rotates or mirrors.
+
+    Raises BadSample if a value is not in the file as shardio would store it.
+    """
     sample, places = source[number], source.places(number)
+    rotated = 0
     stored: dict[str, Any] = {}
     for name, field in source.fields.items():
         if field.kind == "scalar":
@@ -211,7 +215,9 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> N
         if field.kind == "image":
             info = images.probe(stored[name])
             row[shape_column(name)] = info.height, info.width
+            rotated += images.orientation(stored[name]) != 1
     row[CHECKSUM] = checksums.of_sample(stored, sorted(stored))
+    return rotated
 
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:

@@ -26,7 +26,7 @@ from .skipped import Skipped, open_report, write_report
 from .source import Converter, Source
 from .subset import SubsetOptions, choose
 from .tasks import TaskContext
-from .transformed_source import TransformedSource
+from .transformed_source import RawImages, TransformedSource
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -90,9 +90,12 @@ def convert(
     max_pixels: int | None = None,
     quality: int | None = None,
     recompress: Recompress = "never",
+    orient: bool = False,
+    store_pixels: bool = False,
+    resize: tuple[int, int] | None = None,
     max_image_pixels: int = MAX_IMAGE_PIXELS,
     dtype: str | Mapping[str, str] | None = None,
-    pixels: str | Collection[str] = (),
+    as_image: str | Collection[str] = (),
     squeeze: str | Collection[str] = (),
     workers: int | None = 1,
     dask: str | None = None,
@@ -136,11 +139,17 @@ def convert(
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
         recompress: the images to re-encode: `"never"` only those that shrink; `"if-needed"` also JPEGs that hardware
             decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
+        orient: re-encode images that an EXIF tag rotates or mirrors, upright.
+        store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for images of one size that
+            are small. It excludes the options above that re-encode images, except `orient`.
+        resize: with `store_pixels`, the (height, width) in pixels to resize all images to, with the filter of
+            `transforms.Resize`.
         max_image_pixels: the most pixels that re-encoding an image may hold at once; one that claims more is a bad
             sample. See `shardio.Loader`.
         dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
             means all arrays that are not named.
-        pixels: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as PNG images.
+        as_image: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as images: as PNGs, or
+            pixels with `store_pixels`.
         squeeze: fields of arrays of one element to store as numbers without a shape.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
@@ -175,6 +184,12 @@ def convert(
         raise ConfigError("report goes with on_error='skip'")
     if quality is not None and not (resize_shorter or max_pixels or recompress != "never"):
         raise ConfigError("quality goes with resize_shorter, max_pixels or recompress")
+    if store_pixels and (resize_shorter or max_pixels or recompress != "never"):
+        raise ConfigError(
+            "store_pixels stores no image files: use resize, not resize_shorter, max_pixels or recompress"
+        )
+    if resize is not None and not store_pixels:
+        raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
     world = world or World()
     count = max(1, len(os.sched_getaffinity(0)) // world.local_size) if workers is None else workers
     job = PackOptions(
@@ -194,12 +209,14 @@ def convert(
         max_pixels=max_pixels,
         quality=DEFAULT_QUALITY if quality is None else quality,
         recompress=recompress,
+        orient=orient,
         max_image_pixels=max_image_pixels,
     )
     samples = _source(source, converter, converter_options)
-    pixel_fields, squeezed_fields = _names(pixels), _names(squeeze)
-    found_notes = notes(samples, pixel_fields, squeezed_fields)
-    samples = _transformed(samples, images, _dtypes(dtype), pixel_fields, squeezed_fields)
+    image_fields, squeezed_fields = _names(as_image), _names(squeeze)
+    found_notes = notes(samples, image_fields, squeezed_fields)
+    raw = RawImages(resize) if store_pixels else None
+    samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
     if dry_run:
         splits = choose(samples, subset, job.runner(), job.progress)
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in splits.items()}
@@ -287,12 +304,13 @@ def _transformed(
     source: Source,
     images: ReencodeOptions,
     dtypes: Mapping[str, str],
-    pixels: Collection[str],
+    as_image: Collection[str],
     squeeze: Collection[str],
+    raw: RawImages | None,
 ) -> Source:
-    if images.idle and not (dtypes or pixels or squeeze):
+    if images.idle and not (dtypes or as_image or squeeze or raw):
         return source
-    return TransformedSource(source, images, dtypes, pixels, squeeze)
+    return TransformedSource(source, images, dtypes, as_image, squeeze, raw)
 
 
 def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:

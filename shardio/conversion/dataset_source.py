@@ -154,4 +154,5 @@ def _describe(dataset: Dataset) -> str:
 
 
 def _describe_field(field: Field) -> str:
-    return " ".join(str(part) for part in (field.kind, field.dtype, field.kind == "array" and field.shape) if part)
+    shape = field.kind in ("array", "pixels") and field.shape
+    return " ".join(str(part) for part in (field.kind, field.dtype, shape) if part)

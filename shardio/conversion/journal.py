@@ -44,10 +44,17 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A finished shard, and the samples that were left out of it. A shard without samples has no file."""
+    """A finished shard. One without samples has no file.
+
+    Attributes:
+        shard: the shard.
+        skipped: the samples that were left out of it.
+        rotated: the number of its images that an EXIF tag rotates or mirrors.
+    """
 
     shard: WrittenShard
     skipped: tuple[Skipped, ...]
+    rotated: int = 0
 
 
 class _File(msgspec.Struct):
@@ -58,6 +65,7 @@ class _File(msgspec.Struct):
     sample_checksums: bytes
     image_shapes: dict[str, tuple[int, int] | None]
     skipped: list[tuple[int, str]]
+    rotated: int = 0
 
 
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
@@ -171,7 +179,7 @@ class Journal:
         shard = record.shard
         file = _File(
             shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
-            dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped],
+            dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
         )  # fmt: skip
         data = msgspec.msgpack.encode(file)
         self._open_run().write(f"{number:06d}.done", xxhash.xxh3_128_digest(data) + data)
@@ -197,7 +205,7 @@ class Journal:
             raise ShardioError(f"{place}: {file.name!r} is not the name of a file")
         values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
         shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
-        return Record(shard, tuple(Skipped(*bad) for bad in file.skipped))
+        return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated)
 
     def done(self) -> set[int]:
         """Return the numbers of the shards that have records."""

@@ -16,7 +16,7 @@ def _as_keyword(option: str, field: str) -> str:
 
 def notes(
     source: Source,
-    pixels: Collection[str],
+    as_image: Collection[str],
     squeeze: Collection[str],
     spell: Callable[[str, str], str] = _as_keyword,
 ) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def notes(
 
     Args:
         source: the source to convert.
-        pixels, squeeze: the fields that the user has already named in these options.
+        as_image, squeeze: the fields that the user has already named in these options.
         spell: returns how the user writes an option for a field, given the names of both.
     """
     remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
@@ -33,8 +33,8 @@ def notes(
         if name == "label" and single and name not in squeeze:
             hint = f"{spell('squeeze', name)} stores numbers, which training needs"
             remarks.append(f"field 'label' is {describe(field)}; {hint}")
-        if name not in pixels and _looks_like_pixels(field):
-            hint = f"if its values are pixels, {spell('pixels', name)} stores images"
+        if name not in as_image and _looks_like_pixels(field):
+            hint = f"if its values are pixels, {spell('as_image', name)} stores images"
             remarks.append(f"field {name!r} is {describe(field)}; {hint}")
     return tuple(remarks)
 

@@ -33,11 +33,13 @@ class WrittenDataset:
         path: its directory.
         manifest: its manifest.
         skipped: the samples that were left out; on the first rank only.
+        rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
     """
 
     path: Path
     manifest: manifest.Manifest
     skipped: tuple[Skipped, ...] = ()
+    rotated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,12 @@ class _PackRun:
     def _publish(self, directory: OutputDirectory) -> WrittenDataset:
         """Make a dataset of the shards, all of which are written."""
         skipped: list[Skipped] = []
-        samples = 0
+        samples = rotated = 0
 
         def written() -> Iterator[WrittenShard]:
-            nonlocal samples
+            nonlocal samples, rotated
             for record in self._records():
+                rotated += record.rotated
                 skipped.extend(record.skipped)
                 samples += record.shard.samples
                 if record.shard.samples:
@@ -249,4 +252,4 @@ class _PackRun:
             context.container, source.fields, written(), source.metadata, adopted=context.adopted, conversion=plan
         )
         finish_dataset(directory, completed)
-        return WrittenDataset(context.out.path, completed, tuple(skipped))
+        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..engines.orientation import TURNS, Turn, turned
 from ..errors import BadSample, ConfigError
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
@@ -16,24 +17,9 @@ from ..native import recode
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 
-Turn: TypeAlias = tuple[bool, bool, bool]
-"""Whether to mirror rows (bottom to top), to mirror columns (right to left), and to swap both afterwards."""
-
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
-
-# By EXIF orientation.
-_TURNS: dict[int, Turn] = {
-    1: (False, False, False),
-    2: (False, True, False),
-    3: (True, True, False),
-    4: (True, False, False),
-    5: (False, False, True),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (False, True, True),
-}
 
 
 @final
@@ -41,11 +27,11 @@ _TURNS: dict[int, Turn] = {
 class ReencodeOptions:
     """Options for re-encoding image files; the default changes nothing.
 
-    An image is re-encoded if it has to shrink, or if `recompress` asks for it. The result is a baseline JPEG: Huffman
-    codes, YCbCr 4:2:0, or grey if the image was grey. The EXIF orientation is applied to the pixels, and all metadata
-    (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely shrinks stays a PNG, with its transparency and bit
-    depth. Shrinking averages pixels, so do not shrink masks that hold class numbers. All other images are returned byte
-    for byte.
+    An image is re-encoded if it has to shrink or to be turned, or if `recompress` asks for it. The result is a baseline
+    JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. The EXIF orientation is applied to the pixels, and
+    all metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely shrinks or turns stays a PNG, with
+    its transparency and bit depth. Shrinking averages pixels, so do not shrink masks that hold class numbers. All other
+    images are returned byte for byte.
 
     A JPEG whose coding alone is unsuitable (progressive, arithmetic, several scans) keeps every pixel: its coefficients
     are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV, and
@@ -61,6 +47,7 @@ class ReencodeOptions:
         quality: the quality of re-encoded JPEGs, 1 to 100.
         recompress: `"never"`; `"if-needed"` for JPEGs that hardware decoders do not take: progressive, arithmetic,
             lossless, several scans, 12 bits, CMYK, RGB, or rotated by an EXIF tag; `"always"` for all images.
+        orient: re-encode images that an EXIF tag rotates or mirrors, upright.
         max_image_pixels: the most pixels to hold of one image at once: of the result, where the compiled part makes it
             while it decodes a JPEG of one scan with Huffman codes, else of the whole image. It changes no result.
 
@@ -71,6 +58,7 @@ class ReencodeOptions:
     max_pixels: int | None = None
     quality: int = 92
     recompress: Recompress = "never"
+    orient: bool = False
     max_image_pixels: int = MAX_IMAGE_PIXELS
 
     def __post_init__(self) -> None:
@@ -87,7 +75,8 @@ class ReencodeOptions:
     @property
     def idle(self) -> bool:
         """Whether these options change no image."""
-        return self.resize_shorter is None and self.max_pixels is None and self.recompress == "never"
+        sizes = self.resize_shorter is None and self.max_pixels is None
+        return sizes and self.recompress == "never" and not self.orient
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return the new height and width, at least 1, of an upright image of `height` x `width` pixels."""
@@ -116,7 +105,7 @@ class ReencodeOptions:
         if stale == "nothing":
             return data
         encoded = None
-        turn = _TURNS[exif_orientation]
+        turn = TURNS[exif_orientation]
         if info.format == "jpeg" and native.library() is not None:
             check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
@@ -127,7 +116,7 @@ class ReencodeOptions:
         self, data: bytes, info: ImageInfo, exif_orientation: int, shrinks: bool
     ) -> Literal["nothing", "coding", "pixels"]:
         """Return the part of the image that cannot stay: nothing, the coding of its coefficients, or its pixels."""
-        if shrinks or self.recompress == "always":
+        if shrinks or self.recompress == "always" or (self.orient and exif_orientation != 1):
             return "pixels"
         if self.recompress == "never" or info.format != "jpeg":
             return "nothing"
@@ -188,12 +177,10 @@ def as_pixels(value: Any) -> NDArray[np.uint8]:
 
 def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn) -> NDArray[Any]:
     """Return `pixels` shrunk and turned to `size`."""
-    mirror_rows, mirror_columns, swap = turn
-    height, width = size[::-1] if swap else size
+    height, width = size[::-1] if turn[2] else size
     if pixels.shape[:2] != (height, width):
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    pixels = pixels[:: -1 if mirror_rows else 1, :: -1 if mirror_columns else 1]
-    return np.ascontiguousarray(pixels.swapaxes(0, 1) if swap else pixels)
+    return turned(pixels, turn)
 
 
 def _encode(pixels: NDArray[Any], quality: int | None) -> tuple[bool, NDArray[np.uint8]]:

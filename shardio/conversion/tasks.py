@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..errors import BadSample, DatasetError
+from ..format import images
 from ..system.types import Indices, Sample
 from .journal import Journal, Record
 from .skipped import Skipped
@@ -142,17 +143,20 @@ def write_samples(context: TaskContext, task: WriteTask, journal: Journal, advan
     shards = journal.open_shards()
     writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
+    files = [name for name, field in fields.items() if field.kind == "image"]
+    rotated = 0
     try:
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
                 writer.add(encoded)
+                rotated += sum(images.orientation(encoded.stored[name]) != 1 for name in files)
             elif context.skip:
                 skipped.append(Skipped(number, str(encoded)))
             else:
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        return Record(shard, tuple(skipped))
+        return Record(shard, tuple(skipped), rotated)
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 

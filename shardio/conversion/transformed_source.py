@@ -1,8 +1,8 @@
-"""A source that changes the samples of another: pixels become images, images are shrunk or re-encoded, numbers cast."""
+"""A source that changes the samples of another: arrays become images, images are re-encoded or stored as pixels."""
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -10,14 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.shard_writer import encode
+from ..engines import image_decoding
+from ..engines.orientation import TURNS, turned
+from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, SourceError
 from ..format.fields import Field, describe_fields, label_as_int64
+from ..format.images import orientation, probe
 from ..system.types import Sample
+from ..transforms.validation import as_pair
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
 _PROBED_SAMPLES = 64
 """The number of samples that are read to estimate by how much all samples shrink."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawImages:
+    """Images to be stored as pixels.
+
+    Attributes:
+        size: the (height, width) to resize all of them to, with Pillow's bilinear filter; None if they have one size.
+
+    Raises ConfigError unless `size` is two whole numbers of at least 1.
+    """
+
+    size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            object.__setattr__(self, "size", as_pair(self.size, "resize"))
 
 
 @final
@@ -28,13 +50,14 @@ class TransformedSource:
         source: the original samples.
         images: how to re-encode images.
         dtypes: the dtype to cast a field's numbers to, by field name; `""` stands for all arrays that are not named.
-        pixels: the fields of uint8 arrays to store as PNGs, see `reencode.as_pixels`. Where their shapes differ, the
-            first sample decides whether they are grey.
+        as_image: the fields of uint8 arrays to store as images, see `reencode.as_pixels`. Where their shapes differ,
+            the first sample decides whether they are grey.
         squeeze: the fields of arrays of one element to store as scalars.
+        raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
 
-    Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, and for a cast to another
-    kind of number (float to int). Where a field has no fixed shape, the first samples are read: BadSample if they are
-    all bad, SourceError if there are none.
+    Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, for a cast to another kind
+    of number (float to int), and for images of several sizes whose pixels are to be stored without a resize. Where a
+    field has no fixed shape, the first samples are read: BadSample if they are all bad, SourceError if there are none.
     """
 
     def __init__(
@@ -42,11 +65,12 @@ class TransformedSource:
         source: Source,
         images: ReencodeOptions,
         dtypes: Mapping[str, str],
-        pixels: Collection[str] = (),
+        as_image: Collection[str] = (),
         squeeze: Collection[str] = (),
+        raw: RawImages | None = None,
     ) -> None:
-        self._source, self._images, self._dtypes, self._pixels = source, images, dict(dtypes), frozenset(pixels)
-        self._squeeze = frozenset(squeeze)
+        self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
+        self._squeeze, self._raw = frozenset(squeeze), raw
         for name in sorted(self._squeeze):
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
@@ -54,11 +78,11 @@ class TransformedSource:
                     f"squeeze takes fields of arrays of one element, got {name!r}; "
                     f"there are {describe_fields(source.fields)}"
                 )
-        for name in sorted(self._pixels):
+        for name in sorted(self._as_image):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
                 arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
                 raise ConfigError(
-                    f"pixels takes fields of arrays that dtype does not cast (arrays here: {arrays}), got {name!r}"
+                    f"as_image takes fields of arrays that dtype does not cast (arrays here: {arrays}), got {name!r}"
                 )
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
@@ -66,10 +90,17 @@ class TransformedSource:
         if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
             raise ConfigError(f"dtype: there are no arrays to cast to {self._dtypes['']!r}; name a field")
         self._fields = {name: self._changed_field(name, field) for name, field in source.fields.items()}
+        if raw is not None and not any(field.kind == "pixels" for field in self._fields.values()):
+            raise ConfigError(f"store_pixels: there is no image; the fields are {describe_fields(source.fields)}")
 
     def _changed_field(self, name: str, field: Field) -> Field:
-        if name in self._pixels:
-            return self._image_field(name, field)
+        if name in self._as_image:
+            field = self._image_field(name, field)
+        if field.is_image and self._raw is not None:
+            size = self._raw.size or field.shape or self._common_size(name)
+            return Field("pixels", shape=size, channels=field.channels)
+        if name in self._as_image:
+            return field
         if name in self._squeeze:
             field = label_as_int64(name, Field("scalar", field.dtype))
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
@@ -87,9 +118,40 @@ class TransformedSource:
         try:
             pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape))
         except BadSample as error:
-            raise ConfigError(f"pixels: field {name!r}: {error}") from error
+            raise ConfigError(f"as_image: field {name!r}: {error}") from error
         common_shape = pixels.shape[:2] if field.shape is not None and self._images.idle else None
         return Field("image", shape=common_shape, channels=1 if pixels.ndim == 2 else 3)
+
+    def _common_size(self, name: str) -> tuple[int, int]:
+        """Return the (height, width) of a field's images; ConfigError if those of a few samples throughout differ."""
+        sizes: dict[tuple[int, int], int] = {}
+        error: BadSample | None = None
+        for number in self._some_samples():
+            try:
+                value = self._source[number][name]
+                sizes.setdefault(self._size_of(value, name), number)
+            except BadSample as met:
+                error = error or met
+        if not sizes:
+            raise error or SourceError("the source holds no samples")
+        if len(sizes) > 1:
+            found = " and ".join(f"{h} x {w} (sample {number})" for (h, w), number in [*sizes.items()][:2])
+            raise ConfigError(
+                f"store_pixels: the images of field {name!r} differ in size, {found}: give resize, one size for all"
+            )
+        return next(iter(sizes))
+
+    def _size_of(self, value: Any, name: str) -> tuple[int, int]:
+        if name in self._as_image:
+            pixels = as_pixels(value)
+            return pixels.shape[0], pixels.shape[1]
+        info = probe(value)
+        swaps = self._images.orient and TURNS[orientation(value)][2]
+        return (info.width, info.height) if swaps else (info.height, info.width)
+
+    def _some_samples(self) -> list[int]:
+        count = len(self._source.sizes())
+        return list(np.unique(np.linspace(0, count - 1, _PROBED_SAMPLES).astype(np.int64)).tolist()) if count else []
 
     def _first_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the field in the first sample that is not bad."""
@@ -107,9 +169,10 @@ class TransformedSource:
         # A limit makes samples bad, as damage does, but no other bytes.
         options = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
         images = {} if self._images.idle else {"images": options}
-        pixels = {"pixels": sorted(self._pixels)} if self._pixels else {}
+        as_image = {"as_image": sorted(self._as_image)} if self._as_image else {}
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
-        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **pixels, **squeeze}
+        raw = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
+        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **as_image, **squeeze, **raw}
 
     @property
     def threads(self) -> bool:
@@ -132,9 +195,7 @@ class TransformedSource:
     def _size_ratio(self) -> float | None:
         sizes = self._source.sizes()
         before = after = 0
-        for number in (
-            np.unique(np.linspace(0, len(sizes) - 1, _PROBED_SAMPLES).astype(np.int64)).tolist() if len(sizes) else ()
-        ):
+        for number in self._some_samples():
             try:
                 stored = encode(self[number], self._fields).stored
             except BadSample:  # reported when it is written
@@ -156,9 +217,11 @@ class TransformedSource:
         for name, value in sample.items():
             field = self._fields[name]
             try:
-                if name in self._pixels:
-                    value = self._as_png(value, field)
-                if field.kind == "image":
+                if field.kind == "pixels" and self._raw is not None:
+                    value = self._pixels(value, name, field)
+                elif name in self._as_image:
+                    value = self._images(png(self._given_pixels(value, field), "pixels"))
+                elif field.kind == "image":
                     value = self._images(bytes(value))
                 elif field != self._source.fields[name]:
                     value = _squeezed(value) if name in self._squeeze else value
@@ -170,11 +233,33 @@ class TransformedSource:
             changed[name] = value
         return changed
 
-    def _as_png(self, value: Any, field: Field) -> bytes:
+    def _given_pixels(self, value: Any, field: Field) -> NDArray[np.uint8]:
+        """Return the pixels of an array, [h, w] or [h, w, 3]."""
         pixels = as_pixels(value)
         if pixels.ndim == 3 and field.channels == 1:
             raise BadSample("expected grey pixels, as those of the first sample are")
-        return png(pixels, "pixels")
+        return pixels
+
+    def _pixels(self, value: Any, name: str, field: Field) -> NDArray[np.uint8]:
+        """Return the pixels of an image to store, [height, width, channels]."""
+        height, width = field.shape or (0, 0)
+        if self._source.fields[name].kind == "pixels":
+            pixels = np.asarray(value)
+        elif name in self._as_image:
+            pixels = self._given_pixels(value, field)
+            pixels = np.repeat(pixels[:, :, None], field.channels or 3, axis=2) if pixels.ndim == 2 else pixels
+        else:
+            pixels = image_decoding.decode(bytes(value), field.channels or 3, self._images.max_image_pixels)
+            if self._images.orient:
+                pixels = turned(pixels, TURNS[orientation(value)])
+        if self._raw is not None and self._raw.size is not None:
+            return resize(np.ascontiguousarray(pixels), self._raw.size, "bilinear", True)
+        if pixels.shape[:2] != (height, width):
+            found = " x ".join(map(str, pixels.shape[:2]))
+            raise BadSample(
+                f"the image is {found} pixels, others are {height} x {width}: give resize, one size for all"
+            )
+        return pixels
 
 
 def _squeezed(value: Any) -> NDArray[Any]:

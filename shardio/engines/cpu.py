@@ -1,37 +1,52 @@
 """The CPU engine: it decodes only the crop and resizes it straight into the batch.
 
-Compiled code decodes JPEG files with libjpeg-turbo, many per call, where it was built (see `native`). Otherwise
-nvImageCodec decodes them where it is installed. Both decode a region without the rest of the image. OpenCV decodes all
-else. Orientation tags are not applied, as in torchvision's decoders.
+Compiled code decodes JPEG files with libjpeg-turbo, many per call and only the region that a crop shows, and resizes
+all images, where it was built (see `native`). Pillow decodes all else, and does everything where the compiled part is
+missing. EXIF orientations are applied only where they are given.
 """
 
 import math
-import os
 import threading
 from collections.abc import Sequence
-from functools import cache, cached_property
-from types import ModuleType
-from typing import Any, Literal, TypeAlias, final, get_args
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, final, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..errors import BadSample, ConfigError, MissingDependency
-from ..format.images import check_pixels
+from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..system.optional import load
 from ..system.types import Buffer
-from ..transforms.fuse import fuse
+from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes, Step
 from . import image_decoding
-from .libjpeg_turbo import JpegDecoder
-from .opencv_steps import PixelArray, PreparedStep, crop, prepare
+from .fused_images import Decode, FusedImages
+from .opencv_steps import PixelArray, PreparedStep, prepare
+from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat, OutputWriter
 
-Decoder: TypeAlias = Literal["auto", "turbo", "nvimgcodec", "opencv"]
+Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
+"""Image files, or the pixels of images of one size, [n, height, width, channels]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the engine is given of some images; see `CpuEngine.__call__`."""
+
+    stored: Images
+    sizes: Sizes
+    orientations: Orientations | None
+
+    def row(self, row: int) -> "_Given":
+        """Return what it is given of one of them."""
+        rows = slice(row, row + 1)
+        turns = None if self.orientations is None else self.orientations[rows]
+        stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
+        return _Given(stored, self.sizes[rows], turns)
 
 
 @final
@@ -41,14 +56,12 @@ class CpuEngine:
     Args:
         recipe: the field's transforms.
         channels: 3 for RGB, 1 for grey.
-        decoder: `"turbo"` (compiled), `"nvimgcodec"`, `"opencv"`, or `"auto"` for the fastest available one. OpenCV
-            decodes what the first two reject.
+        decode: how JPEG files are decoded, see `FusedImages`.
         channels_last: whether floats are stored as HWC rather than CHW.
         max_pixels: the most pixels that decoding an image may hold at once, see `Limits.max_image_pixels`.
 
     Raises:
-        ConfigError: for another decoder.
-        MissingDependency: if the decoder is not available.
+        ConfigError: for another way to decode.
     """
 
     def __init__(
@@ -56,7 +69,7 @@ class CpuEngine:
         recipe: Recipe,
         *,
         channels: int,
-        decoder: Decoder = "auto",
+        decode: Decode = "exact",
         channels_last: bool = False,
         max_pixels: int = MAX_IMAGE_PIXELS,
     ) -> None:
@@ -64,70 +77,107 @@ class CpuEngine:
         self.recipe = recipe
         self._channels, self._max_pixels = channels, max_pixels
         self._write = OutputWriter(self.output_format)
-        if decoder not in get_args(Decoder):
-            raise ConfigError(f"decoder must be one of {', '.join(get_args(Decoder))}, got {decoder!r}")
-        if decoder == "turbo" and native.library() is None:
-            raise MissingDependency("the decoder 'turbo' needs the compiled part of shardio: see docs/install.md")
-        compiled = decoder in ("auto", "turbo") and native.library() is not None
-        # It writes uint8 as HWC, or float32 as CHW.
-        float_planes = recipe.dtype == "float32" and not channels_last
-        self._jpeg_decoder = JpegDecoder(channels, None, max_pixels) if compiled else None
-        self._float_jpeg_decoder = (
-            JpegDecoder(channels, recipe.affine, max_pixels) if compiled and float_planes else None
-        )
-        self._decoder_name = decoder
-        if decoder == "nvimgcodec":
-            _nvimgcodec(required=True)
+        if decode not in get_args(Decode):
+            raise ConfigError(f"decode must be {' or '.join(map(repr, get_args(Decode)))}, got {decode!r}")
         self._local = threading.local()
+        self._fused = self._fused_floats = None
+        if native.library() is not None:  # it writes uint8 as HWC, or float32 as CHW
+            self._fused = FusedImages(channels, decode=decode, max_pixels=max_pixels)
+            if recipe.dtype == "float32" and not channels_last:
+                normalization = recipe.normalization
+                self._fused_floats = FusedImages(channels, normalization, decode=decode, max_pixels=max_pixels)
+
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether images that are given as pixels come out as they are."""
+        return not self.recipe.transforms and self.recipe.normalization is None
 
     def __call__(
-        self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step], out: NDArray[Any] | None
+        self,
+        stored: Images,
+        sizes: Sizes,
+        steps: Sequence[Step],
+        out: NDArray[Any] | None,
+        orientations: Orientations | None = None,
     ) -> list[NDArray[Any]] | None:
         """Decode and transform some images.
 
         Args:
-            encoded: the image files.
-            sizes: their heights and widths in pixels, int32 [n, 2].
+            stored: the images, as they are stored.
+            sizes: their heights and widths in pixels, int32 [n, 2]; of upright images with `orientations`.
             steps: the steps of `Recipe.steps`, with a row per image.
             out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
+            orientations: the EXIF orientations of image files, which are turned upright; None keeps all as stored.
 
         Returns:
             None with `out`, else a list of one array per image.
 
         Raises:
-            BadImage: for the first image that cannot be decoded; `place` is its place in `encoded`.
+            BadImage: for the first image that cannot be decoded; `place` is its place in `stored`.
         """
         end = len(steps) - self.recipe.erasings
         sequence = _StepSequence(steps[:end], steps[end:])
-        left = list(range(len(encoded))) if out is None else self._decode_fused(encoded, sizes, sequence, out)
+        fused, given = self._fuse(sequence, sizes), _Given(stored, sizes, orientations)
+        if out is not None and fused is not None:
+            self._make_batch(given, fused, sequence, out)
+            return None
         results = []
-        for row in left:
+        for row in range(len(stored)):
+            slot = None if out is None else out[row]
             try:
-                slot = None if out is None else out[row]
-                result = self._make_one(row, bytes(encoded[row]), sizes[row].tolist(), sequence, slot)
+                if fused is None:
+                    result = self._apply(row, self._decode(given, row), sequence, slot)
+                else:
+                    size = fused.results[row].tolist()
+                    if math.prod(size) > self._max_pixels:
+                        self._decode(given, row)  # says that the image claims so many pixels, if it does
+                        self._check_scale(size)
+                    pixels = np.empty((1, *size, self._channels), np.uint8)
+                    self._make_fused(self._fused, given.row(row), fused.rows([row]), pixels)
+                    result = self._finish(row, pixels[0], sequence, slot)
             except (BadSample, cv2.error) as error:
                 raise BadImage(row, str(error)) from error
             if out is None:
                 results.append(result)
         return results if out is None else None
 
-    def _decode_fused(
-        self, encoded: Sequence[Buffer], sizes: Sizes, sequence: "_StepSequence", out: NDArray[Any]
-    ) -> list[int]:
-        """Make the images that compiled code can make; return the rows of the others."""
-        size = self.recipe.size
-        resized_later = any(isinstance(step, Crop | Scale) for step in sequence.rest)
-        fused = fuse(sequence.leading, sizes) if not resized_later and self._jpeg_decoder is not None else None
-        if fused is None or self._jpeg_decoder is None or size is None:
-            return list(range(len(encoded)))
-        direct = self._jpeg_decoder if self.recipe.affine is None else self._float_jpeg_decoder
-        if direct is not None and not sequence.rest and not sequence.erasings:
-            return direct(encoded, fused, out)
-        pixels = self._scratch((len(encoded), *size, self._channels))
-        left = self._jpeg_decoder(encoded, fused, pixels)
-        for row in sorted({*range(len(encoded))} - {*left}):
-            self._finish(row, pixels[row], sequence, out[row])
-        return left
+    def _fuse(self, sequence: "_StepSequence", sizes: Sizes) -> FusedSteps | None:
+        """Return the leading steps as one that compiled code carries out; None if it cannot."""
+        if self._fused is None or any(isinstance(step, Crop | Scale) for step in sequence.rest):
+            return None
+        return fuse(sequence.leading, sizes)
+
+    def _make_batch(self, given: "_Given", fused: FusedSteps, sequence: "_StepSequence", out: NDArray[Any]) -> None:
+        """Make images of one size in `out`, by compiled code as far as their steps are fused."""
+        whole = not sequence.rest and not sequence.erasings
+        images = self._fused if self.recipe.normalization is None else self._fused_floats
+        if whole and images is not None:
+            self._make_fused(images, given, fused, out)
+            return
+        count = len(given.stored)
+        pixels = self._scratch((count, *fused.results[0].tolist(), self._channels))
+        self._make_fused(self._fused, given, fused, pixels)
+        for row in range(count):
+            try:
+                self._finish(row, pixels[row], sequence, out[row])
+            except cv2.error as error:
+                raise BadImage(row, str(error)) from error
+
+    def _make_fused(self, images: FusedImages | None, given: "_Given", fused: FusedSteps, out: NDArray[Any]) -> None:
+        """Carry out fused steps. Pillow decodes what compiled code does not."""
+        assert images is not None
+        if isinstance(given.stored, np.ndarray):
+            refused = images.resize(given.stored, fused, out)
+        else:
+            refused = images.decode(given.stored, fused, out, given.orientations)
+        for row in refused:
+            try:
+                pixels = self._decode(given, row)
+                self._check_scale(fused.resized[row].tolist())
+            except BadSample as error:
+                raise BadImage(row, str(error)) from error
+            if images.resize([pixels], fused.rows([row]), out[row : row + 1]):
+                raise MemoryError("there is no memory to resize an image")
 
     def _scratch(self, shape: tuple[int, ...]) -> PixelArray:
         """Return uninitialized memory of this thread, valid until its next call."""
@@ -137,14 +187,13 @@ class CpuEngine:
         pixels: PixelArray = held[: math.prod(shape)].reshape(shape)
         return pixels
 
-    def _make_one(
-        self, row: int, data: bytes, size: list[int], sequence: "_StepSequence", slot: NDArray[Any] | None
+    def _apply(
+        self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
     ) -> NDArray[Any]:
-        leading, target = sequence.prepared_leading, slot if self.recipe.affine is None else None
-        crops_first = bool(leading) and isinstance(leading[0].step, Crop)
-        pixels = self._decode(data, size, leading[0].rows[row] if crops_first else None)
-        for step in leading[crops_first:]:
-            self._check_scale(step, row)
+        """Carry out all steps on an image, one by one."""
+        target = slot if self.recipe.normalization is None else None
+        for step in sequence.prepared_leading:
+            self._check_step(step, row)
             pixels = step(pixels, row, target)
         return self._finish(row, pixels, sequence, slot)
 
@@ -152,17 +201,21 @@ class CpuEngine:
         self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
     ) -> NDArray[Any]:
         for step in sequence.prepared_rest:
-            self._check_scale(step, row)
+            self._check_step(step, row)
             pixels = step(pixels, row)
         result = self._write(pixels, slot)
         for erasing in sequence.erasings:
             self._erase(erasing, row, result)
         return result
 
-    def _check_scale(self, step: PreparedStep, row: int) -> None:
+    def _check_step(self, step: PreparedStep, row: int) -> None:
+        if isinstance(step.step, Scale):
+            self._check_scale(step.rows[row])
+
+    def _check_scale(self, size: Sequence[int]) -> None:
         """Raise BadSample if an image of one row and many columns, or the other way round, would grow beyond limits."""
-        if isinstance(step.step, Scale) and math.prod(step.rows[row]) > self._max_pixels:
-            height, width = step.rows[row]
+        height, width = size
+        if height * width > self._max_pixels:
             raise BadSample(f"the image is resized to {height} x {width}: max_image_pixels allows {self._max_pixels}")
 
     def _erase(self, step: Step, row: int, result: NDArray[Any]) -> None:
@@ -174,60 +227,16 @@ class CpuEngine:
                 np.array(step.value, np.float32)
             )
 
-    def _decode(self, data: bytes, size: list[int], box: list[int] | None) -> PixelArray:
-        """Return the pixels in `box`, or all pixels: a view that is valid until this thread decodes again."""
-        if self._decoder_name in ("auto", "nvimgcodec") and data[:3] == b"\xff\xd8\xff":
-            codec = _nvimgcodec(required=False)  # loaded on demand: the compiled part hardly ever leaves it anything
-            if codec is not None:
-                height, width = size if box is None else box[2:]
-                check_pixels(data, self._max_pixels, (height, width))
-                pixels = self._decode_region(codec, data, size, box)
-                if pixels is not None:
-                    return pixels
-        image = image_decoding.decode(data, self._channels, self._max_pixels)
-        image_decoding.check_size(image.shape[:2], size)
-        return image if box is None else crop(image, box)
-
-    def _decode_region(
-        self, codec: ModuleType, data: bytes, size: list[int], box: list[int] | None
-    ) -> PixelArray | None:
-        decoder, params, image = self._codec_decoder(codec)
-        try:
-            stream = codec.CodeStream(data)
-            image_decoding.check_size([stream.height, stream.width], size)
-            if box is not None:
-                top, left, height, width = box
-                if top < 0 or left < 0 or top + height > stream.height or left + width > stream.width:
-                    return None
-                if height < stream.height or width < stream.width:
-                    stream = stream.get_sub_code_stream(region=codec.Region(top, left, top + height, left + width))
-            decoded = (
-                decoder.decode(stream, params=params)
-                if image is None
-                else decoder.decode(stream, image=image, params=params)
-            )
-        except RuntimeError:
-            return None  # it rejects the header; OpenCV may accept it
-        if decoded is None:
-            return None
-        # The next image is decoded into the same memory, which stays in this core's cache.
-        self._local.codec_state = (os.getpid(), decoder, params, decoded)
-        pixels: PixelArray = np.asarray(decoded)
+    def _decode(self, given: "_Given", row: int) -> PixelArray:
+        """Return the pixels of an image, upright if its orientation is given."""
+        if isinstance(given.stored, np.ndarray):
+            pixels: PixelArray = given.stored[row]
+            return pixels
+        pixels = image_decoding.decode(bytes(given.stored[row]), self._channels, self._max_pixels)
+        if given.orientations is not None:
+            pixels = turned(pixels, TURNS[int(given.orientations[row])])
+        image_decoding.check_size(pixels.shape[:2], given.sizes[row].tolist())
         return pixels
-
-    def _codec_decoder(self, codec: ModuleType) -> tuple[Any, Any, Any]:
-        state = getattr(self._local, "codec_state", None)
-        if state is None or state[0] != os.getpid():
-            decoder = codec.Decoder(
-                device_id=codec.NVIMGCODEC_DEVICE_CPU_ONLY,
-                backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
-                max_num_cpu_threads=1,
-                options=":fancy_upsampling=0",
-            )
-            color = codec.ColorSpec.SRGB if self._channels == 3 else codec.ColorSpec.GRAY
-            params = codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
-            state = self._local.codec_state = (os.getpid(), decoder, params, None)
-        return state[1], state[2], state[3]
 
 
 class BadImage(BadSample):
@@ -240,16 +249,6 @@ class BadImage(BadSample):
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
         self.place = place
-
-
-@cache
-def _nvimgcodec(*, required: bool) -> ModuleType | None:
-    try:
-        return load("nvidia.nvimgcodec", purpose="the decoder 'nvimgcodec'", extra="cpu")
-    except MissingDependency:
-        if required:
-            raise
-        return None
 
 
 class _StepSequence:

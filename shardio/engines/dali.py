@@ -19,6 +19,7 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Sizes, Step
 from . import torch_steps
 from .base import ForkGuard, parse_hw_decoder_load, rows_of
+from .fused_images import Decode
 
 DEPTH = 3
 """The number of batches that DALI works on at once. With two, its threads would wait for one another after each
@@ -56,6 +57,7 @@ class DaliEngine:
         batch_size: the largest number of images in a batch.
         device: a GPU or the CPU.
         threads: the number of DALI's threads.
+        decode: `"exact"` asks DALI's decoders for interpolated chroma and the accurate transform.
         channels_last: whether floats are stored as HWC rather than CHW.
         options: `hw_decoder_load`, the fraction of images for a GPU's hardware JPEG decoder, in [0, 1].
     """
@@ -70,13 +72,15 @@ class DaliEngine:
         batch_size: int,
         device: torch.device,
         threads: int,
+        decode: Decode = "exact",
         channels_last: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         load("nvidia.dali", purpose="the engine 'dali'", extra="cuda13")
         from . import dali_graph  # imports DALI, which takes a while
 
-        self._graph = dali_graph
+        self._graph, self._decode = dali_graph, decode
+        dali_graph.check(recipe)
         load_option = parse_hw_decoder_load(options or {}, "dali")
         self._hw_decoder_load = HW_DECODER_LOAD if load_option is None else load_option
         # DALI has no bfloat16: for that, the graph produces uint8, and torch converts it.
@@ -130,7 +134,7 @@ class DaliEngine:
     def _delivered(self, images: torch.Tensor, later_steps: Sequence[Step]) -> torch.Tensor:
         """Convert the graph's output to what is delivered."""
         if self._graph_recipe is self._recipe:
-            by_pixel = self._channels_last and self._recipe.affine is not None
+            by_pixel = self._channels_last and self._recipe.normalization is not None
             return images.permute(0, 3, 1, 2) if by_pixel else images
         return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)
 
@@ -156,6 +160,7 @@ class DaliEngine:
             channels_last=self._channels_last,
             batch_size=self._batch_size,
             threads=self._threads,
+            decode=self._decode,
             device_id=None if self._device.type == "cpu" else self._device.index or 0,
             hw_decoder_load=self._hw_decoder_load,
             depth=DEPTH,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, math, pipeline_def, types
 from nvidia.dali.pipeline import do_not_convert
 
+from ..errors import ConfigError
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
     LUMA_WEIGHTS,
@@ -34,6 +35,7 @@ from ..transforms.steps import (
     Warp,
 )
 from .base import clip_boxes
+from .fused_images import Decode
 
 Node: TypeAlias = Any
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -49,8 +51,12 @@ def _plain_python(function: F) -> F:
 
 FILES = "files"
 """The name of the input for encoded files."""
-_RESIZE = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
-_EPSILON = 1e-3  # pixels: keeps rounding errors from turning an integer coordinate into the one below
+_RESIZE = {
+    "nearest": types.INTERP_NN,
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+    "lanczos": types.INTERP_LANCZOS3,
+}
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16}
 
 
@@ -83,10 +89,6 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
             yield from (("offset", boxes[:, :2]), ("size", boxes[:, 2:]))
         case Scale():
             yield "size", step.sizes.astype(np.float32)
-            if step.interpolation == "nearest":
-                # Pixel i comes from i times the scale factor, as in OpenCV and torch; DALI takes i + 1/2.
-                begins = _EPSILON - 0.5 * sizes / step.sizes
-                yield from (("begins", begins.astype(np.float32)), ("ends", (begins + sizes).astype(np.float32)))
         case Flip():
             yield "mask", step.mask.astype(np.int32)
         case Warp():
@@ -116,6 +118,13 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
                     yield field.name, value
 
 
+def check(recipe: Recipe) -> None:
+    """Raise ConfigError for an interpolation that DALI does not have."""
+    for transform in recipe.transforms:
+        if (name := getattr(transform, "interpolation", "bilinear")) not in _RESIZE:
+            raise ConfigError(f"the engine 'dali' has no interpolation {name!r}: choose {', '.join(_RESIZE)}, or 'cpu'")
+
+
 def build(
     recipe: Recipe,
     steps: Sequence[Step],
@@ -124,6 +133,7 @@ def build(
     channels_last: bool,
     batch_size: int,
     threads: int,
+    decode: Decode,
     device_id: int | None,
     hw_decoder_load: float,
     depth: int,
@@ -137,6 +147,7 @@ def build(
         channels_last: whether floats are stored as HWC rather than CHW.
         batch_size: the largest number of images in a batch.
         threads: the number of DALI's threads.
+        decode: `"exact"` or `"fast"`.
         device_id: the number of the GPU; None for the CPU.
         hw_decoder_load: the fraction of images for the GPU's hardware JPEG decoder.
         depth: how many batches DALI works on at once.
@@ -155,17 +166,19 @@ def build(
         return files, nodes
 
     @_plain_python
-    def decode(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
+    def decoded(files: Node, nodes: dict[int, dict[str, Node]]) -> tuple[Node, list[tuple[Step, dict[str, Node]]]]:
         rest = [(step, nodes[number]) for number, step in enumerate(steps)]
         first = rest.pop(0)[1] if steps and isinstance(steps[0], Crop) else None
-        images = _decode(files, first, channels=channels, gpu=gpu, hw_decoder_load=hw_decoder_load)
+        images = _decode(
+            files, first, channels=channels, gpu=gpu, exact=decode == "exact", hw_decoder_load=hw_decoder_load
+        )
         if first is not None and "offset" in first:
             images = _crop(images, first)
         return images, rest
 
     def graph() -> Node:
         files, nodes = external_inputs()
-        images, rest = decode(files, nodes)
+        images, rest = decoded(files, nodes)
         ends = len(rest) - recipe.erasings
         # The conversion to floats flips for free: it takes over a flip directly before it.
         flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.affine is not None
@@ -188,10 +201,14 @@ def build(
 
 
 @_plain_python
-def _decode(files: Node, box: dict[str, Node] | None, *, channels: int, gpu: bool, hw_decoder_load: float) -> Node:
+def _decode(
+    files: Node, box: dict[str, Node] | None, *, channels: int, gpu: bool, exact: bool, hw_decoder_load: float
+) -> Node:
     options: dict[str, Any] = {
         "output_type": types.RGB if channels == 3 else types.GRAY,
         "adjust_orientation": False,
+        "jpeg_fancy_upsampling": exact,
+        "use_fast_idct": False,
     }
     options |= {"device": "mixed", "hw_decoder_load": hw_decoder_load} if gpu else {"device": "cpu"}
     if box is None:
@@ -256,9 +273,8 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
         case Crop():
             return _crop(images, arrays)
         case Scale(_, interpolation, antialias):
-            shift = {"roi_start": arrays["begins"], "roi_end": arrays["ends"]} if interpolation == "nearest" else {}
             kind = _RESIZE[interpolation]
-            return fn.resize(images, size=arrays["size"], interp_type=kind, antialias=antialias, **shift)
+            return fn.resize(images, size=arrays["size"], interp_type=kind, antialias=antialias)
         case Flip():
             return fn.flip(images, horizontal=arrays["mask"])
         case Warp():

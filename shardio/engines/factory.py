@@ -1,29 +1,35 @@
 """The choice of a loader's engine, by what is installed, the batches' device and their transforms."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import ConfigError, EngineWarning
 from ..transforms.recipe import Recipe
 from .base import BatchEngine
+from .fused_images import Decode
 
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 
 _MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
 
 
-def choose_engine(engine: EngineName, device: torch.device, recipes: Sequence[Recipe], *, why_not: str | None) -> str:
+def choose_engine(
+    engine: EngineName, device: torch.device, recipes: Sequence[Recipe], *, decode: Decode, why_not: str | None
+) -> str:
     """Return `"cpu"` or the name of a whole-batch engine.
 
-    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is.
+    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is. It then
+    warns (EngineWarning) if `decode` asks for exact pixels, which those engines do not give.
 
     Args:
         engine: the user's choice.
         device: the device of the batches.
         recipes: the recipes of the image fields.
+        decode: how images are to be decoded.
         why_not: what the loader does that only the CPU engine supports; None if there is no such thing.
 
     Raises:
@@ -39,7 +45,15 @@ def choose_engine(engine: EngineName, device: torch.device, recipes: Sequence[Re
         return engine if recipes else "cpu"
     if engine == "cpu" or device.type != "cuda" or why_not is not None or not recipes:
         return "cpu"
-    return next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
+    name = next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
+    if name != "cpu" and decode == "exact":
+        warnings.warn(
+            f"the engine {name!r}, chosen for the GPU, decodes other pixels than Pillow, by about 1 of 255: choose it "
+            "or decode='fast' to silence this warning, or engine='cpu' for the exact pixels",
+            EngineWarning,
+            stacklevel=2,
+        )
+    return name
 
 
 def make_engine(
@@ -50,6 +64,7 @@ def make_engine(
     batch_size: int,
     device: torch.device,
     threads: int,
+    decode: Decode,
     channels_last: bool,
     options: Mapping[str, Any],
 ) -> BatchEngine:
@@ -63,13 +78,20 @@ def make_engine(
             batch_size=batch_size,
             device=device,
             threads=threads,
+            decode=decode,
             channels_last=channels_last,
             options=options,
         )
     from .nvimgcodec import NvImageCodecEngine
 
     return NvImageCodecEngine(
-        recipe, channels=channels, device=device, threads=threads, channels_last=channels_last, options=options
+        recipe,
+        channels=channels,
+        device=device,
+        threads=threads,
+        decode=decode,
+        channels_last=channels_last,
+        options=options,
     )
 
 

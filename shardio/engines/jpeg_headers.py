@@ -1,4 +1,7 @@
-"""Inspection of JPEG headers: which files every decoder accepts, as one that is refused stops a whole-batch engine."""
+"""Inspection of JPEG headers: which files every decoder accepts, and which a tag rotates.
+
+A file that is refused stops a whole-batch engine.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from ..format import images
 from ..system.types import Buffer
 from ..transforms.steps import Sizes
 from .buffer_addresses import buffer_addresses
+from .orientation import Orientations
 
 
 def are_plain_jpegs(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
@@ -34,6 +38,19 @@ def are_plain_jpegs(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_
     library.shardio_plain_jpegs(ctypes.c_int64(len(encoded)), *map(ctypes.c_void_p, pointers))
     del owner
     return are_plain
+
+
+def orientations_of(encoded: Sequence[Buffer]) -> Orientations:
+    """Return the EXIF orientation of each image file; 1 where it has none, or a damaged one."""
+    library, found = native.library(), np.zeros(len(encoded), np.uint8)
+    if library is not None:
+        addresses, lengths, owner = buffer_addresses(encoded)
+        pointers = (addresses, lengths.ctypes.data, found.ctypes.data)
+        library.shardio_orientations(ctypes.c_int64(len(encoded)), *map(ctypes.c_void_p, pointers))
+        del owner
+    for row in np.flatnonzero(found == 0).tolist():  # files of other kinds
+        found[row] = images.orientation(bytes(encoded[row]))
+    return found
 
 
 def _is_plain_jpeg(data: bytes, height: int, width: int) -> bool:

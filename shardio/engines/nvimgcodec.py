@@ -18,11 +18,12 @@ from torch.nn import functional
 from ..errors import ConfigError
 from ..system.optional import load
 from ..system.types import Buffer
-from ..transforms.fuse import fuse
+from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Scale, Sizes, Step
 from . import torch_steps
 from .base import ForkGuard, clip_boxes, parse_hw_decoder_load, rows_of
+from .fused_images import Decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class NvImageCodecEngine:
         channels: 3 for RGB, 1 for grey.
         device: a GPU or the CPU.
         threads: the number of the decoder's CPU threads.
+        decode: `"exact"` asks the decoders for interpolated chroma.
         channels_last: whether floats are stored as HWC rather than CHW.
         options: `hw_decoder_load`, the fraction of images for a GPU's hardware JPEG decoder, in [0, 1].
 
@@ -66,14 +68,16 @@ class NvImageCodecEngine:
         channels: int,
         device: torch.device,
         threads: int,
+        decode: Decode = "exact",
         channels_last: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if recipe.size is None:
             raise ConfigError("the engine 'nvimgcodec' needs transforms that give all images one size")
         self._size = recipe.size
-        self._codec = load("nvidia.nvimgcodec", purpose="the engine 'nvimgcodec'", extra="cpu")
+        self._codec = load("nvidia.nvimgcodec", purpose="the engine 'nvimgcodec'", extra="cuda13")
         self._recipe, self._channels, self._channels_last = recipe, channels, channels_last
+        self._options = f":fancy_upsampling={int(decode == 'exact')}"
         self._device, self._gpu = device, device.type == "cuda"
         color = self._codec.ColorSpec.SRGB if channels == 3 else self._codec.ColorSpec.GRAY
         self._params = self._codec.DecodeParams(apply_exif_orientation=False, color_spec=color)
@@ -123,6 +127,7 @@ class NvImageCodecEngine:
         end = len(steps) - self._recipe.erasings
         cut = 1 + max((position for position, step in enumerate(steps) if isinstance(step, Crop | Scale)), default=-1)
         fused = fuse(steps[:cut], sizes)
+        fused = fused if fused is not None and fused.inside else None
         first = steps[0].boxes if steps and isinstance(steps[0], Crop) else np.concatenate((sizes * 0, sizes), axis=1)
         # The regions to decode. A fused one lies inside of its image, others may not.
         boxes = clip_boxes(first if fused is None else fused.regions, sizes)
@@ -166,7 +171,7 @@ class NvImageCodecEngine:
             stream_rows.append(row)
         stream_of = {} if self._stream is None else {"cuda_stream": self._stream.cuda_stream}
         if self._decoder is None:
-            self._decoder = _create_decoder(codec, self._device, self._threads, self._hw_decoder_load)
+            self._decoder = _create_decoder(codec, self._device, self._threads, self._hw_decoder_load, self._options)
         decoded = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
         images: list[torch.Tensor | None] = [None] * len(encoded)
         for row, image in zip(stream_rows, decoded, strict=True):
@@ -182,13 +187,15 @@ class NvImageCodecEngine:
         return [empty if image is None else image for image, empty in zip(images, blanks, strict=True)], sorted(failed)
 
 
-def _create_decoder(codec: Any, device: torch.device, threads: int, hw_decoder_load: float | None) -> Any:
+def _create_decoder(
+    codec: Any, device: torch.device, threads: int, hw_decoder_load: float | None, settings: str
+) -> Any:
     if device.type != "cuda":
         backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
         options = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": backends}
         # It uses one thread less than there are processors, and warns if asked for more.
         threads = max(1, min(threads, len(os.sched_getaffinity(0)) - 1))
-        return codec.Decoder(max_num_cpu_threads=threads, options=":fancy_upsampling=0", **options)
+        return codec.Decoder(max_num_cpu_threads=threads, options=settings, **options)
     options = {"device_id": device.index or 0, "max_num_cpu_threads": threads}
     if hw_decoder_load is not None:
         kinds = codec.BackendKind
@@ -197,7 +204,7 @@ def _create_decoder(codec: Any, device: torch.device, threads: int, hw_decoder_l
             *(codec.Backend(kind) for kind in (kinds.HYBRID_CPU_GPU, kinds.GPU_ONLY, kinds.CPU_ONLY)),
         ]
         options |= {"backends": backends}
-    return codec.Decoder(options=":fancy_upsampling=0", **options)
+    return codec.Decoder(options=settings, **options)
 
 
 def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArray[np.int32]) -> torch.Tensor:
@@ -211,11 +218,11 @@ def _resized(image: torch.Tensor, steps: Sequence[Step], row: int, region: NDArr
                 planes = _cropped(planes, y - top, x - left, height, width)
                 top = left = 0
             case Scale(targets, interpolation, antialias):
-                options = {} if interpolation == "nearest" else {"antialias": antialias, "align_corners": False}
-                scaled = functional.interpolate(
-                    planes[None].float(), targets[row].tolist(), mode=interpolation, **options
-                )
-                planes = scaled[0].round().clamp(0, 255).to(torch.uint8)
+                shape, size = np.array([planes.shape[1:]], np.int32), targets[row : row + 1]
+                fused = FusedSteps.of_resize(shape, size, interpolation, antialias)
+                whole = planes.permute(1, 2, 0).reshape(-1)
+                made = torch_steps.resample(whole, np.zeros(1, np.int64), fused, tuple(size[0].tolist()), len(planes))
+                planes = made[0].permute(2, 0, 1)
             case _:
                 step_of_row = rows_of(step, slice(row, row + 1))
                 planes = torch_steps.apply_step(planes.permute(1, 2, 0)[None], step_of_row)[0].permute(2, 0, 1)

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .. import native
@@ -31,11 +30,11 @@ from ..transforms.steps import (
     Step,
     Warp,
 )
+from .resizing import resize
 
 PixelArray: TypeAlias = NDArray[np.uint8]
 """One image, uint8 [height, width, channels]."""
 
-_INTERPOLATIONS = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 _LEVELS = np.arange(256, dtype=np.float32)
 
 
@@ -63,8 +62,8 @@ class PreparedStep:
         match self.step:
             case Crop():
                 return crop(pixels, values)
-            case Scale():
-                return _resize(pixels, self.step, values, target)
+            case Scale(_, interpolation, antialias):
+                return resize(pixels, (values[0], values[1]), interpolation, antialias)
             case Flip():
                 return _keep_channels(cv2.flip(pixels, 1, dst=target), pixels)
             case Warp():
@@ -96,23 +95,6 @@ def crop(pixels: PixelArray, box: list[int]) -> PixelArray:
     y, x = max(-top, 0), max(-left, 0)
     padded[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
     return padded
-
-
-def _resize(pixels: PixelArray, step: Scale, size: list[int], target: PixelArray | None) -> PixelArray:
-    height, width = size
-    if step.antialias and step.interpolation != "nearest" and (height < pixels.shape[0] or width < pixels.shape[1]):
-        return _shrink(pixels, size, step.interpolation)
-    # OpenCV ignores a target of another size and allocates an array.
-    resized = cv2.resize(pixels, (width, height), dst=target, interpolation=_INTERPOLATIONS[step.interpolation])
-    return _keep_channels(resized, pixels)
-
-
-def _shrink(pixels: PixelArray, size: list[int], interpolation: str) -> PixelArray:
-    """Shrink with antialiasing, by torch: OpenCV has only the box filter (INTER_AREA), and that is slower."""
-    source = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).unsqueeze(0)
-    shrunk = torch.nn.functional.interpolate(source, size, mode=interpolation, antialias=True)
-    result: PixelArray = shrunk[0].permute(1, 2, 0).numpy()
-    return result
 
 
 def _warp(pixels: PixelArray, values: list[Any], bilinear: bool) -> PixelArray:

@@ -37,7 +37,7 @@ class OutputFormat:
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape in memory, HWC or CHW, of one image of (height, width) pixels."""
-        by_pixel = self.recipe.affine is None or self.channels_last
+        by_pixel = self.recipe.normalization is None or self.channels_last
         return (*size, self.channels) if by_pixel else (self.channels, *size)
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
@@ -45,14 +45,12 @@ class OutputFormat:
         tensor = torch.from_numpy(array)
         if self.recipe.dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
-        return tensor.movedim(-1, -3) if self.channels_last and self.recipe.affine is not None else tensor
+        return tensor.movedim(-1, -3) if self.channels_last and self.recipe.normalization is not None else tensor
 
     def lookup_table(self) -> NDArray[Any]:
         """Return the results for pixels 0..255 of each channel, [256, channels]."""
-        affine = self.recipe.affine
-        if affine is None:
-            return np.repeat(np.arange(256, dtype=np.uint8)[:, None], self.channels, axis=1)
-        return self.cast(np.arange(256, dtype=np.float32)[:, None] * affine[:, 0] + affine[:, 1])
+        pixels = np.repeat(np.arange(256, dtype=np.uint8)[:, None], self.channels, axis=1)
+        return pixels if self.recipe.normalization is None else self.cast(self.recipe.to_floats(pixels))
 
     def cast(self, values: NDArray[np.float32]) -> NDArray[Any]:
         """Return values in the arrays' dtype."""
@@ -76,7 +74,7 @@ class OutputWriter:
         if out is not None and out.shape != shape:
             raise BadSample(f"the image is {shape}, the batch's images are {out.shape}")
         result = np.empty(shape, output.dtype) if out is None else out
-        if output.recipe.affine is None:
+        if output.recipe.normalization is None:
             if pixels is not result:  # OpenCV returns the very array that it was told to write into
                 result[...] = pixels
         elif output.channels_last and len(self._columns) > 1:

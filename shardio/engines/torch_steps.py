@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ..transforms.filters import resize_weights
 from ..transforms.fuse import FusedSteps
 from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
@@ -54,10 +55,14 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+_IMAGES_AT_ONCE = 32
+"""Images that are resized in one go: intermediate floats take eight times the memory of their pixels."""
+
+
 def resample(
     flat: Tensor, starts: NDArray[np.int64], fused: FusedSteps, size: tuple[int, int], channels: int
 ) -> Tensor:
-    """Resize (bilinear, without antialiasing), crop and flip regions of different sizes into one batch.
+    """Resize, crop and flip regions of different sizes into one batch, as Pillow does but in floats.
 
     Args:
         flat: the regions end to end, each HWC, uint8.
@@ -69,29 +74,36 @@ def resample(
     Returns:
         uint8 [B, height, width, channels].
     """
-    device = flat.device
-    regions, windows = fused.regions[:, 2:], fused.windows
-    places, weights = [], []
-    for axis, count in enumerate(size):
-        targets = np.arange(count)[None, :] + windows[:, axis, None]
-        if axis == 1:
-            targets = np.where(fused.flips[:, None], targets[:, ::-1], targets)
-        scale = regions[:, axis, None] / fused.resized[:, axis, None]
-        exact = np.clip((targets + 0.5) * scale - 0.5, 0, regions[:, axis, None] - 1)
-        low = np.floor(exact).astype(np.int64)
-        places.append(np.stack((low, np.minimum(low + 1, regions[:, axis, None] - 1))))
-        weights.append((exact - low).astype(np.float32))
-    rows = to_device(starts[:, None] // channels + places[0] * regions[:, 1, None].astype(np.int64), device)
-    columns = to_device(places[1], device)
-    y, x = (to_device(weight, device) for weight in weights)
-    pixels = flat.reshape(-1, channels)
+    pixels, count = flat.reshape(-1, channels), len(starts)
+    parts = (np.arange(begin, min(begin + _IMAGES_AT_ONCE, count)) for begin in range(0, count, _IMAGES_AT_ONCE))
+    return torch.cat([_resample(pixels, starts[rows] // channels, fused.rows(rows), size) for rows in parts])
 
-    def corner(row: int, column: int) -> Tensor:
-        return pixels[rows[row][:, :, None] + columns[column][:, None, :]].float()
 
-    x, y = x[:, None, :, None], y[:, :, None, None]
-    top = torch.lerp(corner(0, 0), corner(0, 1), x)
-    return _to_uint8(torch.lerp(top, torch.lerp(corner(1, 0), corner(1, 1), x), y))
+def _resample(pixels: Tensor, starts: NDArray[np.int64], fused: FusedSteps, size: tuple[int, int]) -> Tensor:
+    device, regions = pixels.device, fused.regions[:, 2:]
+    (rows, down), (columns, across) = (
+        resize_weights(
+            regions[:, axis], fused.resized[:, axis], fused.windows[:, axis], count, fused.interpolation,
+            antialias=fused.antialias,
+        )
+        for axis, count in enumerate(size)
+    )  # fmt: skip
+    flips = fused.flips[:, None, None]
+    columns, across = (np.where(flips, array[:, ::-1], array) for array in (columns, across))
+    source_rows = np.minimum(np.arange(int(regions[:, 0].max())), regions[:, :1] - 1)
+    lines = to_device(starts[:, None] + source_rows * regions[:, 1:].astype(np.int64), device)[:, :, None]
+    places, weights = to_device(columns, device)[:, None], to_device(across, device)[:, None, :, :, None]
+    wide = sum(pixels[lines + places[..., tap]] * weights[..., tap, :] for tap in range(columns.shape[2]))
+    wide = _rounded(wide)
+    places, weights = to_device(rows, device), to_device(down, device)[:, :, :, None, None]
+    images = torch.arange(len(starts), device=device)[:, None]
+    made = sum(wide[images, places[..., tap]] * weights[:, :, tap] for tap in range(rows.shape[2]))
+    return _rounded(made).to(torch.uint8)
+
+
+def _rounded(values: Tensor | int) -> Tensor:
+    assert isinstance(values, Tensor)
+    return values.add_(0.5).floor_().clamp_(0, 255)
 
 
 def mix_images(images: Tensor, params: MixParams) -> Tensor:

@@ -102,4 +102,5 @@ class Digest:
 
 def _content(field: Field) -> dict[str, Any]:
     # An image field's shape is derived from the images, so it is no part of the stored content.
-    return {"kind": field.kind, "dtype": field.dtype, "shape": field.shape if field.kind == "array" else None}
+    shape = {"array": field.shape, "pixels": field.row_shape}.get(field.kind)
+    return {"kind": field.kind, "dtype": field.dtype, "shape": shape}

@@ -6,6 +6,7 @@ The stored bytes of a value are the same in every container:
 kind       stored bytes
 =========  ==============================================================
 `image`    the encoded file (JPEG, PNG, WebP or BMP), untouched
+`pixels`   the pixels of an image, uint8 [height, width, channels], C order
 `array`    fixed shape: little-endian, C order; otherwise a `.npy` file
 `scalar`   little-endian
 `text`     UTF-8
@@ -33,7 +34,9 @@ from ..system import npy
 from ..system.types import Buffer, Sample
 from . import images
 
-Kind: TypeAlias = Literal["image", "array", "scalar", "text", "bytes", "json"]
+Kind: TypeAlias = Literal["image", "pixels", "array", "scalar", "text", "bytes", "json"]
+
+_IMAGES = ("image", "pixels")
 
 CHECKSUM = "_checksum"
 """The hidden column that holds each sample's checksum, uint64; no container compresses it."""
@@ -51,9 +54,10 @@ class Field:
     """One named part of a sample.
 
     Attributes:
-        kind: `image`, `array`, `scalar`, `text`, `bytes` or `json`.
+        kind: `image`, `pixels`, `array`, `scalar`, `text`, `bytes` or `json`.
         dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
-        shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ.
+        shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
+            those of kind `pixels` may not.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
 
     Raises ConfigError if these contradict each other.
@@ -72,33 +76,41 @@ class Field:
         elif self.dtype is not None:
             raise ConfigError(f"a field of kind {self.kind!r} takes no dtype, got {self.dtype!r}")
         if self.shape is not None:
-            if self.kind not in ("array", "image"):
+            if self.kind not in ("array", *_IMAGES):
                 raise ConfigError(f"a field of kind {self.kind!r} takes no shape, got {self.shape!r}")
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
-        if self.kind == "image":
+        elif self.kind == "pixels":
+            raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
+        if self.is_image:
             object.__setattr__(self, "channels", 3 if self.channels is None else self.channels)
-        if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.kind == "image" else (None,)):
+        if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.is_image else (None,)):
             raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the values are images, as files or as pixels, which image transforms take."""
+        return self.kind in _IMAGES
 
     @property
     def fixed(self) -> bool:
         """Whether the stored bytes of all samples have the same size and dtype."""
-        return self.kind == "scalar" or (self.kind == "array" and self.shape is not None)
+        return self.kind in ("scalar", "pixels") or (self.kind == "array" and self.shape is not None)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of one sample's value in a fixed field; () for a scalar."""
-        return self.shape or ()
+        shape = self.shape or ()
+        return (*shape, self.channels or 3) if self.kind == "pixels" else shape
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
         """The stored element type: little-endian."""
-        return np.dtype(self.dtype).newbyteorder("<")
+        return np.dtype(np.uint8) if self.kind == "pixels" else np.dtype(self.dtype).newbyteorder("<")
 
     @property
     def row_bytes(self) -> int:
         """The number of stored bytes per sample in a fixed field."""
-        return math.prod(self.row_shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.row_shape) * self.row_dtype.itemsize
 
     def encode(self, value: Any) -> Buffer:
         """Return the stored bytes of `value`.
@@ -128,9 +140,9 @@ class Field:
                 if type(value) is int and self.dtype == "int64" and -_INT64 <= value < _INT64:  # fast path for labels
                     return value.to_bytes(8, "little", signed=True)
                 return self._array(value, ()).tobytes()
-            case "array":
-                array = self._array(value, self.shape)
-                if self.shape is not None:
+            case "array" | "pixels":
+                array = self._array(value, self.row_shape if self.fixed else None)
+                if self.fixed:
                     return array.reshape(-1).view(np.uint8).data
                 stream = io.BytesIO()
                 np.lib.format.write_array(stream, array, version=(1, 0), allow_pickle=False)
@@ -153,9 +165,9 @@ class Field:
                     raise ValueError("nested too deeply") from error
             case "scalar":
                 return np.frombuffer(stored, self.row_dtype)[0].item()
-            case "array":
-                if self.shape is not None:
-                    return np.frombuffer(stored, self.row_dtype).reshape(self.shape).copy()
+            case "array" | "pixels":
+                if self.fixed:
+                    return np.frombuffer(stored, self.row_dtype).reshape(self.row_shape).copy()
                 array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(stored), allow_pickle=False))
                 if array.dtype != self.row_dtype:
                     raise ValueError(f"expected {self.row_dtype}, got {array.dtype}")
@@ -168,13 +180,13 @@ class Field:
             raise BadSample(f"not an array: {error}") from error
         if shape is not None and array.shape != shape:
             raise BadSample(f"expected shape {shape}, got {array.shape}")
-        if array.dtype == self.row_dtype or array.dtype == np.dtype(self.dtype):
+        if array.dtype == self.row_dtype or array.dtype == self.row_dtype.newbyteorder("="):
             return np.ascontiguousarray(array, self.row_dtype).reshape(array.shape)
         if array.dtype.kind not in "biufc":
-            raise BadSample(f"expected {self.dtype}, got {array.dtype} ({str(value)[:40]!r})")
+            raise BadSample(f"expected {self.row_dtype.name}, got {array.dtype} ({str(value)[:40]!r})")
         converted = _convert(array, self.row_dtype)
         if converted is None:
-            raise BadSample(f"{self.dtype} cannot hold {str(value)[:40]} ({array.dtype})")
+            raise BadSample(f"{self.row_dtype.name} cannot hold {str(value)[:40]} ({array.dtype})")
         return converted
 
 
@@ -185,7 +197,7 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]
         shape = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         raise ConfigError(f"a shape must be whole numbers, got {sizes!r}") from error
-    if any(size < 0 for size in shape) or (kind == "image" and len(shape) != 2):
+    if any(size < (kind == "pixels") for size in shape) or (kind in _IMAGES and len(shape) != 2):
         raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")
     if len(shape) > _MOST_DIMENSIONS:
         raise ConfigError(f"a shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
@@ -314,9 +326,10 @@ def _dtype_name(dtype: str | None) -> str:
 def describe(field: Field) -> str:
     """Return a field in words: `array, float32, [3, 2]`."""
     match field.kind:
-        case "image":
+        case "image" | "pixels":
             color = "RGB" if field.channels == 3 else "grey"
-            return f"image, {color}, " + (" x ".join(map(str, field.shape)) if field.shape else "sizes differ")
+            size = " x ".join(map(str, field.shape)) if field.shape else "sizes differ"
+            return f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
         case "array":
             return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
         case "scalar":

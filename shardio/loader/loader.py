@@ -11,6 +11,7 @@ import torch
 from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
+from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Schedule, Shuffle, Tail
@@ -62,6 +63,11 @@ class Loader:
             GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Neither
             `threads` nor `prefetch` changes samples or their order.
         device: the torch device, or its name, that batches go to; None leaves them in host memory.
+        decode: how images are decoded on the CPU. `"exact"` gives the pixels that Pillow gives, and so those of
+            torchvision's transforms of PIL images. `"fast"` repeats chroma samples, and has the decoder shrink a JPEG
+            where its crop is at least twice as large as its target. See docs/engines.md.
+        orient: turn image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
+            drawn for the upright image.
         engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
             whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
             nvImageCodec if only that is installed. All engines apply the same crops and colours. See docs/engines.md.
@@ -113,6 +119,8 @@ class Loader:
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
+        decode: Decode = "exact",
+        orient: bool = False,
         engine: EngineName = "auto",
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
@@ -157,6 +165,8 @@ class Loader:
                 batch_size=batch_size,
                 fields=fields,
                 transforms=transforms,
+                decode=decode,
+                orient=orient,
                 mixing=mixing,
                 map_function=None if map is None else MapFunction(map, map_by),
                 on_bad_sample=on_bad_sample,

@@ -10,6 +10,7 @@ import torch.utils.data
 
 from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
+from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
@@ -32,6 +33,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         dataset: a path or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
+        decode, orient: see `shardio.Loader`.
         fields: the fields to deliver; None delivers all.
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
@@ -46,6 +48,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         dataset: ReadableDataset | str | os.PathLike[str],
         *,
         transforms: Transforms = None,
+        decode: Decode = "exact",
+        orient: bool = False,
         fields: Sequence[str] | None = None,
         seed: int = 0,
         on_bad_sample: OnBadSample = "raise",
@@ -64,6 +68,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             batch_size=1,
             fields=fields,
             transforms=transforms,
+            decode=decode,
+            orient=orient,
             on_bad_sample=on_bad_sample,
             verify=verify,
             limits=Limits(max_image_pixels, max_value_bytes),
@@ -115,6 +121,8 @@ def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: 
     rebuilt = TorchDataset(
         dataset,
         transforms=options.transforms,
+        decode=options.decode,
+        orient=options.orient,
         fields=options.fields,
         seed=seed,
         on_bad_sample=options.on_bad_sample,

@@ -1,4 +1,5 @@
-/* Checks JPEG files, without decoding them, for what other decoders may read differently. Source: ITU-T T.81, T.872. */
+/* Checks JPEG files, without decoding them, for what other decoders may read differently, and finds their orientation.
+ * Sources: ITU-T T.81, T.872; Exif 2.32 (CIPA DC-008). */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -61,4 +62,51 @@ void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_
                          uint8_t *found) {
     for (int64_t i = 0; i < count; i++)
         found[i] = (uint8_t)plain(data[i], sizes[i], images[2 * i], images[2 * i + 1]);
+}
+
+static int number(const uint8_t *at, int bytes, int little) {
+    int64_t value = 0;
+    for (int i = 0; i < bytes; i++) value = value << 8 | at[little ? bytes - 1 - i : i];
+    return value > INT32_MAX ? INT32_MAX : (int)value;
+}
+
+/* The orientation tag in the first directory of a TIFF structure; 1 if there is none. */
+static int tiff_orientation(const uint8_t *tiff, int64_t size) {
+    if (size < 8) return 1;
+    int little = memcmp(tiff, "II*\0", 4) == 0;
+    if (!little && memcmp(tiff, "MM\0*", 4) != 0) return 1;
+    int64_t directory = number(tiff + 4, 4, little);
+    if (directory + 2 > size) return 1;
+    int count = number(tiff + directory, 2, little);
+    for (int64_t entry = directory + 2; count-- && entry + 12 <= size; entry += 12) {
+        int kind = number(tiff + entry + 2, 2, little);
+        if (number(tiff + entry, 2, little) != 0x0112 || (kind != 3 && kind != 4)) continue;
+        int value = number(tiff + entry + 8, kind == 3 ? 2 : 4, little);
+        return value >= 1 && value <= 8 ? value : 1;
+    }
+    return 1;
+}
+
+/* The orientation of a JPEG, 1 to 8; 0 if the file is of another kind. */
+static int orientation(const uint8_t *data, int64_t size) {
+    if (size < 4 || memcmp(data, "\xff\xd8\xff", 3) != 0) return 0;
+    for (int64_t at = 2; at + 4 <= size && data[at] == 0xff;) {
+        int marker = data[at + 1];
+        if (marker == 0xff || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) {
+            at += marker == 0xff ? 1 : 2;
+            continue;
+        }
+        int64_t length = word(data + at + 2), next = at + 2 + length;
+        if (marker == 0xd9 || marker == 0xda || length <= 2 || next > size) return 1;
+        const uint8_t *segment = data + at + 4;
+        if (marker == 0xe1 && length >= 8 && memcmp(segment, "Exif\0\0", 6) == 0)
+            return tiff_orientation(segment + 6, length - 8);
+        at = next;
+    }
+    return 1;
+}
+
+/* Sets found[i] to `orientation` of the file of sizes[i] bytes at data[i], for each of `count` files. */
+void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found) {
+    for (int64_t i = 0; i < count; i++) found[i] = (uint8_t)orientation(data[i], sizes[i]);
 }

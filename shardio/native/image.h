@@ -1,4 +1,4 @@
-/* What the C files for images share: growing scratch memory, bilinear resizing and area averages. */
+/* What the C files for images share: growing scratch memory, resizing and area averages. */
 #ifndef SHARDIO_IMAGE_H
 #define SHARDIO_IMAGE_H
 
@@ -21,53 +21,105 @@ static inline void *scratch_take(Scratch *scratch, size_t size) {
     return scratch->memory;
 }
 
-/* The results wanted of `count` JPEG files. Arrays have a row per file. */
+/* The results wanted of `count` images. Arrays have a row per image. */
 typedef struct {
     int64_t count;
     const uint8_t *const *data;
     const int64_t *sizes;
-    const int32_t *images;  /* the expected height and width of the image */
-    const int32_t *boxes;   /* top, left, height and width of the region in the image */
+    const int32_t *images;  /* the expected height and width of the image as it is stored */
+    const int32_t *boxes;   /* top, left, height and width of the region in the upright image */
     const int32_t *scaled;  /* height and width to which the region is resized */
-    const int32_t *windows; /* top and left of the result within the resized region */
+    const int32_t *windows; /* top and left of the result within the resized region; black beyond that */
     const uint8_t *flips;
-    const float *affine; /* factor and offset per channel, for float planes; NULL for bytes, channels last */
+    const uint8_t *turns; /* what makes the image upright: TURN_..., of a file; NULL for nothing */
+    const float *normalize; /* mean and deviation per channel, for float planes; NULL for bytes, channels last */
     uint8_t *out;
     int64_t out_bytes; /* per result */
     int32_t height, width, channels;
-    int64_t most; /* pixels of one file to hold at once */
-    uint8_t *failed; /* set to 1 for each file that is left to the caller */
-} JpegBatch;
-
-/* Pixels in memory of `channels` bytes each, rows `stride` bytes apart, READ_BEYOND readable bytes after the last. */
-typedef struct {
-    const uint8_t *pixels;
-    size_t stride;
-} Picture;
+    int32_t filter;  /* FILTER_... */
+    int32_t encoded; /* data are JPEG files, else pixels: bytes with channels last */
+    int32_t fast;    /* chroma is repeated, not interpolated, and the decoder shrinks what is far too large */
+    int64_t most;    /* pixels of one file to hold at once */
+    uint8_t *failed; /* set to 1 for each image that is left to the caller */
+} ImageBatch;
 
 enum {
-    READ_BEYOND = 16,
+    READ_BEYOND = 128,
     JPEG_MEMORY = 1 << 30 /* the most bytes that libjpeg may allocate for one image: a header may claim any size */
 };
 
-/* The sources of the results along one axis: result i is the mean of source pixels at[i] and at[i] + 1, with weights in
- * units of 1/2048. */
+/* The rows or the columns are mirrored, then both swapped. */
+enum { TURN_ROWS = 1, TURN_COLUMNS = 2, TURN_SWAP = 4 };
+
+enum {
+    FILTER_NEAREST,
+    FILTER_BOX,
+    FILTER_BILINEAR,
+    FILTER_HAMMING,
+    FILTER_BICUBIC,
+    FILTER_LANCZOS,
+    FILTER_BILINEAR_POINTS, /* without antialiasing */
+    FILTER_BICUBIC_POINTS
+};
+
+/* An axis to resize: the part from `low` to `high` of `size` source pixels becomes `results` pixels, of which `count`
+ * are wanted, from the one called `first`. */
 typedef struct {
-    int32_t *at;
-    int16_t *weights; /* 2 per result */
-} Axis;
+    double low, high;
+    int32_t size, results, first, count;
+} Extent;
 
+/* The weights of an axis as processors with AVX-512 VNNI take them, see resample.c. `reach`: the bytes from the start of
+ * a group's source to its end; 0 if there are no groups. */
+struct Groups {
+    const void *all;
+    const int32_t *starts;
+    int32_t count, blocks, reach;
+};
+
+/* The weights of an axis. Result i is the sum of source pixels at[i] .. at[i] + used[i] - 1, counted from `from`, each
+ * times its weight in units of 2^-22; high * 4096 + low is the same number. There are `taps` weights per result. */
 typedef struct {
-    Scratch pairs, rows, bytes;
-} Resizer;
+    int32_t *weights, *at, *used;
+    int16_t *high, *low;
+    int32_t count, taps, most, from, to;
+    int same; /* every result is the source pixel in its place */
+    const void *pairs;
+    struct Groups groups;
+    Scratch places, numbers, arranged;
+} FilterAxis;
 
-/* Fills `axis` with results `first` .. `first + count - 1` of an axis of `from` pixels resized to `to` pixels. */
-void axis_fill(Axis axis, int from, int to, int first, int count);
+/* Where results go: bytes with channels last; with `normalize`, a mean and a deviation per channel, floats in planes. */
+typedef struct {
+    void *out;
+    const float *normalize;
+    size_t pitch, plane; /* results from one row to the next, and from one plane to the next */
+    int channels, flip;
+} Output;
 
-/* Resizes `source` to `height` x `width` pixels, mirrored if `flip`. With `affine` (a factor and an offset per channel)
- * the result is float planes, else bytes with channels last. Returns 0, or -1 if memory is exhausted. */
-int resize(Resizer *resizer, Picture source, Axis y, Axis x, int height, int width, int channels, int flip,
-           const float *affine, void *out);
+/* An image that is resized while its rows arrive. */
+typedef struct {
+    FilterAxis y, x;
+    Scratch memory;
+    Output output;
+    const uint8_t **rows;
+    uint8_t *kept;
+    size_t stride;
+    int32_t room, width, row, made;
+    int down_first, copies;
+} Resampler;
+
+/* Prepares `it` for the source pixels from x.from to x.to of the rows from y.from to y.to. Returns 0, or -1 if memory is
+ * exhausted. */
+int resample_begin(Resampler *it, int filter, Extent y, Extent x, Output output);
+
+/* Makes all of an output of `height` rows and `width` columns black. */
+void make_black(Output output, int32_t height, int32_t width);
+
+void resampler_free(Resampler *it);
+
+/* Adds the next row, with READ_BEYOND readable bytes after it. */
+void resample_row(Resampler *it, const uint8_t *row);
 
 /* The sources of an area average along one axis: result i is the weighted mean of samples at[i] to last[i], both
  * included. There are `taps` weights per result. `same`: each result equals the sample in its place. */

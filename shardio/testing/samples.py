@@ -22,6 +22,7 @@ FIELDS: Mapping[str, Field] = as_fields(
         "caption": "text",
         "blob": "bytes",
         "meta": "json",
+        "thumb": Field("pixels", shape=(4, 6), channels=3),
     }
 )
 """A field of every kind."""
@@ -45,6 +46,7 @@ def sample(index: int) -> dict[str, Any]:
         "caption": _CAPTIONS[index % len(_CAPTIONS)] + (str(index) if index % 4 else ""),
         "blob": b"" if index % 5 == 0 else chance.bytes(index),
         "meta": {"index": index, "tags": ["a", None, 1.5]},
+        "thumb": chance.integers(0, 256, (4, 6, 3), np.uint8),
     }
 
 

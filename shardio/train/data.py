@@ -158,7 +158,7 @@ def _open(path: str) -> Dataset:
     dataset = open_dataset(path)
     label, image = dataset.fields.get("label"), dataset.fields.get("image")
     fields = describe_fields(dataset.fields)
-    if image is None or image.kind != "image":
+    if image is None or not image.is_image:
         raise ConfigError(
             f"{path}: training needs an image field called 'image'; there are {describe_fields(dataset.fields)}"
         )

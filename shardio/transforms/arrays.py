@@ -196,7 +196,7 @@ class ArrayRecipe:
             if not isinstance(transform, ArrayTransform):
                 raise ConfigError(
                     f"transform {position} must be a shardio array transform, got {transform!r}; arrays of pixels "
-                    "become images when they are converted with --pixels"
+                    "become images when they are converted with --as-image"
                 )
             out_shape = transform.out_shape(out_shape)
             checked.append(transform)

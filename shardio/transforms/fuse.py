@@ -5,31 +5,61 @@ engine carries out in one pass.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .steps import Crop, Flip, Scale, Sizes, Step
+from .steps import Crop, Flip, Interpolation, Scale, Sizes, Step
 
 
 @dataclass(frozen=True, slots=True)
 class FusedSteps:
-    """Crop, resize (bilinear, without antialiasing), crop and flip in one, with a row per image.
+    """Crop, resize, crop and flip in one, with a row per image.
 
     Attributes:
         images: height and width of the image, int32 [B, 2].
         regions: top, left, height and width of the region in the image, int32 [B, 4].
         resized: height and width that the region is resized to, int32 [B, 2].
-        windows: top and left of the kept window in the resized region, int32 [B, 2].
+        windows: top and left of the kept window in the resized region, int32 [B, 2]. It is black beyond that.
+        results: height and width of the windows, int32 [B, 2].
         flips: whether to mirror the window left to right, bool [B].
+        interpolation, antialias: how to resize, see `steps.Scale`.
     """
 
     images: Sizes
     regions: NDArray[np.int32]
     resized: NDArray[np.int32]
     windows: NDArray[np.int32]
+    results: Sizes
     flips: NDArray[np.bool_]
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    @classmethod
+    def of_resize(cls, images: Sizes, resized: Sizes, interpolation: Interpolation, antialias: bool) -> "FusedSteps":
+        """Return a resize of whole images and nothing else."""
+        zeros = np.zeros_like(images)
+        regions = np.concatenate((zeros, images), axis=1)
+        unflipped = np.zeros(len(images), np.bool_)
+        return cls(images, regions, resized, zeros, resized, unflipped, interpolation, antialias)
+
+    @property
+    def inside(self) -> bool:
+        """Whether all windows lie within the resized regions."""
+        return bool((self.windows >= 0).all() and (self.windows + self.results <= self.resized).all())
+
+    def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> "FusedSteps":
+        """Return the steps for some rows of the batch."""
+        return replace(
+            self,
+            images=self.images[rows],
+            regions=self.regions[rows],
+            resized=self.resized[rows],
+            windows=self.windows[rows],
+            results=self.results[rows],
+            flips=self.flips[rows],
+        )
 
 
 def fuse(steps: Sequence[Step], sizes: Sizes) -> FusedSteps | None:
@@ -39,24 +69,31 @@ def fuse(steps: Sequence[Step], sizes: Sizes) -> FusedSteps | None:
     flips = np.zeros(len(sizes), np.bool_)
     current = sizes
     resized: NDArray[np.int32] | None = None
+    how: tuple[Interpolation, bool] = ("bilinear", True)
+    windowed = False
     for step in steps:
         match step:
             case Crop(boxes):
-                ends = boxes[:, :2] + boxes[:, 2:]
-                if flips.any() or (boxes[:, :2] < 0).any() or (ends > current).any():
+                corners, kept = boxes[:, :2], boxes[:, 2:]
+                mirrored = (current - corners - kept)[:, 1]
+                corners = np.stack((corners[:, 0], np.where(flips, mirrored, corners[:, 1])), axis=1)
+                outside = bool((corners < 0).any() or (corners + kept > current).any())
+                if outside and windowed:  # what an earlier window has cut off would come back
                     return None
+                if outside and resized is None:
+                    resized = current
                 if resized is not None:
-                    windows = windows + boxes[:, :2]
+                    windows, windowed = windows + corners, True
                 else:
-                    regions = np.concatenate((regions[:, :2] + boxes[:, :2], boxes[:, 2:]), axis=1)
-                current = boxes[:, 2:]
+                    regions = np.concatenate((regions[:, :2] + corners, kept), axis=1)
+                current = kept
             case Scale(targets, interpolation, antialias):
-                shrinks = (targets < current).any()
-                if resized is not None or interpolation != "bilinear" or (antialias and shrinks):
+                if resized is not None or flips.any():  # a filter's rounding is not symmetric
                     return None
-                resized = current = targets
+                resized, how = targets, (interpolation, antialias)
+                current = targets
             case Flip(mask):
                 flips = flips ^ mask
             case _:
                 return None
-    return FusedSteps(sizes, regions, regions[:, 2:] if resized is None else resized, windows, flips)
+    return FusedSteps(sizes, regions, regions[:, 2:] if resized is None else resized, windows, current, flips, *how)

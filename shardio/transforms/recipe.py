@@ -28,15 +28,15 @@ class Recipe:
 
     Attributes:
         transforms: the transforms that become steps, in order.
-        affine: factor and offset of the conversion `pixel * factor + offset` to floats, float32 [channels, 2]; None
+        normalization: mean and standard deviation per channel of the conversion to floats, float32 [channels, 2]; None
             leaves uint8.
-        dtype: the dtype of the result: "uint8" without `affine`, else "float32", "float16" or "bfloat16".
+        dtype: the dtype of the result: "uint8" without `normalization`, else "float32", "float16" or "bfloat16".
         size: the (height, width) of every result in pixels; None if results differ in size.
         erasings: how many of `transforms`, counted from the last, follow the conversion. Each becomes one step.
     """
 
     transforms: tuple[SizeChangingTransform | SizePreservingTransform, ...]
-    affine: NDArray[np.float32] | None
+    normalization: NDArray[np.float32] | None
     dtype: str
     size: tuple[int, int] | None
     erasings: int = 0
@@ -54,30 +54,30 @@ class Recipe:
             ConfigError: for a transform of another kind, in the wrong order, or that does not suit the channels.
         """
         compiled: list[SizeChangingTransform | SizePreservingTransform] = []
-        affine: NDArray[np.float32] | None = None
+        normalization: NDArray[np.float32] | None = None
         dtype, erasings = "uint8", 0
         for position, transform in enumerate(transforms):
             for simple in getattr(transform, "transforms", (transform,)):
                 if isinstance(simple, RandomErasing):
-                    _check_erasing(simple, position, channels, as_bytes=affine is None)
+                    _check_erasing(simple, position, channels, as_bytes=normalization is None)
             match transform:
                 case ToFloat():
-                    if affine is not None:
+                    if normalization is not None:
                         raise ConfigError(f"transform {position}: ToFloat must come once, and before any Normalize")
-                    affine, dtype = _affine(0.0, 1.0, channels), transform.dtype
+                    normalization, dtype = _normalization(0.0, 1.0, channels), transform.dtype
                 case Normalize():
                     previous = transforms[position - 1] if position else None
-                    if affine is not None and not isinstance(previous, ToFloat):
+                    if normalization is not None and not isinstance(previous, ToFloat):
                         raise ConfigError(
                             f"transform {position}: Normalize must come once, directly after ToFloat if there is one"
                         )
-                    affine = _affine(transform.mean, transform.std, channels)
+                    normalization = _normalization(transform.mean, transform.std, channels)
                     dtype = transform.dtype or (dtype if dtype != "uint8" else "float32")
-                case RandomErasing() if affine is not None:
+                case RandomErasing() if normalization is not None:
                     compiled.append(transform)
                     erasings += 1
                 case _ if isinstance(transform, SizeChangingTransform | SizePreservingTransform):
-                    if affine is not None:
+                    if normalization is not None:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
@@ -89,7 +89,22 @@ class Recipe:
                     )
                 case _:
                     raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
-        return cls(tuple(compiled), affine, dtype, size, erasings)
+        return cls(tuple(compiled), normalization, dtype, size, erasings)
+
+    @property
+    def affine(self) -> NDArray[np.float32] | None:
+        """Factors and offsets so that `x * factor + offset` is nearly the conversion, float32 [channels, 2]."""
+        if self.normalization is None:
+            return None
+        means, stds = self.normalization.astype(np.float64).T
+        return np.stack((1 / (255 * stds), -means / stds), axis=1).astype(np.float32)
+
+    def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""
+        assert self.normalization is not None
+        scaled = values.astype(np.float32) * np.float32(1 / 255)
+        result: NDArray[np.float32] = (scaled - self.normalization[:, 0]) / self.normalization[:, 1]
+        return result
 
     def steps(self, sizes: Sizes, *, seed: int, epoch: int, indices: Indices) -> tuple[Step, ...]:
         """Return the steps for images of these sizes, int32 [B, 2], and sample indices, int64 [B].
@@ -121,7 +136,7 @@ class Recipe:
     def uint8_part(self) -> "Recipe":
         """Return the part of the recipe that produces uint8: all but the conversion to floats and what follows it."""
         kept = self.transforms[: len(self.transforms) - self.erasings]
-        return replace(self, transforms=kept, affine=None, dtype="uint8", erasings=0)
+        return replace(self, transforms=kept, normalization=None, dtype="uint8", erasings=0)
 
 
 def _check_erasing(erasing: RandomErasing, position: int, channels: int, *, as_bytes: bool) -> None:
@@ -137,12 +152,14 @@ def _check_erasing(erasing: RandomErasing, position: int, channels: int, *, as_b
         )
 
 
-def _affine(mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int) -> NDArray[np.float32]:
-    """Return factors and offsets so that `x * factor + offset` is `(x / 255 - mean) / std`, float32 [channels, 2]."""
-    means, stds = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(std, np.float64))
-    for name, values in (("mean", means), ("std", stds)):
+def _normalization(
+    mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int
+) -> NDArray[np.float32]:
+    """Return mean and standard deviation per channel, float32 [channels, 2]."""
+    columns = []
+    for name, numbers in (("mean", mean), ("std", std)):
+        values = np.atleast_1d(np.asarray(numbers, np.float32))
         if len(values) not in (1, channels):
             raise ConfigError(f"Normalize's {name} must have 1 or {channels} numbers, got {len(values)}")
-    factor = np.broadcast_to(1 / (255 * stds), channels)
-    offset = np.broadcast_to(-means / stds, channels)
-    return np.stack((factor, offset), axis=1).astype(np.float32)
+        columns.append(np.broadcast_to(values, channels))
+    return np.stack(columns, axis=1)

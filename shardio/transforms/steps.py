@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
+Interpolation: TypeAlias = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+"""Pillow's filters, which are torchvision's `InterpolationMode`s."""
 Sizes: TypeAlias = NDArray[np.int32]
 """Heights and widths in pixels, int32 [B, 2]."""
 Mask: TypeAlias = NDArray[np.bool_]
@@ -39,7 +40,14 @@ class Crop:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Resize to heights and widths int32 [B, 2]."""
+    """Resize to heights and widths int32 [B, 2].
+
+    Attributes:
+        interpolation: the filter.
+        antialias: whether the filter is as wide as the distance between source pixels where it shrinks. The reference
+            is Pillow's `resize`: horizontally, then vertically, with the order of Pillow 13. Otherwise it interpolates
+            between the nearest pixels.
+    """
 
     sizes: Sizes
     interpolation: Interpolation

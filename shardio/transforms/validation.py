@@ -1,8 +1,10 @@
 """Validation of transforms' arguments. Each function raises ConfigError, which names the argument and its value."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from ..errors import ConfigError
+from .steps import Interpolation
 
 
 def as_pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
@@ -41,8 +43,15 @@ def check_probability(value: float) -> None:
         raise ConfigError(f"p must be in [0, 1], got {value!r}")
 
 
-def check_interpolation(value: str, allowed: Sequence[str] = ("nearest", "bilinear", "bicubic")) -> None:
+def check_interpolation(value: str, allowed: Sequence[str]) -> None:
     """Raise ConfigError unless `value` is one of the `allowed` interpolations."""
     if value not in allowed:
         *others, last = map(repr, allowed)
         raise ConfigError(f"interpolation must be {', '.join(others)} or {last}, got {value!r}")
+
+
+def check_resize(interpolation: str, antialias: bool) -> None:
+    """Raise ConfigError unless there is such an interpolation, with or without antialiasing."""
+    check_interpolation(interpolation, get_args(Interpolation))
+    if not antialias and interpolation not in ("nearest", "bilinear", "bicubic"):
+        raise ConfigError(f"interpolation {interpolation!r} needs antialias=True")

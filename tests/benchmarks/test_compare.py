@@ -56,7 +56,7 @@ def test_peers_are_found_by_library_and_by_variant() -> None:
     """The name of a library selects all its variants; an unknown name is refused with the list of known ones."""
     assert peers("records", "shardio-lmdb,ffcv") == [Peer("shardio", "lmdb"), Peer("ffcv")]
     assert [peer.name for peer in peers("tensors", "shardio")] == ["shardio-hdf5", "shardio-tar", "shardio-lmdb"]
-    assert peers("photos")[0].name == reference("photos") == "shardio-tar"
+    assert peers("exact")[0].name == reference("exact") == "shardio-tar"
     assert "spdl" not in {peer.library for peer in peers("records")}
     for wanted in ("spdl", "nothing"):
         with pytest.raises(ValueError, match=f"no peer {wanted!r} runs 'records'; those that do: shardio-hdf5"):
@@ -228,8 +228,8 @@ def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest
     """Too few photos, an unknown peer or less than one batch is an error before any installation."""
     work = ["--work", str(tmp_path)]
     for arguments, message in (
-        (["--workload", "photos", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),
-        (["--workload", "photos", "--peers", "nobody"], "no peer 'nobody' runs 'photos'"),
+        (["--workload", "exact", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),
+        (["--workload", "fast", "--peers", "nobody"], "no peer 'nobody' runs 'fast'"),
         (["--workload", "records", "--count", "10", *work], "--count must be at least one batch of 512, got 10"),
         (["--workload", "records", "--python-of", "torch=/nowhere"], "must be LIBRARY=PATH"),
     ):

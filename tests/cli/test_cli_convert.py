@@ -115,17 +115,17 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}
     others = {"label": np.zeros((4, 1), np.uint8), "small": np.zeros((4, 15, 15), np.uint8), "f": np.zeros((4, 32, 32))}
     np.savez(tmp_path / "in.npz", **arrays, **others)
-    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "planes")
+    told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--as-image", "planes")
     notes = [line for line in told.splitlines() if line.startswith("note: ")]
     assert notes == [
-        "note: field 'image' is array, uint8, [32, 32, 3]; if its values are pixels, --pixels image stores images",
+        "note: field 'image' is array, uint8, [32, 32, 3]; if its values are pixels, --as-image image stores images",
         "note: field 'label' is array, uint8, [1]; --squeeze label stores numbers, which training needs",
     ]
     dataset = shardio.open(tmp_path / "out")
     with pytest.raises(shardio.ConfigError, match=r"field 'label' of whole numbers; .* label \(array, uint8, \[1\]\)"):
         shardio.Loader(dataset, 2, transforms={"planes": [shardio.ToFloat()]}, mixing=shardio.MixUp(5))
     with pytest.raises(
-        shardio.ConfigError, match="arrays of pixels become images when they are converted with --pixels"
+        shardio.ConfigError, match="arrays of pixels become images when they are converted with --as-image"
     ):
         shardio.Loader(dataset, 2, transforms={"image": [shardio.RandomCrop(8)]})
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     """--dry-run prints the chosen samples, shards and stored fields, and writes nothing."""
     np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))
-    options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--pixels", "x", "--where", "label < 50"]
+    options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--as-image", "x", "--where", "label < 50"]
     told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
     lines = told.splitlines()
     assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")

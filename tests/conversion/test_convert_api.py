@@ -86,8 +86,8 @@ SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     ),
     "arrays": (
         "numpy",
-        ["--pixels", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
-        {"pixels": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
+        ["--as-image", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
+        {"as_image": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
     ),
     "compression": (
         "numpy",
@@ -164,7 +164,7 @@ def test_numbers_are_chosen_among(photos: Path, tmp_path: Path) -> None:
 
 def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     """A dry run estimates each split and its stored fields, and writes nothing."""
-    options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.5, "b": 0.25}, "pixels": "image"}
+    options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.5, "b": 0.25}, "as_image": "image"}
     report = tmp_path / "skipped.jsonl"
     outlook = shardio.convert(arrays, tmp_path / "out", dry_run=True, report=report, on_error="skip", **options)
     assert {name: estimate.samples for name, estimate in outlook.estimates.items()} == {"a": 20, "b": 10}
@@ -183,11 +183,11 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
     """A note points out arrays that look like pixels or labels, unless an option names them."""
     made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
     assert made.notes == (
-        "field 'image' is array, uint8, [20, 24]; if its values are pixels, pixels=['image'] stores images",
+        "field 'image' is array, uint8, [20, 24]; if its values are pixels, as_image=['image'] stores images",
         "field 'label' is array, int64, [1]; squeeze=['label'] stores numbers, which training needs",
     )
     made = shardio.convert(
-        arrays, tmp_path / "two", converter="numpy", pixels="image", squeeze="label", dtype="float32"
+        arrays, tmp_path / "two", converter="numpy", as_image="image", squeeze="label", dtype="float32"
     )
     assert made.notes == ()
     assert {name: field.dtype for name, field in made.fields.items() if name != "image"} == {
@@ -244,7 +244,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), got 0 to 30"),
         ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
-        ({"pixels": "label"}, r"pixels takes fields of arrays .* got 'label'"),
+        ({"as_image": "label"}, r"as_image takes fields of arrays .* got 'label'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"shufle": 1}, "container 'tar' has no options, got shufle"),
         ({"converter": "imagefolders"}, "no converter is called 'imagefolders'; installed: .*imagefolder"),

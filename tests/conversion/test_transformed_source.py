@@ -64,7 +64,7 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
     assert source.fields["a"] == Field("image", shape=size, channels=channels)
     assert np.array_equal(decoded(source[0]["a"]), wanted[..., 0] if channels == 1 and wanted.ndim == 3 else wanted)
     assert source[0]["b"] is array
-    assert source.changes == {"pixels": ["a"]}
+    assert source.changes == {"as_image": ["a"]}
 
 
 def test_pixels_shrink_like_images() -> None:
@@ -98,7 +98,7 @@ def test_pixels_of_several_shapes() -> None:
 )
 def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
     """An array field that cannot hold pixels is refused by its dtype and shape."""
-    with pytest.raises(ConfigError, match=re.escape(f"pixels: field 'a': {message}")):
+    with pytest.raises(ConfigError, match=re.escape(f"as_image: field 'a': {message}")):
         TransformedSource(Samples([{"a": array}]), NONE, {}, ["a"])
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
 def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
     """A missing field, one that is no array, and one that is also cast are refused."""
     with pytest.raises(
-        ConfigError, match=rf"pixels takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
+        ConfigError, match=rf"as_image takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
     ):
         TransformedSource(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
 
@@ -122,7 +122,7 @@ def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
     """Pixels of an .npz, converted by the command line, are cropped and flipped by the loader."""
     images = noise(6, 12, 16, 3)
     np.savez(tmp_path / "in.npz", image=images, label=np.arange(6))
-    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--pixels", "image", "--to", "hdf5")
+    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--as-image", "image", "--to", "hdf5")
     dataset = shardio.open(tmp_path / "out")
     assert dataset.fields["image"] == Field("image", shape=(12, 16), channels=3)
     loader = shardio.Loader(dataset, batch_size=6, shuffle=None, transforms=[shardio.CenterCrop((8, 8))])

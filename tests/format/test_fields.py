@@ -228,7 +228,7 @@ class TestField:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            ({"kind": "video"}, "kind must be one of image, array.*got 'video'"),
+            ({"kind": "video"}, "kind must be one of image, pixels, array.*got 'video'"),
             ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
             ({"kind": "scalar", "dtype": "int65"}, "got 'int65'"),
             ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle

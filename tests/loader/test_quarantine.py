@@ -203,7 +203,8 @@ def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> Non
             for row in rows:
                 writer.append(row)
         dataset = shardio.open(tmp_path / "d")
-    assert len(list(load(dataset, 5, verify=True, on_bad_sample="raise"))) == 4
+    crops = {"image": CROP, "thumb": CROP}
+    assert len(list(load(dataset, 5, verify=True, on_bad_sample="raise", transforms=crops))) == 4
     dataset.check(np.arange(0), {})
 
 

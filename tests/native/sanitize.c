@@ -37,12 +37,13 @@ enum {
 /* What the C part exports; its callers in Python declare it in the same way. */
 void *shardio_decoder_new(void);
 void shardio_decoder_free(void *decoder);
-int64_t shardio_decode(void *decoder, const JpegBatch *work);
+int64_t shardio_make_images(void *decoder, const ImageBatch *work);
 void *shardio_recoder_new(void);
 void shardio_recoder_free(void *recoder);
 int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
                        int32_t quality, const void **result);
 int64_t shardio_transcode(void *recoder, const uint8_t *data, int64_t size, const void **result);
+void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
 void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
                          uint8_t *found);
 int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64_t *sizes, const uint8_t *keys,
@@ -128,24 +129,29 @@ static int claims_much(const uint8_t *data, int64_t size) {
 
 static void *decoder, *recoder;
 
-static void jpeg(const Input *input) {
-    if (claims_much(input->data, input->size)) return;
+/* Has an image made of a JPEG file or of pixels. All but the sizes of the result may be anything. */
+static void make(const Input *input, const uint8_t *data, int64_t size, int encoded) {
     const int32_t *all = input->parameters;
     int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
     int32_t channels = all[12] & 1 ? 3 : 1;
-    uint8_t flip = all[13] & 1, failed = 0;
-    const float affine[] = {0.5f, -3, 0.25f, 1, 2, 0};
+    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed = 0;
+    const float normalize[] = {0.5f, 0.25f, 0.4f, 0.2f, 0, 1};
     int floats = all[14] & 1;
-    size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *affine : 1);
+    size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *normalize : 1);
     uint8_t *out = margined(bytes);
-    const uint8_t *data = input->data;
-    JpegBatch work = {
-        .count = 1, .data = &data, .sizes = &input->size, .images = all, .boxes = all + 2, .scaled = all + 6,
-        .windows = all + 8, .flips = &flip, .affine = floats ? affine : NULL, .out = out, .out_bytes = (int64_t)bytes,
-        .height = height, .width = width, .channels = channels, .most = MOST_PIXELS, .failed = &failed,
+    ImageBatch work = {
+        .count = 1, .data = &data, .sizes = &size, .images = all, .boxes = all + 2, .scaled = all + 6,
+        .windows = all + 8, .flips = &flip, .turns = encoded ? &turn : NULL, .normalize = floats ? normalize : NULL, .out = out,
+        .out_bytes = (int64_t)bytes, .height = height, .width = width, .channels = channels,
+        .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded, .fast = all[14] >> 1 & 1,
+        .most = MOST_PIXELS, .failed = &failed,
     };
-    require(shardio_decode(decoder, &work) == failed, "counts its failures wrong");
+    require(shardio_make_images(decoder, &work) == failed, "counts its failures wrong");
     check_margins(out, bytes);
+}
+
+static void jpeg(const Input *input) {
+    if (!claims_much(input->data, input->size)) make(input, input->data, input->size, 1);
 }
 
 static void recode(const Input *input) {
@@ -164,6 +170,8 @@ static void headers(const Input *input) {
     uint8_t *found = margined(1);
     shardio_plain_jpegs(1, &data, &input->size, input->parameters, found);
     require(*found <= 1, "neither true nor false");
+    shardio_orientations(1, &data, &input->size, found);
+    require(*found <= 8, "an orientation beyond 8");
     check_margins(found, 1);
 }
 
@@ -236,31 +244,15 @@ static uint8_t *picture(const Input *input, size_t bytes) {
     return pixels;
 }
 
+/* The picture has the size that it is said to have, in most cases. */
 static void resized(const Input *input) {
-    static Resizer resizer;
-    int from_height = within(input, 0, 1, MOST_SIDE), from_width = within(input, 1, 1, MOST_SIDE);
-    int height = within(input, 2, 1, MOST_SIDE), width = within(input, 3, 1, MOST_SIDE);
-    int channels = input->parameters[4] & 1 ? 3 : 1, floats = input->parameters[5] & 1;
-    const float affine[] = {0.5f, -3, 0.25f, 1, 2, 0};
-    int first_y = within(input, 6, 0, 4 * MOST_SIDE), first_x = within(input, 7, 0, 4 * MOST_SIDE);
-    int to_height = first_y + height + within(input, 8, 0, INT32_MAX - 8 * MOST_SIDE);
-    int to_width = first_x + width + within(input, 9, 0, INT32_MAX - 8 * MOST_SIDE);
-    size_t stride = (size_t)from_width * (size_t)channels;
-    uint8_t *pixels = picture(input, stride * (size_t)from_height + READ_BEYOND);
-    int32_t *at = malloc((size_t)(height + width) * sizeof *at);
-    int16_t *weights = malloc((size_t)(height + width) * 2 * sizeof *weights);
-    Axis y = {at, weights}, x = {at + height, weights + 2 * height};
-    axis_fill(y, from_height, to_height, first_y, height);
-    axis_fill(x, from_width, to_width, first_x, width);
-    size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *affine : 1);
-    uint8_t *out = margined(bytes);
-    require(!resize(&resizer, (Picture){pixels, stride}, y, x, height, width, channels, input->parameters[10] & 1,
-                    floats ? affine : NULL, out),
-            "no memory");
-    check_margins(out, bytes);
+    Input it = *input;
+    it.parameters[0] = within(input, 0, 1, MOST_SIDE);
+    it.parameters[1] = within(input, 1, 1, MOST_SIDE);
+    int64_t bytes = (int64_t)it.parameters[0] * it.parameters[1] * (it.parameters[12] & 1 ? 3 : 1);
+    uint8_t *pixels = picture(input, (size_t)bytes);
+    make(&it, pixels, bytes - (input->parameters[12] >> 1 & 1), 0);
     free(pixels);
-    free(at);
-    free(weights);
 }
 
 static void area(const Input *input) {

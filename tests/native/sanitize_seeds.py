@@ -48,8 +48,8 @@ def inputs(target: str) -> Iterator[bytes]:
         for number, (height, width, data) in enumerate(jpegs()):
             whole, corner = (0, 0, height, width), (height // 2, width // 3, (height + 1) // 2, (width + 1) // 2)
             for box in (whole, corner):
-                yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2]) + data
-                yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number]) + data
+                yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2, number % 8]) + data
+                yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number, number // 2 % 8]) + data
     elif target == "headers":
         for height, width, data in jpegs():
             yield block([height, width]) + data
@@ -71,8 +71,9 @@ def inputs(target: str) -> Iterator[bytes]:
                 yield block([size // 6, flags, size // 2, 0, *table]) + random.bytes(size)
     elif target == "resize":
         for number in range(16):
-            sizes = random.integers(1, 97, 4).tolist()
-            yield block([*sizes, number, number // 2, 0, 0, number, number, number // 4]) + random.bytes(500)
+            height, width, rows, columns = random.integers(1, 97, 4).tolist()
+            ends = [height, width, 0, 0, height, width, rows + 3, columns + 5, number % 4, number % 5]
+            yield block([*ends, rows, columns, number, number // 2, number // 4, number % 8]) + random.bytes(500)
     elif target == "area":
         for number in range(16):
             sides = random.integers(1, 300, 2).tolist()

@@ -208,6 +208,9 @@ class FieldCounter:
         self._levels = np.zeros((field.channels or 3, _LEVELS))
         if field.fixed and samples:
             self._stored_sizes.add(np.array([field.row_bytes]), samples)
+        if field.kind == "pixels" and field.shape is not None and samples:
+            height, width = np.array(field.shape, np.int64)[:, None]
+            self._image_sizes.add(_pack(height, width), samples)
 
     def count(self, selection: Selection) -> None:
         """Count stored sizes, image sizes and scalars, for which no sample is read."""
@@ -231,6 +234,10 @@ class FieldCounter:
                     if jpeg_coding is not None:
                         self._jpeg_codings[jpeg_coding] += 1
                     self._levels += levels
+            case "pixels":
+                for count, levels in inspected:
+                    self._encodings["pixels"] += count
+                    self._levels += levels
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
             case "array":
@@ -244,7 +251,7 @@ class FieldCounter:
         return FieldStats(
             field=self._field,
             sizes=self._stored_sizes.spread(growing=True),
-            images=self._images() if kind == "image" else None,
+            images=self._images() if self._field.is_image else None,
             classes=self._classes(metadata) if kind == "scalar" else None,
             values=self._values if kind in ("scalar", "array") else None,
             spread=self._numbers.spread(),
@@ -301,21 +308,26 @@ def inspect(field: Field, stored: Any) -> Any:
 
     For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
     """
+    if field.kind == "pixels":
+        return len(stored), np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
     if field.fixed:
         return field.shape, values_of(stored)
     value = decode(field, stored)
     match field.kind:
         case "image":
             encoding = images.sniff(stored) or "other"
-            levels = [
-                cv2.calcHist([value], [c], None, [_LEVELS], [0, _LEVELS]).reshape(-1) for c in range(value.shape[2])
-            ]
-            shares = np.array(levels, np.float64) / (value.shape[0] * value.shape[1])
-            return encoding, _jpeg_coding(stored) if encoding == "jpeg" else None, shares
+            levels = np.array([_shares(channel) for channel in np.moveaxis(value, 2, 0)])
+            return encoding, _jpeg_coding(stored) if encoding == "jpeg" else None, levels
         case "text":
             return len(value)
         case "array":
             return value.shape, values_of(value)
+
+
+def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The share of each level among bytes."""
+    levels = cv2.calcHist([np.ascontiguousarray(values).reshape(-1, 1)], [0], None, [_LEVELS], [0, _LEVELS])
+    return np.asarray(levels, np.float64).reshape(-1) / values.size
 
 
 def _jpeg_coding(stored: bytes) -> str:

@@ -126,7 +126,7 @@ class ImageStats:
         sizes: the number of different sizes.
         common: the most common sizes: height, width, number of images.
         grid: the histogram of widths and heights.
-        encodings: sampled images by encoding: `jpeg`, `png`, `webp`, `bmp`.
+        encodings: sampled images by encoding: `jpeg`, `png`, `webp`, `bmp`, or `pixels`.
         jpeg_codings: sampled JPEGs by coding: `baseline` (the one that hardware decodes), `progressive`, `other`.
         channels: R, G and B, or grey alone, of the sampled images; empty if none was sampled.
     """

@@ -49,7 +49,7 @@ def _aligned(rows: Iterable[Row], indent: str = "") -> list[str]:
 
 def _kind(stats: FieldStats) -> str:
     field = stats.field
-    shape = "x".join(map(str, field.row_shape)) if field.kind == "array" else ""
+    shape = "x".join(map(str, field.row_shape)) if field.kind in ("array", "pixels") else ""
     return " ".join(filter(None, [field.kind, field.dtype, {3: "RGB", 1: "grey"}.get(field.channels or 0), shape]))
 
 

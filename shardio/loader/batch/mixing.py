@@ -75,7 +75,7 @@ def mixing_spec(
     ((image, recipe),) = recipes.items()
     if recipe.size is None:
         raise ConfigError("mixing needs transforms that give all images one size")
-    if recipe.affine is None and any(isinstance(mixer, MixUp) for mixer in mixers):
+    if recipe.normalization is None and any(isinstance(mixer, MixUp) for mixer in mixers):
         raise ConfigError("MixUp needs images that are floats: end the transforms with ToFloat or Normalize")
     return MixingSpec(mixers, image, recipe.size, on_device)
 

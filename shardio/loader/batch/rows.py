@@ -17,7 +17,8 @@ from ...containers.row_locator import PackedValues
 from ...dataset.readable import SelectedSamples
 from ...engines.array_moves import apply_moves
 from ...engines.cpu import BadImage
-from ...engines.jpeg_headers import are_plain_jpegs
+from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
+from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, shape_column
 from ...order.plan import Order, PlanSlice
@@ -229,7 +230,7 @@ class BatchRows:
                 self._check_labels(stored[LABEL], indices)
             with self.clock.stage("decode"):
                 for name, kind in spec.fields.items():
-                    if kind.kind == "image":
+                    if kind.is_image:
                         self._decode_images(name, part, selection, stored[name], images_on_host)
                     elif name in spec.arrays and name in stored:
                         self._transform_arrays(name, part, stored[name])
@@ -250,12 +251,17 @@ class BatchRows:
         spec, kind = self.spec, self.spec.fields[name]
         image, array = spec.images.get(name), spec.arrays.get(name)
         out, scratch = self._arrays[name][part] if kind.fixed else None, None
-        if array is not None and not array.on_device:  # the transforms copy from scratch memory into the batch
+        from_scratch = image is not None and not image.cpu_engine.keeps_pixels
+        if kind.fixed and (from_scratch or (array is not None and not array.on_device)):  # transforms write the batch
             count = len(self._indices[part])
             memory = lent.enter_context(spec.scratch.lend()).take(count * kind.row_bytes)
             out = memory.view(kind.row_dtype).reshape(count, *kind.row_shape)
-        if image is not None:  # files for an engine for whole batches must outlive this task
-            scratch = self._hold_scratch() if image.batch_engine else lent.enter_context(spec.scratch.lend())
+        if kind.kind == "image":  # files for an engine for whole batches must outlive this task
+            scratch = (
+                self._hold_scratch()
+                if image is not None and image.batch_engine
+                else lent.enter_context(spec.scratch.lend())
+            )
         return selection.stored(name, out, scratch)
 
     def _hold_scratch(self) -> Any:
@@ -285,21 +291,28 @@ class BatchRows:
     ) -> None:
         """Make images with the CPU engine: all, or only those that the engine for whole batches would refuse."""
         image, rows = self.spec.images[name], np.arange(*part.indices(len(self)))
-        sizes = selection.column(shape_column(name))
-        out = self._arrays[name][part] if name in self._arrays else None
+        out, kind = self._arrays[name][part] if name in self._arrays else None, self.spec.fields[name]
+        if kind.fixed and image.cpu_engine.keeps_pixels:  # they were read into the batch
+            return
+        sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(name))
+        orientations = orientations_of(encoded) if image.orient and kind.kind == "image" else None
         if image.batch_engine:
             self._image_sizes[name][part] = sizes
             self._lists[name][part] = list(encoded)
             # Engines for whole batches hold images whole, and so get none that may be too large.
             small = sizes.astype(np.int64).prod(axis=1) <= self.spec.limits.max_image_pixels
             plain = are_plain_jpegs(encoded, sizes) & small
+            plain &= True if orientations is None else orientations == 1
             chosen = np.arange(len(rows)) if on_host else np.flatnonzero(~plain)
             if not len(chosen):
                 return
             rows, sizes, encoded = rows[chosen], sizes[chosen], [encoded[number] for number in chosen.tolist()]
+            orientations = None if orientations is None else orientations[chosen]
+        if orientations is not None:
+            sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
         steps = image_steps(image.cpu_engine.recipe, sizes, self._keys(rows))
         try:
-            images = image.cpu_engine(encoded, sizes, steps, out)
+            images = image.cpu_engine(encoded, sizes, steps, out, orientations)
         except BadImage as error:
             where = self.spec.dataset.where(int(self._indices[rows[error.place]]))
             raise BadSample(f"{self.spec.dataset.path / where}, field {name!r}: {error}") from error

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...dataset.readable import ReadableDataset
 from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
+from ...engines.fused_images import Decode
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...format.limits import Limits
@@ -42,6 +43,8 @@ class BatchOptions:
     batch_size: int
     fields: Sequence[str] | None = None
     transforms: Transforms = None
+    decode: Decode = "exact"
+    orient: bool = False
     mixing: Mixer | Sequence[Mixer] | None = None
     map_function: MapFunction | None = None
     on_bad_sample: OnBadSample = "raise"
@@ -70,11 +73,15 @@ class ImageSpec:
         cpu_engine: makes the images on workers. If the device finishes them, its recipe is only the part that produces
             uint8.
         batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
+        decode: how images are decoded.
+        orient: whether image files are turned upright by their EXIF orientation.
     """
 
     recipe: Recipe
     cpu_engine: CpuEngine
     batch_engine: str | None = None
+    decode: Decode = "exact"
+    orient: bool = False
 
     @property
     def finished_on_device(self) -> bool:
@@ -172,7 +179,7 @@ def batch_spec(
     transforms = _transforms_by_field(dataset, fields, options.transforms)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
-    images = _image_specs(fields, transforms, target, needs_host, options.limits)
+    images = _image_specs(fields, transforms, target, needs_host, options)
     finish_on_device = target.device.type != "cpu" and needs_host is None
     fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
     arrays = {
@@ -211,31 +218,42 @@ def _image_specs(
     transforms: Mapping[str, Sequence[Transform]],
     target: DeviceOptions,
     needs_host: str | None,
-    limits: Limits,
+    options: BatchOptions,
 ) -> dict[str, ImageSpec]:
     recipes = {
-        name: Recipe.of(transforms.get(name, ()), channels=kind.channels or 3, size=_image_size(kind))
+        name: Recipe.of(
+            transforms.get(name, ()), channels=kind.channels or 3, size=_image_size(kind, orient=options.orient)
+        )
         for name, kind in fields.items()
-        if kind.kind == "image"
+        if kind.is_image
     }
-    engine = choose_engine(target.engine, target.device, list(recipes.values()), why_not=needs_host)
+    files = [recipe for name, recipe in recipes.items() if fields[name].kind == "image"]
+    chosen = choose_engine(target.engine, target.device, files, decode=options.decode, why_not=needs_host)
     # uint8 takes a quarter or half of the time that floats take to copy, and the GPU converts it faster.
-    copy_bytes = engine == "cpu" and target.device.type != "cpu" and needs_host is None
+    copy_bytes = target.device.type != "cpu" and needs_host is None
     specs = {}
     for name, recipe in recipes.items():
-        finished_on_device = copy_bytes and recipe.size is not None and recipe.affine is not None
+        engine = chosen if fields[name].kind == "image" else "cpu"  # pixels need no decoder
+        finished_on_device = (
+            copy_bytes and engine == "cpu" and recipe.size is not None and recipe.normalization is not None
+        )
         cpu_engine = CpuEngine(
             recipe.uint8_part() if finished_on_device else recipe,
             channels=fields[name].channels or 3,
+            decode=options.decode,
             channels_last=target.channels_last,
-            max_pixels=limits.max_image_pixels,
+            max_pixels=options.limits.max_image_pixels,
         )
-        specs[name] = ImageSpec(recipe, cpu_engine, None if engine == "cpu" else engine)
+        specs[name] = ImageSpec(recipe, cpu_engine, None if engine == "cpu" else engine, options.decode, options.orient)
     return specs
 
 
-def _image_size(kind: Field) -> tuple[int, int] | None:
-    return None if kind.shape is None else (kind.shape[0], kind.shape[1])
+def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
+    """Return the (height, width) of all images, if they have one size once they are upright."""
+    if kind.shape is None:
+        return None
+    height, width = kind.shape
+    return None if orient and kind.kind == "image" and height != width else (height, width)
 
 
 def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dict[str, Field]:
@@ -256,7 +274,7 @@ def _transforms_by_field(
 ) -> Mapping[str, Sequence[Transform]]:
     if transforms is None:
         return {}
-    images = [name for name, kind in fields.items() if kind.kind == "image"]
+    images = [name for name, kind in fields.items() if kind.is_image]
     arrays = [name for name, kind in fields.items() if kind.kind == "array" and kind.fixed]
     if not isinstance(transforms, Mapping | Sequence):
         raise ConfigError(f"transforms must be a list, or a dict of lists by field, got {transforms!r}")

@@ -328,6 +328,7 @@ def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> D
             batch_size=spec.batch_size,
             device=target.device,
             threads=threads,
+            decode=image.decode,
             channels_last=target.channels_last,
             options=target.engine_options,
         )

@@ -1,0 +1,119 @@
+"""What `decode="fast"` changes, and what it brings, on photos of several sizes.
+
+    python benchmarks/photos.py /tmp/photos
+    python benchmarks/photos.py /tmp/photos-2 --megapixels 2 --count 300
+    python benchmarks/photos.py /tmp/photos-12 --megapixels 12 --count 60
+    python -m benchmarks.pixels /tmp/photos /tmp/photos-2 /tmp/photos-12 --json pixels.json
+
+For each folder and each list of transforms: how far the pixels of `decode="fast"` are from the exact ones (the mean
+absolute difference, that of the image furthest apart, and the largest of all, of 255), and the rates of both beside a C
+program that only decodes the same crops with the same settings, in turns.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, get_args
+
+import numpy as np
+
+import shardio
+from benchmarks._limits import compile_limit
+from benchmarks._processes import run
+from benchmarks._results import finish
+from shardio.engines.fused_images import Decode
+from shardio.transforms import Transform
+
+TRANSFORMS: dict[str, list[Transform]] = {
+    "random": [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()],
+    "center": [shardio.Resize(256), shardio.CenterCrop(224)],
+}
+THREADS, SEED = 2, 7
+MOST = 4000
+
+
+def pack(folder: Path, out: Path) -> list[Path]:
+    """Write a dataset of the photos; return their files."""
+    files = sorted(folder.rglob("*.jpg"))[:MOST]
+    with shardio.create(out, container="tar", fields={"image": "image"}) as writer:
+        for file in files:
+            writer.append({"image": file.read_bytes()})
+    return files
+
+
+def loader(dataset: Path, transforms: list[Transform], decode: Decode, batch_size: int) -> shardio.Loader:
+    """A loader with the settings of all."""
+    return shardio.Loader(
+        dataset, batch_size, transforms=transforms, decode=decode, threads=THREADS, seed=SEED, world=shardio.World()
+    )
+
+
+def apart(loaders: dict[str, shardio.Loader]) -> dict[str, float]:
+    """How far the pixels of both are from one another, over one epoch."""
+    means, largest = [], 0
+    for exact, fast in zip(*loaders.values(), strict=True):
+        difference = (exact["image"].short() - fast["image"].short()).abs()
+        means += difference.float().mean(dim=(1, 2, 3)).tolist()
+        largest = max(largest, int(difference.max()))
+    return {"mean": round(float(np.mean(means)), 3), "furthest image": round(max(means), 3), "largest": largest}
+
+
+def rate(one: shardio.Loader, seconds: float) -> float:
+    """Images per second over whole epochs."""
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() < begun + seconds:
+        count += sum(len(batch["index"]) for batch in one)
+    return count / (time.perf_counter() - begun)
+
+
+def measure(folder: Path, work: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """The figures of one folder."""
+    dataset = work / folder.name
+    files = pack(folder, dataset)
+    names = work / f"{folder.name}.txt"
+    names.write_text("".join(f"{file.absolute()}\n" for file in files))
+    program = compile_limit("jpeg_crop", work)
+    batch_size = min(256, max(8, len(files) // 8))
+    figures: dict[str, Any] = {"photos": len(files), "bytes": sum(file.stat().st_size for file in files)}
+    for name, transforms in TRANSFORMS.items():
+        loaders = {decode: loader(dataset, transforms, decode, batch_size) for decode in get_args(Decode)}
+        difference = apart(loaders)
+        rates: dict[str, list[float]] = {f"{kind} {d}": [] for kind in ("shardio", "limit") for d in loaders}
+        for _ in range(rounds):
+            for decode, one in loaders.items():
+                rates[f"shardio {decode}"].append(rate(one, seconds))
+                command = [str(program), str(names), str(THREADS), str(seconds), decode, name]
+                rates[f"limit {decode}"].append(json.loads(run(command))["images_per_s"])
+        ratios = {
+            "fast of exact": ("shardio fast", "shardio exact"),
+            "exact of its limit": ("shardio exact", "limit exact"),
+            "fast of its limit": ("shardio fast", "limit fast"),
+        }
+        figures[name] = {
+            "fast to exact pixels": difference,
+            "images per second": {key: round(median(values)) for key, values in rates.items()},
+        } | {
+            key: round(median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)
+            for key, (one, other) in ratios.items()
+        }
+    return figures
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photos", type=Path, nargs="+", help="folders of JPEG photos")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        figures = {folder.name: measure(folder, Path(work), args.rounds, args.seconds) for folder in args.photos}
+    finish({"threads": THREADS, "rounds": args.rounds, "pixels": figures}, args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Resizing of one image: by compiled code, or else by Pillow, which gives the same bytes."""
+
+from functools import cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from .. import native
+from ..transforms.fuse import FusedSteps
+from ..transforms.steps import Interpolation
+from .fused_images import FusedImages
+
+_OPENCV = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
+
+
+def resize(
+    pixels: NDArray[np.uint8], size: tuple[int, int], interpolation: Interpolation, antialias: bool
+) -> NDArray[np.uint8]:
+    """Return an image, uint8 [height, width, channels], resized to `size`; see `steps.Scale`.
+
+    Without the compiled part, OpenCV makes what is not antialiased; it may differ by 1.
+    """
+    if pixels.shape[:2] == size:
+        return pixels
+    channels = pixels.shape[2]
+    if native.library() is not None:
+        shapes = np.array([pixels.shape[:2], size], np.int32)
+        fused = FusedSteps.of_resize(shapes[:1], shapes[1:], interpolation, antialias)
+        out = np.empty((1, *size, channels), np.uint8)
+        if _images(channels).resize([np.ascontiguousarray(pixels)], fused, out):
+            raise MemoryError("there is no memory to resize an image")
+        resized: NDArray[np.uint8] = out[0]
+        return resized
+    if antialias or interpolation == "nearest":
+        image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
+        made = np.asarray(image.resize(size[::-1], Image.Resampling[interpolation.upper()]))
+    else:
+        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=_OPENCV[interpolation]), np.uint8)
+    return made.reshape(*size, channels)
+
+
+@cache
+def _images(channels: int) -> FusedImages:
+    return FusedImages(channels)

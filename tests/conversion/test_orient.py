@@ -1,0 +1,64 @@
+"""Images that an EXIF tag rotates: conversions count them, and `--orient` stores them upright."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _cli import run
+from PIL import Image, ImageOps
+
+import shardio
+
+
+def rotated(orientation: int, kind: str = "JPEG") -> bytes:
+    """A gradient of 30 x 50 pixels with the tag."""
+    y, x = np.mgrid[:30, :50]
+    pixels = np.stack([5 * x, 8 * y, 255 - 5 * x], axis=2).astype(np.uint8)
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(file, kind, exif=exif.tobytes(), quality=95, subsampling=0)
+    return file.getvalue()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Eight JPEGs and two PNGs in one class, of which eight are rotated or mirrored."""
+    folder = tmp_path / "photos" / "a"
+    folder.mkdir(parents=True)
+    for number in range(1, 9):
+        (folder / f"{number}.jpg").write_bytes(rotated(number))
+    for number in (1, 6):
+        (folder / f"{number + 10}.png").write_bytes(rotated(number, "PNG"))
+    return folder.parent
+
+
+def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
+    """The command tells how many there are, once; resuming counts shards that stand, and adopted files count too."""
+    told = run("convert", "imagefolder", photos, tmp_path / "out", "--shard-size", "2KB")
+    assert told.count("note: an EXIF tag rotates or mirrors 8 images, which a Loader ignores") == 1
+    assert "--orient stores them upright" in told
+    assert "mirrors 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
+    assert "EXIF" not in run("convert", "imagefolder", photos, tmp_path / "upright", "--orient")
+
+
+@pytest.mark.parametrize("options", [{}, {"store_pixels": True, "resize": (30, 50)}], ids=["files", "pixels"])
+def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str, object]) -> None:
+    """`orient` bakes the rotation in; images without one stay as they are, byte for byte."""
+    shardio.convert(photos, tmp_path / "out", converter="imagefolder", orient=True, **options)  # type: ignore[arg-type]
+    dataset = shardio.open(tmp_path / "out")
+    files = sorted(
+        photos.rglob("*.*"), key=lambda file: dataset.read(range(len(dataset)), ["key"])["key"].index(f"a/{file.name}")
+    )
+    for number, file in enumerate(files):
+        upright = ImageOps.exif_transpose(Image.open(file))
+        found = dataset[number]["image"]
+        if options:
+            made = Image.fromarray(found)
+            upright = upright.resize((50, 30), Image.Resampling.BILINEAR)
+        else:
+            made = Image.open(io.BytesIO(found))
+            assert not made.getexif().get(0x0112, 0) or file.name in ("1.jpg", "11.png")
+            if file.name in ("1.jpg", "11.png"):
+                assert found == file.read_bytes()
+        assert np.abs(np.asarray(made).astype(int) - np.asarray(upright)).max() <= (0 if options else 12)

@@ -1,0 +1,364 @@
+"""Pixels are Pillow's, bit for bit: of any file, crop, filter and size, compiled or not."""
+
+import base64
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, PngImagePlugin
+
+import shardio
+from shardio import World, native
+from shardio.engines.cpu import CpuEngine
+from shardio.engines.fused_images import FusedImages
+from shardio.engines.jpeg_headers import orientations_of
+from shardio.engines.resizing import resize
+from shardio.transforms import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToFloat,
+    Transform,
+)
+from shardio.transforms.fuse import FusedSteps
+from shardio.transforms.recipe import Recipe
+from shardio.transforms.steps import Crop, Flip, Interpolation, Scale, Step
+
+FILTERS: tuple[Interpolation, ...] = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+compiled_only = pytest.mark.skipif(native.library() is None, reason="not compiled here")
+SAMPLINGS = [
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+]
+
+
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "Pillow"])
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the compiled part is there."""
+    if request.param == "Pillow":
+        monkeypatch.setattr(native, "library", lambda: None)
+    return request.param
+
+
+def noise(height: int, width: int, seed: int, grain: int = 4) -> NDArray[np.uint8]:
+    """Smooth noise, in which a wrong pixel or a shift shows."""
+    small = np.random.default_rng(seed).integers(0, 256, (height // grain + 1, width // grain + 1, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encode(pixels: NDArray[np.uint8], kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    """Encode by Pillow in one of its modes."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def reference(
+    data: bytes, channels: int, steps: tuple[Step, ...], row: int, *, upright: bool = False
+) -> NDArray[np.uint8]:
+    """What torchvision's transforms of PIL images come to."""
+    opened: Image.Image = Image.open(io.BytesIO(data))
+    image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB" if channels == 3 else "L")
+    for step in steps:
+        match step:
+            case Crop(boxes):
+                top, left, height, width = boxes[row].tolist()
+                image = image.crop((left, top, left + width, top + height))
+            case Scale(sizes, interpolation, _):
+                height, width = sizes[row].tolist()
+                image = image.resize((width, height), Image.Resampling[interpolation.upper()])
+            case Flip(mask) if mask[row]:
+                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def in_floats(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.float32]:
+    """What torchvision's ToDtype and Normalize make of a tensor, operation by operation."""
+    assert recipe.normalization is not None
+    mean, std = torch.from_numpy(recipe.normalization.T.copy())[:, :, None, None]
+    floats = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(torch.float32).mul_(1.0 / 255)
+    made: NDArray[np.float32] = floats.sub(mean).div_(std).numpy()
+    return made
+
+
+@st.composite
+def resizes(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A size, and another: larger, smaller, much smaller in one direction, or the same."""
+    sides = st.one_of(st.integers(1, 9), st.integers(1, 160))
+    size = draw(sides), draw(sides)
+    return size, (draw(st.one_of(sides, st.just(size[0]))), draw(st.one_of(sides, st.just(size[1]))))
+
+
+@compiled_only
+@settings(max_examples=400, deadline=None)
+@given(resizes(), st.sampled_from(FILTERS), st.sampled_from([1, 3]), st.booleans(), st.data())
+def test_any_crop_filter_and_size(
+    sizes: tuple[tuple[int, int], tuple[int, int]], how: Interpolation, channels: int, flip: bool, data: st.DataObject
+) -> None:
+    """A region of an image, resized, of which a window is kept and perhaps mirrored, has Pillow's bytes.
+
+    The window may extend beyond the resized region, as that of a crop with padding does: it is black there.
+    """
+    (height, width), size = sizes
+    margins = [data.draw(st.integers(0, 20)) for _ in range(4)]
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    shape = height + margins[0] + margins[1], width + margins[2] + margins[3], channels
+    image = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    box = [margins[0], margins[2], height, width]
+    first = [data.draw(st.integers(-6, side - 1)) for side in size]
+    kept = [data.draw(st.integers(max(1, 1 - at), side - at + 6)) for side, at in zip(size, first, strict=True)]
+    rows = (np.array([row], np.int32) for row in (shape[:2], box, size, first, kept))
+    guarded = np.full((kept[0] * kept[1] * channels + 64,), 77, np.uint8)
+    out = guarded[32:-32].reshape(1, *kept, channels)
+    assert FusedImages(channels).resize([image], FusedSteps(*rows, np.array([flip]), how), out) == []
+    part = image[box[0] : box[0] + height, box[1] : box[1] + width]
+    picture = Image.fromarray(part if channels == 3 else part[:, :, 0])
+    whole = picture.resize(size[::-1], Image.Resampling[how.upper()])
+    window = whole.crop((first[1], first[0], first[1] + kept[1], first[0] + kept[0]))
+    wanted = np.asarray(window).reshape(*kept, channels)
+    assert np.array_equal(out[0], wanted[:, ::-1] if flip else wanted)
+    assert (guarded[:32] == 77).all()
+    assert (guarded[-32:] == 77).all()
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_far_smaller_and_far_larger(part: str, interpolation: Interpolation, channels: int) -> None:
+    """Steep resizes, whose filters span hundreds of pixels, have Pillow's bytes."""
+    image = np.random.default_rng(5).integers(0, 256, (700, 900, channels), dtype=np.uint8)
+    for size in ((3, 5), (1, 1), (700, 2), (2, 900), (31, 900), (1400, 30)):
+        picture = Image.fromarray(image if channels == 3 else image[:, :, 0])
+        wanted = np.asarray(picture.resize(size[::-1], Image.Resampling[interpolation.upper()]))
+        assert np.array_equal(resize(image, size, interpolation, True), wanted.reshape(*size, channels))
+
+
+@compiled_only
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_crops_of_jpegs(sampling: int, progressive: int, restarts: int, channels: int) -> None:
+    """A region of a JPEG, decoded alone, has the pixels of the whole file, down to one column at any edge."""
+    rng = np.random.default_rng([sampling, progressive, restarts])
+    images, files = FusedImages(channels), []
+    for number in range(12):
+        height, width = rng.integers(1, 40 if number % 2 else 180, 2)
+        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive]
+        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, restarts, cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(30, 97))]
+        files.append(cv2.imencode(".jpg", noise(int(height), int(width), number, 2), options)[1].tobytes())
+    for data in files:
+        image = Image.open(io.BytesIO(data)).convert("RGB" if channels == 3 else "L")
+        whole = np.asarray(image).reshape(image.height, image.width, channels)
+        for number in range(20):
+            height, width = (
+                int(rng.integers(1, (side if number % 2 else min(side, 4)) + 1)) for side in whole.shape[:2]
+            )
+            top, left = int(rng.integers(whole.shape[0] - height + 1)), int(rng.integers(whole.shape[1] - width + 1))
+            values = (whole.shape[:2], (top, left, height, width), (height, width), (0, 0), (height, width))
+            rows = (np.array([row], np.int32) for row in values)
+            out = np.empty((1, height, width, channels), np.uint8)
+            assert images.decode([data], FusedSteps(*rows, np.zeros(1, np.bool_)), out) == []
+            wanted = whole[top : top + height, left : left + width]
+            assert np.array_equal(out[0], wanted), (values, np.abs(out[0].astype(int) - wanted).max())
+
+
+FILES = {
+    "jpeg": encode(noise(90, 120, 1), "JPEG"),
+    "progressive jpeg": encode(noise(90, 120, 2), "JPEG", progressive=True),
+    "jpeg 4:4:4": encode(noise(90, 120, 3), "JPEG", subsampling=0),
+    "grey jpeg": encode(noise(90, 120, 4), "JPEG", "L"),
+    "cmyk jpeg": encode(noise(90, 120, 5), "JPEG", "CMYK"),
+    "png": encode(noise(90, 120, 6), "PNG"),
+    "grey png": encode(noise(90, 120, 7), "PNG", "L"),
+    "grey png with alpha": encode(noise(90, 120, 8), "PNG", "LA"),
+    "png with alpha": encode(np.dstack([noise(90, 120, 9), noise(90, 120, 10)[:, :, :1]]), "PNG", "RGBA"),
+    "palette png": encode(noise(90, 120, 11), "PNG", "P"),
+    "bilevel png": encode(noise(90, 120, 12), "PNG", "1"),
+    "16-bit png": cv2.imencode(".png", noise(90, 120, 13)[:, :, 0].astype(np.uint16) * 257 + 3)[1].tobytes(),
+    "16-bit rgb png": cv2.imencode(".png", noise(90, 120, 14).astype(np.uint16) * 257 + 3)[1].tobytes(),
+    "webp": encode(noise(90, 120, 15), "WEBP"),
+    "lossless webp": encode(noise(90, 120, 16), "WEBP", lossless=True),
+    "bmp": encode(noise(90, 120, 17), "BMP"),
+}
+
+
+def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
+    """A PNG with chunks that some decoders apply to pixels."""
+    info = PngImagePlugin.PngInfo()
+    for name, content in (chunks or {}).items():
+        info.add(name, content)
+    return encode(noise(90, 120, seed), "PNG", mode, pnginfo=info, **options)
+
+
+FILES |= {
+    "png with a transparent colour": odd_png("RGB", seed=18, transparency=(10, 20, 30)),
+    "grey png with a transparent level": odd_png("L", seed=19, transparency=128),
+    "png with gamma": odd_png("RGB", seed=20, chunks={b"gAMA": (220000).to_bytes(4, "big")}),
+    "grey png with gamma": odd_png("L", seed=21, chunks={b"gAMA": (30000).to_bytes(4, "big"), b"sBIT": b"\x05"}),
+    "png with a background": odd_png("RGB", seed=22, chunks={b"bKGD": bytes(6)}),
+    "palette png of 4 bits": odd_png("P", seed=23, bits=4),
+    "bmp in grey": encode(noise(90, 120, 24), "BMP", "L"),
+}
+LISTS: dict[str, list[Transform]] = {
+    "nothing": [],
+    "training": [RandomResizedCrop(48), RandomHorizontalFlip()],
+    "evaluation": [Resize(64), CenterCrop(56)],
+    "shorter side": [Resize(50)],
+    "odd sizes": [Resize((33, 71), "lanczos")],
+    "border": [CenterCrop(130)],
+    "crop": [RandomCrop(40, padding=6)],
+    "padding": [RandomCrop((90, 120), padding=30), RandomHorizontalFlip()],
+    "resize and border": [Resize(40), CenterCrop(48), CenterCrop(44)],
+    "border of a crop": [CenterCrop(60), RandomCrop(70), RandomCrop(76)],
+    "flip, then crop": [RandomHorizontalFlip(), RandomCrop(50), CenterCrop(45), RandomHorizontalFlip()],
+    "flip first": [RandomHorizontalFlip(), Resize((40, 50))],
+    "twice": [Resize((60, 60), "bicubic"), CenterCrop(50), Resize((20, 30), "box")],
+}
+
+
+@pytest.mark.parametrize("transforms", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("floats", [False, True], ids=["bytes", "floats"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_file_and_list(part: str, transforms: list[Transform], floats: bool, channels: int) -> None:
+    """Files of all kinds have torchvision's pixels on Pillow through usual lists of transforms, as bytes and floats."""
+    end: list[Transform] = [ToFloat(), Normalize((0.485, 0.456, 0.406)[:channels], (0.229, 0.224, 0.225)[:channels])]
+    recipe = Recipe.of([*transforms, *(end if floats else [])], channels=channels, size=None)
+    engine, files = CpuEngine(recipe, channels=channels), list(FILES.values())
+    steps = recipe.steps(np.full((len(files), 2), (90, 120), np.int32), seed=1, epoch=0, indices=np.arange(len(files)))
+    out = None
+    if recipe.size is not None:
+        out = np.empty((len(files), *engine.output_format.shape(recipe.size)), engine.output_format.dtype)
+    made = engine(files, np.full((len(files), 2), (90, 120), np.int32), steps, out)
+    for row, (name, data) in enumerate(FILES.items()):
+        found = (made or [])[row] if out is None else out[row]
+        wanted: NDArray[Any] = reference(data, channels, steps, row)
+        wanted = in_floats(wanted, recipe) if floats else wanted
+        assert found.dtype == wanted.dtype
+        assert np.array_equal(found, wanted), name
+
+
+REFERENCE = json.loads((Path(__file__).parent / "reference" / "torchvision_pil.json").read_text())
+
+
+def steps_of(name: str, arguments: list[Any], size: tuple[int, int]) -> tuple[list[Transform], tuple[Step, ...] | None]:
+    """What a case of the reference is here: transforms, or the steps of one whose numbers are given."""
+    match name, arguments:
+        case "Resize", [target, how]:
+            return [Resize(target if isinstance(target, int) else (target[0], target[1]), how)], None
+        case "CenterCrop", [target]:
+            return [CenterCrop(target)], None
+        case "Resize, CenterCrop", [target, crop]:
+            return [Resize(target), CenterCrop(crop)], None
+        case "normalize", [mean, std]:
+            return [ToFloat(), Normalize(tuple(mean), tuple(std))], None
+        case "horizontal_flip", []:
+            return [RandomHorizontalFlip(1.0)], None
+        case "resized_crop", [box, target, how]:
+            return [], (Crop(np.array([box], np.int32)), Scale(np.array([target], np.int32), how, True))
+        case "crop", [box]:
+            return [], (Crop(np.array([box], np.int32)),)
+    raise ValueError(name)
+
+
+@pytest.mark.parametrize("number", range(len(REFERENCE["files"])))
+def test_results_of_torchvision(part: str, number: int) -> None:
+    """Transforms of torchvision on PIL images gave these bytes, wherever they round a size or a place."""
+    data, cases = base64.b64decode(REFERENCE["files"][number]), [c for c in REFERENCE["cases"] if c["file"] == number]
+    size = Image.open(io.BytesIO(data)).size[::-1]
+    sizes = np.array([size], np.int32)
+    assert len(cases) > 30
+    for case in cases:
+        transforms, steps = steps_of(case["name"], case["arguments"], size)
+        recipe = Recipe.of(transforms, channels=3, size=None)
+        drawn = steps or recipe.steps(sizes, seed=1, epoch=0, indices=np.arange(1))
+        (found,) = CpuEngine(recipe, channels=3)([data], sizes, drawn, None) or []
+        assert list(found.shape) == case["shape"], case
+        assert zlib.crc32(np.ascontiguousarray(found).tobytes()) == case["crc"], case
+
+
+ROTATED = {
+    f"{kind} {orientation}": (kind, orientation)
+    for kind, orientations in (("JPEG", range(1, 9)), ("PNG", (3, 6)), ("WEBP", (5, 8)))
+    for orientation in orientations
+}
+
+
+def rotated(kind: str, orientation: int) -> bytes:
+    """A file that an EXIF tag rotates or mirrors."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(noise(90, 121, orientation), kind, exif=exif.tobytes())
+
+
+@pytest.mark.parametrize(
+    "transforms", [LISTS[n] for n in LISTS if n != "twice"], ids=[n for n in LISTS if n != "twice"]
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_upright(part: str, transforms: list[Transform], channels: int) -> None:
+    """With orientations, the pixels are those of `exif_transpose`, whatever part of an image is decoded."""
+    files = [rotated(*how) for how in ROTATED.values()]
+    orientations = orientations_of(files)
+    assert orientations.tolist() == [orientation for _, orientation in ROTATED.values()]
+    sizes = np.array([(121, 90) if orientation >= 5 else (90, 121) for orientation in orientations], np.int32)
+    recipe = Recipe.of(transforms, channels=channels, size=None)
+    steps = recipe.steps(sizes, seed=2, epoch=0, indices=np.arange(len(files)))
+    out = None if recipe.size is None else np.empty((len(files), *recipe.size, channels), np.uint8)
+    made = CpuEngine(recipe, channels=channels)(files, sizes, steps, out, orientations)
+    for row, (name, data) in enumerate(zip(ROTATED, files, strict=True)):
+        found = (made or [])[row] if out is None else out[row]
+        assert np.array_equal(found, reference(data, channels, steps, row, upright=True)), name
+
+
+@compiled_only
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_upright_and_fast(orientation: int) -> None:
+    """What the decoder shrinks stays in its place when it is turned: a gradient keeps its values to within a few."""
+    y, x = np.mgrid[:403, :611]
+    image = np.stack([255 * x / 611, 255 * y / 403, 255 - 255 * x / 611], axis=2).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(image, "JPEG", exif=exif.tobytes(), quality=98)
+    recipe = Recipe.of([Resize((40, 50))], channels=3, size=None)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    sizes, out = np.array([upright.size[::-1]], np.int32), np.empty((1, 40, 50, 3), np.uint8)
+    steps = recipe.steps(sizes, seed=2, epoch=0, indices=np.arange(1))
+    CpuEngine(recipe, channels=3, decode="fast")([data], sizes, steps, out, np.array([orientation], np.uint8))
+    wanted = np.asarray(upright.resize((50, 40), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(out[0] - wanted).max() <= 4
+
+
+@pytest.mark.parametrize("engine", ["cpu", "nvimgcodec"])
+def test_a_loader_turns_images(tmp_path: Path, engine: Any) -> None:
+    """`orient=True` gives upright images, on an engine for whole batches too; uncropped, they differ in size."""
+    if engine == "nvimgcodec":
+        pytest.importorskip("nvidia.nvimgcodec")
+    files = {name: rotated(*how) for name, how in ROTATED.items()}
+    with shardio.create(tmp_path / "out", fields={"image": "image"}) as writer:
+        for data in files.values():
+            writer.append({"image": data})
+    for transforms in ([Resize((48, 40))], []) if engine == "cpu" else ([Resize((48, 40))],):
+        options: dict[str, Any] = {"transforms": transforms, "shuffle": None, "world": World(), "engine": engine}
+        (batch,) = shardio.Loader(tmp_path / "out", len(files), orient=True, **options)
+        for found, (name, data) in zip(batch["image"], files.items(), strict=True):
+            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+            wanted = np.asarray(upright.resize((40, 48), Image.Resampling.BILINEAR) if transforms else upright)
+            exact = engine == "cpu" or ROTATED[name] != ("JPEG", 1)
+            assert np.abs(found.numpy().astype(int) - wanted).max() <= (0 if exact else 12), name
+    (plain,) = shardio.Loader(tmp_path / "out", len(files), shuffle=None, world=World())
+    assert all(image.shape == (90, 121, 3) for image in plain["image"])

@@ -1,0 +1,102 @@
+/* Repeats on any processor what the C part made on another, and compares every byte:
+ *
+ *     vectors FILE
+ *
+ * `vectors.py` writes FILE: numbers are little-endian int32, and after each case's numbers come its parts, each with its
+ * size in bytes as int64. `scripts/aarch64` runs this under an emulator. */
+#include "image.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void *shardio_decoder_new(void);
+int64_t shardio_make_images(void *decoder, const ImageBatch *work);
+void shardio_hue(uint8_t *pixels, int64_t count, float shift);
+void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
+void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
+                     const uint64_t *keys);
+
+enum { NUMBERS = 24, PARTS = 3, MOST_PIXELS = 1 << 28 };
+enum { IMAGE, HUE, PERMUTE, ORIENTATION, KINDS };
+static const char *NAMES[] = {"images", "hues", "permutations", "orientations"};
+
+typedef struct {
+    uint8_t *bytes;
+    int64_t size;
+} Part;
+
+static void take(FILE *file, void *to, size_t size) {
+    if (fread(to, 1, size, file) == size) return;
+    fprintf(stderr, "the file ends in the middle of a case\n");
+    exit(2);
+}
+
+/* The parts of a case: what it is made from, more of that, and the result. */
+static void read_parts(FILE *file, Part *parts) {
+    for (int i = 0; i < PARTS; i++) {
+        take(file, &parts[i].size, sizeof parts[i].size);
+        parts[i].bytes = malloc((size_t)parts[i].size + 1);
+        take(file, parts[i].bytes, (size_t)parts[i].size);
+    }
+}
+
+static int same_image(void *decoder, const int32_t *n, const Part *parts) {
+    const uint8_t *data = parts[0].bytes, flip = (uint8_t)n[10], turn = (uint8_t)n[11];
+    uint8_t *out = malloc((size_t)parts[2].size), failed = 2;
+    ImageBatch work = {
+        .count = 1, .data = &data, .sizes = &parts[0].size, .images = n, .boxes = n + 2, .scaled = n + 6, .windows = n + 8,
+        .flips = &flip, .turns = turn ? &turn : NULL, .normalize = parts[1].size ? (const float *)parts[1].bytes : NULL,
+        .out = out, .out_bytes = parts[2].size, .height = n[12], .width = n[13], .channels = n[14], .filter = n[15],
+        .encoded = n[16], .fast = n[17], .most = MOST_PIXELS, .failed = &failed,
+    };
+    shardio_make_images(decoder, &work);
+    int same = !failed && memcmp(out, parts[2].bytes, (size_t)parts[2].size) == 0;
+    free(out);
+    return same;
+}
+
+static int same_case(void *decoder, int32_t kind, const int32_t *n, const Part *parts) {
+    const uint8_t *data = parts[0].bytes;
+    uint8_t found = 0;
+    float shift;
+    switch (kind) {
+    case IMAGE:
+        return same_image(decoder, n, parts);
+    case HUE:
+        memcpy(&shift, n, sizeof shift);
+        shardio_hue(parts[0].bytes, parts[0].size / 3, shift);
+        break;
+    case PERMUTE:
+        shardio_permute(parts[0].size / 8, (uint64_t *)parts[0].bytes, (uint64_t)n[0], n[1], n[2],
+                        (int32_t)(parts[1].size / 8), (const uint64_t *)parts[1].bytes);
+        break;
+    case ORIENTATION:
+        shardio_orientations(1, &data, &parts[0].size, &found);
+        return found == *parts[2].bytes;
+    }
+    return parts[0].size == parts[2].size && memcmp(data, parts[2].bytes, (size_t)parts[2].size) == 0;
+}
+
+int main(int argc, char **argv) {
+    FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
+    void *decoder = shardio_decoder_new();
+    int32_t kind, numbers[NUMBERS];
+    int counts[KINDS] = {0}, wrong = 0;
+    if (!file || !decoder) {
+        fprintf(stderr, "usage: %s FILE\n", argv[0]);
+        return 2;
+    }
+    while (fread(&kind, sizeof kind, 1, file) == 1) {
+        Part parts[PARTS];
+        take(file, numbers, sizeof numbers);
+        read_parts(file, parts);
+        if (!same_case(decoder, kind, numbers, parts)) {
+            printf("another result: %s, case %d\n", NAMES[kind], counts[kind]);
+            wrong++;
+        }
+        counts[kind]++;
+        for (int i = 0; i < PARTS; i++) free(parts[i].bytes);
+    }
+    for (int i = 0; i < KINDS; i++) printf("%d %s\n", counts[i], NAMES[i]);
+    return wrong ? 1 : 0;
+}

@@ -1,0 +1,122 @@
+"""Write what the C part makes here for `vectors.c` to repeat on another processor: `python vectors.py FILE`.
+
+Each case is its kind, 24 int32 numbers, and three parts: what it is made from, more of that, and the result.
+"""
+
+import io
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import cv2
+import numpy as np
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from _builders import jpeg, pixels, tiff, with_exif
+
+from shardio.engines.fused_images import FusedImages, filter_number
+from shardio.engines.jpeg_headers import orientations_of
+from shardio.engines.orientation import TURNS
+from shardio.native import hue, rows
+from shardio.transforms.fuse import FusedSteps
+from shardio.transforms.steps import Interpolation
+
+NUMBERS = 24
+IMAGE, HUE, PERMUTE, ORIENTATION = range(4)
+NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
+
+
+def case(kind: int, numbers: Sequence[int], *parts: bytes) -> bytes:
+    """One case of the file."""
+    padded = [*numbers, *[0] * (NUMBERS - len(numbers))]
+    return struct.pack(f"<i{NUMBERS}i", kind, *padded) + b"".join(struct.pack("<q", len(p)) + p for p in parts)
+
+
+def files() -> Iterator[tuple[int, int, bytes]]:
+    """Height, width and file: of each sampling, progressive, with restarts, grey."""
+    samplings = [int(value) for name, value in vars(cv2).items() if name.startswith("IMWRITE_JPEG_SAMPLING_FACTOR_")]
+    for number, sampling in enumerate(samplings):
+        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_RST_INTERVAL, number % 3]
+        options += [cv2.IMWRITE_JPEG_PROGRESSIVE, number % 2]
+        yield 145, 170, cv2.imencode(".jpg", pixels(145, 170, seed=number), options)[1].tobytes()
+    yield 60, 80, jpeg(60, 80, 1)
+    file = io.BytesIO()
+    Image.fromarray(pixels(90, 50, seed=9)).save(file, "JPEG", quality=40)
+    yield 90, 50, file.getvalue()
+
+
+def image_cases() -> Iterator[bytes]:
+    """Crops of files and of pixels, by every filter, in all sizes, mirrored and turned, as bytes and as floats."""
+    random = np.random.default_rng(0)
+    encoded = list(files())
+    filters: list[tuple[Interpolation, bool]] = [(name, True) for name in get_args(Interpolation)]
+    filters += [("bilinear", False), ("bicubic", False)]
+    for number in range(900):
+        interpolation, antialias = filters[number % len(filters)]
+        channels = 1 if number % 5 == 0 else 3
+        floats, from_file, fast = number % 3 == 0, number % 4 != 0, number % 7 == 0
+        if from_file:
+            height, width, data = encoded[number % len(encoded)]
+        else:
+            height, width = (int(side) for side in random.integers(1, 90, 2))
+            data = random.bytes(height * width * channels)
+        turn = int(random.integers(1, 9)) if from_file and number % 2 else 1
+        upright = (width, height) if TURNS[turn][2] else (height, width)
+        rows_, columns = (int(random.integers(1, side + 1)) for side in upright)
+        box = [
+            int(random.integers(upright[0] - rows_ + 1)),
+            int(random.integers(upright[1] - columns + 1)),
+            rows_,
+            columns,
+        ]
+        size = [int(side) for side in random.integers(1, 120, 2)]
+        window = [int(random.integers(-3, side)) for side in size]
+        kept = [int(random.integers(max(1, 1 - at), side - at + 3)) for side, at in zip(size, window, strict=True)]
+        flip = bool(number & 1)
+        arrays = (np.array([row], np.int32) for row in (upright, box, size, window, kept))
+        fused = FusedSteps(*arrays, np.array([flip]), interpolation, antialias)
+        normalization = NORMALIZATION[:channels] if floats else None
+        images = FusedImages(channels, normalization, decode="fast" if fast else "exact")
+        out: Any = np.empty((1, channels, *kept), np.float32) if floats else np.empty((1, *kept, channels), np.uint8)
+        if from_file:
+            left = images.decode([data], fused, out, np.array([turn], np.uint8))
+        else:
+            array = np.frombuffer(data, np.uint8).reshape(1, height, width, channels)
+            left = images.resize(array, fused, out)
+        assert not left
+        bits = sum(flag << bit for bit, flag in enumerate(TURNS[turn]))
+        numbers = [height, width, *box, *size, *window, int(flip), bits, *kept, channels, filter_number(fused)]
+        more = b"" if normalization is None else np.ascontiguousarray(normalization).tobytes()
+        yield case(IMAGE, [*numbers, int(from_file), int(fast)], data, more, out.tobytes())
+
+
+def other_cases() -> Iterator[bytes]:
+    """Hues, orders of epochs, and orientations."""
+    random = np.random.default_rng(1)
+    for shift in (-0.5, -0.1, 0.03, 0.5):
+        turned = random.integers(0, 256, (1000, 3), dtype=np.uint8)
+        given = turned.tobytes()
+        hue.adjust_hue(turned, shift)
+        yield case(HUE, struct.unpack("<i", struct.pack("<f", shift)), given, b"", turned.tobytes())
+    for n in (1, 1000, 2**31 - 1):
+        bits = max(2, (n - 1).bit_length())
+        widths, keys = (bits - bits // 2, bits // 2), random.integers(0, 2**63, 8, dtype=np.uint64)
+        positions = random.integers(0, n, 500, dtype=np.uint64)
+        order = positions.copy()
+        rows.permute(order, n, widths, keys)
+        yield case(PERMUTE, [n, *widths], positions.tobytes(), keys.tobytes(), order.tobytes())
+    plain = jpeg(24, 32)
+    for data in (plain, *(with_exif(plain, tiff(value)) for value in range(1, 10)), b"", plain[:30]):
+        yield case(ORIENTATION, [], data, b"", bytes([orientations_of([data])[0] if data[:2] == b"\xff\xd8" else 0]))
+
+
+def main() -> None:
+    """Write the file."""
+    Path(sys.argv[1]).write_bytes(b"".join([*image_cases(), *other_cases()]))
+
+
+if __name__ == "__main__":
+    main()
