@@ -35,14 +35,14 @@ Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the engine is given of some images; see `CpuEngine.__call__`."""
+    """The images of one call, as `CpuEngine.__call__` takes them."""
 
     stored: Images
     sizes: Sizes
     orientations: Orientations | None
 
     def row(self, row: int) -> "_Given":
-        """Return what it is given of one of them."""
+        """Return one of the images."""
         rows = slice(row, row + 1)
         turns = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]

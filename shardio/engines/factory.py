@@ -48,7 +48,7 @@ def choose_engine(
     name = next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
     if name != "cpu" and decode == "exact":
         warnings.warn(
-            f"the engine {name!r}, chosen for the GPU, decodes other pixels than Pillow, by about 1 of 255: choose it "
+            f"the engine {name!r}, chosen for the GPU, decodes other pixels than Pillow, if only slightly: choose it "
             "or decode='fast' to silence this warning, or engine='cpu' for the exact pixels",
             EngineWarning,
             stacklevel=2,

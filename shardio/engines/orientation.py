@@ -21,7 +21,7 @@ TURNS: dict[int, Turn] = {
     7: (True, True, True),
     8: (False, True, True),
 }
-"""What makes an image upright, by its EXIF orientation."""
+"""The turn that makes an image upright, by its EXIF orientation."""
 
 
 def are_swapped(orientations: Orientations) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,9 +44,9 @@ def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"store_pixels": True, "resize": (30, 50)}], ids=["files", "pixels"])
-def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str, object]) -> None:
+def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     """`orient` bakes the rotation in; images without one stay as they are, byte for byte."""
-    shardio.convert(photos, tmp_path / "out", converter="imagefolder", orient=True, **options)  # type: ignore[arg-type]
+    shardio.convert(photos, tmp_path / "out", converter="imagefolder", orient=True, **options)
     dataset = shardio.open(tmp_path / "out")
     files = sorted(
         photos.rglob("*.*"), key=lambda file: dataset.read(range(len(dataset)), ["key"])["key"].index(f"a/{file.name}")

@@ -71,7 +71,7 @@ def encode(pixels: NDArray[np.uint8], kind: str, mode: str = "RGB", **options: A
 def reference(
     data: bytes, channels: int, steps: tuple[Step, ...], row: int, *, upright: bool = False
 ) -> NDArray[np.uint8]:
-    """What torchvision's transforms of PIL images come to."""
+    """Carry out steps with Pillow, as torchvision's transforms of PIL images do."""
     opened: Image.Image = Image.open(io.BytesIO(data))
     image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB" if channels == 3 else "L")
     for step in steps:
@@ -88,7 +88,7 @@ def reference(
 
 
 def in_floats(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.float32]:
-    """What torchvision's ToDtype and Normalize make of a tensor, operation by operation."""
+    """Convert pixels to floats as torchvision's ToDtype and Normalize do, operation by operation."""
     assert recipe.normalization is not None
     mean, std = torch.from_numpy(recipe.normalization.T.copy())[:, :, None, None]
     floats = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(torch.float32).mul_(1.0 / 255)
@@ -257,7 +257,7 @@ REFERENCE = json.loads((Path(__file__).parent / "reference" / "torchvision_pil.j
 
 
 def steps_of(name: str, arguments: list[Any], size: tuple[int, int]) -> tuple[list[Transform], tuple[Step, ...] | None]:
-    """What a case of the reference is here: transforms, or the steps of one whose numbers are given."""
+    """Return the transforms of a case of the reference, or its steps where the case states their numbers."""
     match name, arguments:
         case "Resize", [target, how]:
             return [Resize(target if isinstance(target, int) else (target[0], target[1]), how)], None
@@ -328,7 +328,7 @@ def test_upright(part: str, transforms: list[Transform], channels: int) -> None:
 @compiled_only
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_upright_and_fast(orientation: int) -> None:
-    """What the decoder shrinks stays in its place when it is turned: a gradient keeps its values to within a few."""
+    """A gradient that the decoder shrinks and the engine turns keeps its values to within 4 of 255."""
     y, x = np.mgrid[:403, :611]
     image = np.stack([255 * x / 611, 255 * y / 403, 255 - 255 * x / 611], axis=2).astype(np.uint8)
     exif = Image.Exif()

@@ -3,7 +3,7 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -33,11 +33,11 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def datasets(folder: Path, container: str, channels: int) -> tuple[Path, Path]:
+def datasets(folder: Path, container: str, channels: Literal[1, 3]) -> tuple[Path, Path]:
     """The same images as pixels and as files."""
     forms: dict[str, tuple[Any, Any]] = {
-        "pixels": (Field("pixels", shape=SIZE, channels=channels), lambda pixels: pixels),  # type: ignore[arg-type]
-        "files": (Field("image", shape=SIZE, channels=channels), png),  # type: ignore[arg-type]
+        "pixels": (Field("pixels", shape=SIZE, channels=channels), lambda pixels: pixels),
+        "files": (Field("image", shape=SIZE, channels=channels), png),
     }
     for name, (field, form) in forms.items():
         fields = {"image": field, "label": "int64"}
@@ -62,7 +62,7 @@ LISTS: dict[str, list[Transform]] = {
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "Pillow"])
 def test_pixels_load_as_files_do(
-    tmp_path: Path, name: str, channels: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, channels: Literal[1, 3], compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every list of transforms gives the same batches of pixels as of files."""
     if not compiled:
