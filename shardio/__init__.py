@@ -40,6 +40,7 @@ from .transforms import CutMix as CutMix
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
 from .transforms import Normalize as Normalize
+from .transforms import RandAugment as RandAugment
 from .transforms import RandomApply as RandomApply
 from .transforms import RandomAxisFlip as RandomAxisFlip
 from .transforms import RandomChoice as RandomChoice
@@ -90,6 +91,7 @@ __all__ = [
     "PipelineClosed",
     "PipelineStalled",
     "Plan",
+    "RandAugment",
     "RandomApply",
     "RandomAxisFlip",
     "RandomChoice",

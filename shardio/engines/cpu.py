@@ -9,7 +9,6 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias, final, get_args
 
 import cv2
@@ -22,12 +21,13 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
-from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes, Step
+from ..transforms.steps import Crop, Erase, Flip, Scale, SizePreservingStep, Sizes, Step, only_row
 from . import image_decoding
 from .fused_images import Decode, FusedImages
-from .opencv_steps import PixelArray, PreparedStep, prepare
 from .orientation import TURNS, Orientations, turned
-from .output_format import OutputFormat, OutputWriter
+from .output_format import OutputFormat, OutputWriter, PixelArray
+from .resizing import cropped, resize
+from .size_preserving_steps import carry_out
 
 Images: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
 """Image files, or the pixels of images of one size, [n, height, width, channels]."""
@@ -116,7 +116,7 @@ class CpuEngine:
             BadImage: for the first image that cannot be decoded; `place` is its place in `stored`.
         """
         end = len(steps) - self.recipe.erasings
-        sequence = _StepSequence(steps[:end], steps[end:])
+        sequence = _StepSequence.of(steps[:end], steps[end:])
         fused, given = self._fuse(sequence, sizes), _Given(stored, sizes, orientations)
         if out is not None and fused is not None:
             self._make_batch(given, fused, sequence, out)
@@ -126,15 +126,15 @@ class CpuEngine:
             slot = None if out is None else out[row]
             try:
                 if fused is None:
-                    result = self._apply(row, self._decode(given, row), sequence, slot)
+                    pixels, rest = self._decode(given, row), steps[:end]
                 else:
                     size = fused.results[row].tolist()
                     if math.prod(size) > self._max_pixels:
                         self._decode(given, row)  # says that the image claims so many pixels, if it does
                         self._check_scale(size)
-                    pixels = np.empty((1, *size, self._channels), np.uint8)
-                    self._make_fused(self._fused, given.row(row), fused.rows([row]), pixels)
-                    result = self._finish(row, pixels[0], sequence, slot)
+                    pixels, rest = np.empty((*size, self._channels), np.uint8), sequence.rest
+                    self._make_fused(self._fused, given.row(row), fused.rows([row]), pixels[None])
+                result = self._finish(row, pixels, rest, sequence.erasings, slot)
             except (BadSample, cv2.error) as error:
                 raise BadImage(row, str(error)) from error
             if out is None:
@@ -148,20 +148,28 @@ class CpuEngine:
         return fuse(sequence.leading, sizes)
 
     def _make_batch(self, given: "_Given", fused: FusedSteps, sequence: "_StepSequence", out: NDArray[Any]) -> None:
-        """Make images of one size in `out`, by compiled code as far as their steps are fused."""
-        whole = not sequence.rest and not sequence.erasings
-        images = self._fused if self.recipe.normalization is None else self._fused_floats
-        if whole and images is not None:
-            self._make_fused(images, given, fused, out)
-            return
-        count = len(given.stored)
-        pixels = self._scratch((count, *fused.results[0].tolist(), self._channels))
-        self._make_fused(self._fused, given, fused, pixels)
-        for row in range(count):
-            try:
-                self._finish(row, pixels[row], sequence, out[row])
-            except cv2.error as error:
-                raise BadImage(row, str(error)) from error
+        """Make images of one size in `out`, by compiled code."""
+        as_bytes = self.recipe.normalization is None
+        last = self._fused if as_bytes else self._fused_floats
+        if last is not None and (as_bytes or not sequence.rest):
+            self._make_fused(last, given, fused, out)
+            carry_out(out, sequence.size_preserving)
+        else:
+            pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
+            self._make_fused(self._fused, given, fused, pixels)
+            carry_out(pixels, sequence.size_preserving)
+            self._convert(pixels, fused.results, out)
+        for erasing in sequence.erasings:
+            for row in np.flatnonzero(erasing.mask).tolist():
+                self._erase(erasing, row, out[row])
+
+    def _convert(self, pixels: PixelArray, sizes: Sizes, out: NDArray[Any]) -> None:
+        """Convert pixels of one size to floats."""
+        if self._fused_floats is None:
+            for row in range(len(pixels)):
+                self._write(pixels[row], out[row])
+        elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
+            raise MemoryError("there is no memory to convert images")
 
     def _make_fused(self, images: FusedImages | None, given: "_Given", fused: FusedSteps, out: NDArray[Any]) -> None:
         """Carry out fused steps. Pillow decodes what compiled code does not."""
@@ -187,30 +195,26 @@ class CpuEngine:
         pixels: PixelArray = held[: math.prod(shape)].reshape(shape)
         return pixels
 
-    def _apply(
-        self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
-    ) -> NDArray[Any]:
-        """Carry out all steps on an image, one by one."""
-        target = slot if self.recipe.normalization is None else None
-        for step in sequence.prepared_leading:
-            self._check_step(step, row)
-            pixels = step(pixels, row, target)
-        return self._finish(row, pixels, sequence, slot)
-
     def _finish(
-        self, row: int, pixels: PixelArray, sequence: "_StepSequence", slot: NDArray[Any] | None
+        self, row: int, pixels: PixelArray, steps: Sequence[Step], erasings: Sequence[Erase], slot: NDArray[Any] | None
     ) -> NDArray[Any]:
-        for step in sequence.prepared_rest:
-            self._check_step(step, row)
-            pixels = step(pixels, row)
+        """Carry out all steps on an image, one by one, and convert it."""
+        for step in steps:
+            match step:
+                case Crop(boxes):
+                    pixels = cropped(pixels, boxes[row].tolist())
+                case Scale(sizes, interpolation, antialias):
+                    height, width = sizes[row].tolist()
+                    self._check_scale((height, width))
+                    pixels = resize(pixels, (height, width), interpolation, antialias)
+                case _ if step.mask[row]:
+                    pixels = pixels.copy()
+                    carry_out(pixels[None], [only_row(step, row)])
         result = self._write(pixels, slot)
-        for erasing in sequence.erasings:
-            self._erase(erasing, row, result)
+        for erasing in erasings:
+            if erasing.mask[row]:
+                self._erase(erasing, row, result)
         return result
-
-    def _check_step(self, step: PreparedStep, row: int) -> None:
-        if isinstance(step.step, Scale):
-            self._check_scale(step.rows[row])
 
     def _check_scale(self, size: Sequence[int]) -> None:
         """Raise BadSample if an image of one row and many columns, or the other way round, would grow beyond limits."""
@@ -218,14 +222,11 @@ class CpuEngine:
         if height * width > self._max_pixels:
             raise BadSample(f"the image is resized to {height} x {width}: max_image_pixels allows {self._max_pixels}")
 
-    def _erase(self, step: Step, row: int, result: NDArray[Any]) -> None:
+    def _erase(self, step: Erase, row: int, result: NDArray[Any]) -> None:
         """Set a box of the converted image to the step's value."""
-        if isinstance(step, Erase) and step.mask[row]:
-            top, left, height, width = step.boxes[row].tolist()
-            by_pixel = result if self.output_format.channels_last else result.transpose(1, 2, 0)
-            by_pixel[top : top + height, left : left + width] = self.output_format.cast(
-                np.array(step.value, np.float32)
-            )
+        top, left, height, width = step.boxes[row].tolist()
+        by_pixel = result if self.output_format.channels_last else result.transpose(1, 2, 0)
+        by_pixel[top : top + height, left : left + width] = self.output_format.cast(np.array(step.value, np.float32))
 
     def _decode(self, given: "_Given", row: int) -> PixelArray:
         """Return the pixels of an image, upright if its orientation is given."""
@@ -251,6 +252,7 @@ class BadImage(BadSample):
         self.place = place
 
 
+@dataclass(frozen=True, slots=True)
 class _StepSequence:
     """A list of steps, divided by how the engine carries them out.
 
@@ -260,22 +262,18 @@ class _StepSequence:
         erasings: the steps after the conversion to floats.
     """
 
-    def __init__(self, steps: Sequence[Step], erasings: Sequence[Step]) -> None:
+    leading: Sequence[Step]
+    rest: Sequence[Step]
+    erasings: Sequence[Erase]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], erasings: Sequence[Step]) -> "_StepSequence":
+        """Divide the steps before the conversion to floats; `erasings` are those after it."""
         moves = [isinstance(step, Crop | Scale | Flip) for step in steps]
         cut = moves.index(False) if False in moves else len(steps)
-        self.leading, self.rest, self.erasings = steps[:cut], steps[cut:], erasings
-        self._steps, self._cut = steps, cut
-
-    @cached_property
-    def _prepared(self) -> list[PreparedStep]:  # on demand: compiled code mostly leaves no image to them
-        return prepare(self._steps)
+        return cls(steps[:cut], steps[cut:], [step for step in erasings if isinstance(step, Erase)])
 
     @property
-    def prepared_leading(self) -> list[PreparedStep]:
-        """The prepared steps of `leading`."""
-        return self._prepared[: self._cut]
-
-    @property
-    def prepared_rest(self) -> list[PreparedStep]:
-        """The prepared steps of `rest`."""
-        return self._prepared[self._cut :]
+    def size_preserving(self) -> list[SizePreservingStep]:
+        """The steps of `rest` that preserve the size of images: all, if any are fused before them."""
+        return [step for step in self.rest if not isinstance(step, Crop | Scale)]

@@ -16,8 +16,10 @@ from nvidia.dali.pipeline import do_not_convert
 from ..errors import ConfigError
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
-    LUMA_WEIGHTS,
-    SMOOTHING_KERNEL,
+    GREY_WEIGHTS,
+    MEAN_GREY,
+    OWN_GREY,
+    SMOOTHING_WEIGHTS,
     AutoContrast,
     Blend,
     Blur,
@@ -92,23 +94,25 @@ def _arrays(step: Step, first: bool, sizes: Sizes, channels: int) -> Iterator[tu
         case Flip():
             yield "mask", step.mask.astype(np.int32)
         case Warp():
-            # DALI's integer coordinates are the corners of pixels, not their centers.
-            linear, shift = step.matrices[:, :, :2], step.matrices[:, :, 2]
-            matrices = np.concatenate((linear, (shift + 0.5 - 0.5 * linear.sum(axis=2))[:, :, None]), axis=2)
-            yield from (("mask", step.mask), ("matrices", matrices.astype(np.float32)))
+            yield from (("mask", step.mask), ("matrices", step.matrices.astype(np.float32)))
         case Blend():
-            yield from (("mask", step.mask), ("mean", step.mean))
+            rest = 1 - step.factors
+            own, mean = (np.where(step.bases == base, rest, 0) for base in (OWN_GREY, MEAN_GREY))
+            yield from (("mask", step.mask), ("mean", mean.astype(np.float32)))
             if channels == 1:
-                yield "pixel", step.pixel + step.grey
+                yield "pixel", (step.factors + own).astype(np.float32)
             else:
-                pixel, grey = step.pixel[:, None, None] * np.eye(3), step.grey[:, None, None] * np.array(LUMA_WEIGHTS)
+                pixel = step.factors[:, None, None] * np.eye(3)
+                grey = own[:, None, None] * np.array(GREY_WEIGHTS) / 65536
                 yield "matrices", (pixel + grey).astype(np.float32)
         case Hue() if channels == 1:
             pass  # a grey image has no hue
+        case Hue():
+            yield from (("mask", step.mask), ("turns", step.turns.astype(np.float32)))
         case Sharpen():
-            kernels = (1 - step.factors)[:, None, None] * SMOOTHING_KERNEL
-            kernels[:, 1, 1] += step.factors
-            yield from (("mask", step.mask), ("kernels", kernels))
+            kernel = np.array(SMOOTHING_WEIGHTS, np.float32) / 13
+            yield from (("mask", step.mask), ("factors", step.factors))
+            yield "kernels", np.broadcast_to(kernel, (len(step.mask), 3, 3))
         case Erase():
             yield "anchor", step.boxes[:, :2].astype(np.float32)
             yield "shape", (step.boxes[:, 2:] * step.mask[:, None]).astype(np.float32)
@@ -278,12 +282,14 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
         case Flip():
             return fn.flip(images, horizontal=arrays["mask"])
         case Warp():
-            kind = types.INTERP_LINEAR if step.bilinear else types.INTERP_NN
-            return fn.warp_affine(images, matrix=arrays["matrices"], interp_type=kind, fill_value=0, inverse_map=True)
+            options = {"matrix": arrays["matrices"], "fill_value": 0, "inverse_map": True}
+            if not step.bilinear:
+                return fn.warp_affine(images, interp_type=types.INTERP_NN, **options)
+            return _cut_off(fn.warp_affine(images, interp_type=types.INTERP_LINEAR, dtype=types.FLOAT, **options))
         case Blend():
             return _blend(images, arrays, channels, on_device)
         case Hue():
-            return images if channels == 1 else _to_uint8(_hue(images, on_device("shifts")))
+            return images if channels == 1 else _to_uint8(_hue(images, on_device("turns")))
         case Posterize():
             return fn.reinterpret(images & on_device("bits"), layout="HWC")
         case Solarize():
@@ -295,11 +301,12 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
                 for f in (fn.reductions.min, fn.reductions.max)
             )
             flat = fn.cast(low == high, dtype=types.FLOAT)
-            return _to_uint8((images - low) * ((255 * (1 - flat) + flat) / (high - low + flat)) + low * flat)
+            return _cut_off((images - low) * ((255 * (1 - flat) + flat) / (high - low + flat)) + low * flat)
         case Equalize():
             return fn.equalize(images)
         case Sharpen():
-            return fn.filter(images, on_device("kernels"), border="reflect_101")
+            smooth = fn.cast(fn.filter(images, on_device("kernels"), border="reflect_101"), dtype=types.FLOAT)
+            return _cut_off(smooth + on_device("factors") * (images - smooth))
         case Blur():
             return fn.gaussian_blur(images, sigma=arrays["sigmas"], window_size=list(step.kernel))
         case Erase():
@@ -307,34 +314,42 @@ def _changed(images: Node, step: Step, arrays: dict[str, Node], channels: int, g
 
 
 def _blend(images: Node, arrays: dict[str, Node], channels: int, on_device: Callable[[str], Node]) -> Node:
-    weights = np.array(LUMA_WEIGHTS if channels == 3 else (1.0,), np.float32)
+    weights = np.array(GREY_WEIGHTS if channels == 3 else (65536,), np.float32) / 65536
     means = fn.reductions.mean(images, axes=(0, 1), keep_dims=True)
     grey = fn.reductions.sum(means * types.Constant(weights), axes=(2,), keep_dims=True)
+    shift = fn.cast(fn.cast(grey, dtype=types.UINT8), dtype=types.FLOAT) * on_device("mean")
     if channels == 1:
-        return _to_uint8(images * on_device("pixel") + grey * on_device("mean"))
-    return _to_uint8(fn.coord_transform(images, M=arrays["matrices"], dtype=types.FLOAT) + grey * on_device("mean"))
+        return _cut_off(images * on_device("pixel") + shift)
+    return _cut_off(fn.coord_transform(images, M=arrays["matrices"], dtype=types.FLOAT) + shift)
 
 
-def _hue(images: Node, shifts: Node) -> Node:
-    """The arithmetic of `native/hue.c` without branches: a condition is a factor of 0 or 1."""
+def _hue(images: Node, turns: Node) -> Node:
+    """The arithmetic of `native/colors.c` in floats and without branches: a condition is a factor of 0 or 1."""
     r, g, b = (fn.cast(images[:, :, c : c + 1], dtype=types.FLOAT) for c in range(3))
     high, low = math.max(math.max(r, g), b), math.min(math.min(r, g), b)
     span = high - low
-    per = 1.0 / math.max(span, 1.0)
     is_r = fn.cast(high == r, dtype=types.FLOAT)
     is_g = fn.cast(high == g, dtype=types.FLOAT) * (1.0 - is_r)
-    hue = is_r * (g - b) * per + is_g * (2.0 + (b - r) * per) + (1.0 - is_r - is_g) * (4.0 + (r - g) * per)
-    hue = _wrap(hue + 6.0 * shifts)
+    sixths = is_r * (g - b) + is_g * (2.0 * span + b - r) + (1.0 - is_r - is_g) * (4.0 * span + r - g)
+    sixths = sixths + 6.0 * span * fn.cast(sixths < 0.0, dtype=types.FLOAT)
+    hue = math.floor(42.5 * sixths / math.max(span, 1.0) + 0.001) + turns
+    hue = _wrapped(hue, 256.0)
+    saturation = math.floor(255.0 * span / math.max(high, 1.0) + 0.001)
     planes = []
-    for turn in (5.0, 3.0, 1.0):
-        k = _wrap(hue + turn)
-        planes.append(high - span * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0))
+    for place in (425.0, 255.0, 85.0):
+        k = _wrapped(2.0 * hue + place, 510.0)
+        planes.append(high - high * saturation * math.clamp(math.min(k, 340.0 - k), 0.0, 85.0) / 21675.0)
     return fn.cat(*planes, axis=2)
 
 
-def _wrap(hue: Node) -> Node:
-    """Wrap hues in [-6, 12) to [0, 6)."""
-    return hue + 6.0 * fn.cast(hue < 0.0, dtype=types.FLOAT) - 6.0 * fn.cast(hue >= 6.0, dtype=types.FLOAT)
+def _wrapped(values: Node, period: float) -> Node:
+    """Wrap values below two periods."""
+    return values - period * fn.cast(values >= period, dtype=types.FLOAT)
+
+
+def _cut_off(images: Node) -> Node:
+    """Convert to uint8 without rounding up. Whole numbers stay: they are less than a half away from themselves."""
+    return _to_uint8(images - 0.498)
 
 
 def _to_uint8(images: Node) -> Node:

@@ -1,7 +1,7 @@
 """The format of delivered images: dtype, layout and the conversion of uint8 pixels to them by lookup tables."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample
 from ..transforms.recipe import Recipe
-from .opencv_steps import PixelArray
+
+PixelArray: TypeAlias = NDArray[np.uint8]
+"""One image, uint8 [height, width, channels]."""
 
 # NumPy has no bfloat16: arrays hold its bits as uint16.
 _NUMPY_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
@@ -75,8 +77,7 @@ class OutputWriter:
             raise BadSample(f"the image is {shape}, the batch's images are {out.shape}")
         result = np.empty(shape, output.dtype) if out is None else out
         if output.recipe.normalization is None:
-            if pixels is not result:  # OpenCV returns the very array that it was told to write into
-                result[...] = pixels
+            result[...] = pixels
         elif output.channels_last and len(self._columns) > 1:
             cv2.LUT(pixels, self._bits(self._table)[:, None], dst=self._bits(result))
         else:

@@ -1,4 +1,4 @@
-"""Resizing of one image: by compiled code, or else by Pillow, which gives the same bytes."""
+"""Crops and resizes of one image: resizes by compiled code, or else by Pillow, which gives the same bytes."""
 
 from functools import cache
 
@@ -13,6 +13,18 @@ from ..transforms.steps import Interpolation
 from .fused_images import FusedImages
 
 _OPENCV = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
+
+
+def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
+    """Crop to a box (top, left, height, width), black outside of the image. A view if the box lies inside."""
+    top, left, height, width = box
+    inside = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if inside.shape[:2] == (height, width):
+        return inside
+    padded = np.zeros((height, width, pixels.shape[2]), np.uint8)
+    y, x = max(-top, 0), max(-left, 0)
+    padded[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+    return padded
 
 
 def resize(

@@ -1,6 +1,6 @@
 """Steps carried out by torch on whole batches of images, uint8 [B, height, width, channels], on the tensors' device.
 
-Arithmetic is float32, rounded to uint8 after each step.
+The bytes are those of `native/steps.c`, but for `Blur`, whose sums are rounded in another order.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,11 @@ from ..transforms.fuse import FusedSteps
 from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
-    LUMA_WEIGHTS,
-    SMOOTHING_KERNEL,
+    GREY_WEIGHTS,
+    HUES_THAT_ARE_LESS,
+    MEAN_GREY,
+    OWN_GREY,
+    SMOOTHING_WEIGHTS,
     AutoContrast,
     Blend,
     Blur,
@@ -148,20 +151,12 @@ def erase(images: Tensor, step: Erase) -> Tensor:
     return images
 
 
-def _to_uint8(values: Tensor) -> Tensor:
-    return values.round_().clamp_(0, 255).to(torch.uint8)
+def _cut_off(values: Tensor) -> Tensor:
+    return values.clamp_(0, 255).to(torch.uint8)
 
 
 def _per_image(values: Tensor) -> Tensor:
     return values[:, None, None, None]
-
-
-def _planes(images: Tensor) -> Tensor:
-    return images.permute(0, 3, 1, 2).float()
-
-
-def _luma(images: Tensor) -> Tensor:
-    return to_device(np.array(LUMA_WEIGHTS if images.shape[3] == 3 else (1.0,), np.float32), images.device)
 
 
 def _flip(images: Tensor) -> Tensor:
@@ -169,38 +164,83 @@ def _flip(images: Tensor) -> Tensor:
 
 
 def _warp(images: Tensor, matrices: Tensor, bilinear: bool) -> Tensor:
-    _, height, width, _ = images.shape
-    y, x = torch.meshgrid(
-        *(torch.arange(side, device=images.device).float() for side in (height, width)), indexing="ij"
-    )
-    # Written out, because a GPU may compute a matrix product with reduced precision (TF32).
-    a = matrices[:, :, :, None, None]
-    sources = (a[:, axis, 0] * x + a[:, axis, 1] * y + a[:, axis, 2] for axis in (0, 1))
-    grid = torch.stack([(2 * xy + 1) / side - 1 for xy, side in zip(sources, (width, height), strict=True)], dim=-1)
-    mode = "bilinear" if bilinear else "nearest"
-    warped = functional.grid_sample(_planes(images), grid, mode, "zeros", align_corners=False)
-    return _to_uint8(warped.permute(0, 2, 3, 1))
+    count, height, width, _ = images.shape
+    device = images.device
+    a = matrices.reshape(count, 6, 1, 1).unbind(1)
+    rows, columns = torch.arange(height, device=device)[:, None], torch.arange(width, device=device)
+    if bilinear:  # written out, because a GPU may compute a matrix product with reduced precision (TF32)
+        xs, ys = columns + 0.5, rows + 0.5
+        x, y = (a[i] * xs + a[i + 1] * ys + a[i + 2] for i in (0, 3))
+        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        warped = _interpolate(images, x - 0.5, y - 0.5)
+    else:  # in units of 2^-16 pixels
+        unit = [(value * 65536 + 0.5).floor().long() for value in a]
+        start = [((a[i + 2] + a[i] * 0.5 + a[i + 1] * 0.5) * 65536 + 0.5).floor().long() for i in (0, 3)]
+        x, y = ((start[n] + unit[i] * columns + unit[i + 1] * rows) >> 16 for n, i in enumerate((0, 3)))
+        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        warped = images[_numbers(images), y.clamp(0, height - 1), x.clamp(0, width - 1)]
+    return warped * inside[..., None]
 
 
-def _blend(images: Tensor, pixel: Tensor, grey: Tensor, mean: Tensor) -> Tensor:
-    values, weights = images.float(), _luma(images)
-    greys = values @ weights
-    shift = grey[:, None, None] * greys + (mean * greys.mean(dim=(1, 2)))[:, None, None]
-    return _to_uint8(_per_image(pixel) * values + shift[..., None])
+def _numbers(images: Tensor) -> Tensor:
+    return torch.arange(len(images), device=images.device)[:, None, None]
 
 
-def _hue(images: Tensor, shifts: Tensor) -> Tensor:
+def _interpolate(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Interpolate between the four pixels around places [B, height, width] in float64, cut off."""
+    height, width = images.shape[1:3]
+    numbers, left, top = _numbers(images), x.floor(), y.floor()
+    dx, dy = (x - left)[..., None], (y - top)[..., None]
+    columns = [(left + offset).clamp(0, width - 1).long() for offset in (0, 1)]
+    lines = []
+    for offset in (0, 1):
+        row = (top + offset).clamp(0, height - 1).long()
+        one, other = (images[numbers, row, column].double() for column in columns)
+        lines.append(one + (other - one) * dx)
+    upper, lower = lines
+    lower = torch.where((top + 1 < height)[..., None], lower, upper)
+    return (upper + (lower - upper) * dy).to(torch.uint8)
+
+
+def _greys(images: Tensor) -> Tensor:
+    """The grey value of each pixel, int32 [B, height, width, 1]."""
+    if images.shape[3] == 1:
+        return images.int()
+    weighted = sum(images[..., c].int() * weight for c, weight in enumerate(GREY_WEIGHTS))
+    assert isinstance(weighted, Tensor)
+    return ((weighted + 32768) >> 16)[..., None]
+
+
+def _blend(images: Tensor, factors: Tensor, bases: Tensor) -> Tensor:
+    greys = _greys(images)
+    means = (greys.double().mean(dim=(1, 2, 3), keepdim=True) + 0.5).int()
+    base = torch.where(_per_image(bases == OWN_GREY), greys, means * _per_image(bases == MEAN_GREY))
+    return _between(base, images, factors)
+
+
+def _between(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
+    return _cut_off(base.float() + _per_image(factors) * (images.int() - base).float())
+
+
+def _hue(images: Tensor, turns: Tensor) -> Tensor:
     if images.shape[3] == 1:
         return images
-    values = images.float()
-    r, g, b = values.unbind(3)
-    high, low = values.amax(3), values.amin(3)
+    r, g, b = images.int().unbind(3)
+    high, low = images.amax(3).int(), images.amin(3).int()
     span = high - low
-    per = 1 / span.clamp(min=1)
-    hue = torch.where(high == r, (g - b) * per, torch.where(high == g, 2 + (b - r) * per, 4 + (r - g) * per))
-    hue = hue + 6 * shifts[:, None, None]
-    turned = [(hue + turn).remainder(6) for turn in (5, 3, 1)]
-    return _to_uint8(torch.stack([high - span * torch.minimum(k, 4 - k).clamp(0, 1) for k in turned], dim=3))
+    sixths = torch.where(high == r, g - b, torch.where(high == g, 2 * span + b - r, 4 * span + r - g))
+    sixths = 85 * (sixths + 6 * span * (sixths < 0))
+    parts = 2 * span.clamp(min=1)
+    hue = sixths // parts
+    less = to_device(HUES_THAT_ARE_LESS, images.device)[hue.long()]
+    hue = (hue - (less & (hue * parts == sixths)).int() + turns.int()[:, None, None]) & 255
+    saturation = 255 * span // high.clamp(min=1)
+    planes = []
+    for place in (425, 255, 85):
+        k = (2 * hue + place) % 510
+        k = torch.minimum(k, 340 - k).clamp(0, 85)
+        planes.append(high - (high * saturation * k + 10837) // 21675)
+    return torch.stack(planes, dim=3).to(torch.uint8)
 
 
 def _posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -212,21 +252,21 @@ def _solarize(images: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _stretch(images: Tensor) -> Tensor:
-    low, high = images.amin((1, 2), keepdim=True).float(), images.amax((1, 2), keepdim=True).float()
+    low, high = images.amin((1, 2), keepdim=True).double(), images.amax((1, 2), keepdim=True).double()
     flat = high == low
-    stretched = (images.float() - low) * (255 / (high - low + flat.float()))
-    return torch.where(flat, images, _to_uint8(stretched))
+    span = high - low + flat.double()
+    scale = torch.full_like(span, 255) / span  # 255 / span would multiply by the rounded inverse
+    return torch.where(flat, images, _cut_off(images * scale - low * scale))
 
 
 def _equalize(images: Tensor) -> Tensor:
     count, height, width, channels = images.shape
     planes = images.permute(0, 3, 1, 2).reshape(count * channels, -1).long()
-    histograms = torch.zeros(count * channels, 256, device=images.device)
-    histograms.scatter_add_(1, planes, torch.ones_like(planes, dtype=torch.float32))
-    first = histograms.gather(1, planes.amin(1, keepdim=True))
-    rest = height * width - first
-    table = _to_uint8((histograms.cumsum(1) - first).clamp(min=0) * (255 / rest.clamp(min=1)))
-    equalized = torch.where(rest > 0, table.gather(1, planes), planes.to(torch.uint8))
+    histograms = torch.zeros(count * channels, 256, dtype=torch.int64, device=images.device)
+    histograms.scatter_add_(1, planes, torch.ones_like(planes))
+    step = (height * width - histograms.gather(1, planes.amax(1, keepdim=True))) // 255
+    table = (histograms.cumsum(1) - histograms + step // 2) // step.clamp(min=1)
+    equalized = torch.where(step > 0, table.clamp(max=255).gather(1, planes), planes).to(torch.uint8)
     return equalized.reshape(count, channels, height, width).permute(0, 2, 3, 1).contiguous()
 
 
@@ -249,20 +289,26 @@ def _filter(planes: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _sharpen(images: Tensor, factors: Tensor) -> Tensor:
-    smooth = to_device(SMOOTHING_KERNEL, images.device)
-    kernels = (1 - factors)[:, None, None] * smooth
-    kernels[:, 1, 1] += factors
-    return _to_uint8(_filter(_planes(images), kernels).permute(0, 2, 3, 1))
+    height, width = images.shape[1:3]
+    smooth = images.int().clone()
+    if height > 2 and width > 2:
+        sums = sum(
+            weight * images[:, y : height - 2 + y, x : width - 2 + x].int()
+            for y, row in enumerate(SMOOTHING_WEIGHTS)
+            for x, weight in enumerate(row)
+        )
+        smooth[:, 1:-1, 1:-1] = (2 * sums + 13) // 26
+    return _between(smooth, images, factors)
 
 
 def _blur(images: Tensor, sigmas: Tensor, kernel: tuple[int, int]) -> Tensor:
-    planes = _planes(images)
-    for side, across in zip(kernel, (False, True), strict=True):
+    planes = images.permute(0, 3, 1, 2).float()
+    for side, across in zip(kernel[::-1], (True, False), strict=True):
         offsets = torch.arange(side, device=images.device) - (side - 1) / 2
         weights = torch.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
         weights = weights / weights.sum(1, keepdim=True)
         planes = _filter(planes, weights[:, None, :] if across else weights[:, :, None])
-    return _to_uint8(planes.permute(0, 2, 3, 1))
+    return _cut_off(planes.permute(0, 2, 3, 1).round())
 
 
 def _erase(images: Tensor, boxes: Tensor, value: Sequence[float]) -> Tensor:
@@ -271,7 +317,7 @@ def _erase(images: Tensor, boxes: Tensor, value: Sequence[float]) -> Tensor:
         positions = torch.arange(images.shape[1 + axis], device=images.device)
         within = (positions >= boxes[:, axis, None]) & (positions < (boxes[:, axis] + boxes[:, 2 + axis])[:, None])
         inside = within[:, :, None] if inside is None else inside & within[:, None, :]
-    fill = _to_uint8(to_device(np.array(value, np.float32), images.device))
+    fill = _cut_off(to_device(np.array(value, np.float32), images.device).round())
     return images if inside is None else torch.where(inside[..., None], fill, images)
 
 

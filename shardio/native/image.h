@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#pragma GCC visibility push(hidden)
+
 typedef struct {
     void *memory;
     size_t size;
@@ -164,5 +166,7 @@ typedef struct {
 
 /* Transposes a plane of `plane.width` rows into `plane`. */
 void plane_swap(const uint8_t *source, size_t stride, Plane plane);
+
+#pragma GCC visibility pop
 
 #endif

@@ -13,6 +13,7 @@ from .arrays import CenterSpatialCrop as CenterSpatialCrop
 from .arrays import RandomAxisFlip as RandomAxisFlip
 from .arrays import RandomRotate90 as RandomRotate90
 from .arrays import RandomSpatialCrop as RandomSpatialCrop
+from .auto_augment import RandAugment as RandAugment
 from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
 from .blur import GaussianBlur as GaussianBlur
 from .color import ColorJitter as ColorJitter
@@ -36,7 +37,7 @@ from .normalization import ToFloat as ToFloat
 from .random_generator import RandomGenerator as RandomGenerator
 
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
-SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | TrivialAugmentWide
+SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
 Transform: TypeAlias = ImageTransform | ArrayTransform
 """A transform of images or of arrays, as a loader's `transforms` accept it."""

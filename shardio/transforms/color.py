@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .random_generator import RandomGenerator
-from .steps import Blend, Hue, SizePreservingStep, Sizes
+from .steps import BLACK, MEAN_GREY, OWN_GREY, Blend, Hue, Mask, SizePreservingStep, Sizes, restrict
 from .validation import as_jitter_range, check_probability
 
 
@@ -56,26 +56,26 @@ class ColorJitter:
             if used != [3]:
                 steps.append(_blend_by_turn(turn, factors))
             if 3 in used:
-                steps.append(Hue(turn == 3, factors[3].astype(np.float32)))
+                steps.append(hue(factors[3], turn == 3))
         return tuple(steps)
 
 
 def _blend_by_turn(turn: NDArray[np.int64], factors: Sequence[NDArray[np.float64]]) -> Blend:
     """Adjust brightness where `turn` is 0, contrast where it is 1, saturation where it is 2."""
-    blends = [blend(kind, factors[number]) for number, kind in enumerate(("brightness", "contrast", "saturation"))]
-    weights = [
-        np.choose(np.minimum(turn, 2), [getattr(step, weight) for step in blends])
-        for weight in ("pixel", "grey", "mean")
-    ]
-    return Blend(turn < 3, *weights)
+    kind = np.minimum(turn, 2)
+    bases = np.array((BLACK, MEAN_GREY, OWN_GREY), np.uint8)[kind]
+    return Blend(turn < 3, np.choose(kind, factors[:3]).astype(np.float32), bases)
 
 
-def blend(kind: str, factors: NDArray[np.float64]) -> Blend:
-    """Return the step that multiplies `"brightness"`, `"contrast"` or `"saturation"` by factors [B]."""
-    factor = factors.astype(np.float32)
-    zero, rest = np.zeros_like(factor), 1 - factor
-    grey, mean = {"brightness": (zero, zero), "contrast": (zero, rest), "saturation": (rest, zero)}[kind]
-    return Blend(np.ones(len(factor), np.bool_), factor, grey, mean)
+def blend(base: int, factors: NDArray[np.float64]) -> Blend:
+    """Return the step that blends all images with `BLACK`, `MEAN_GREY` or `OWN_GREY` by factors [B]."""
+    count = len(factors)
+    return Blend(np.ones(count, np.bool_), factors.astype(np.float32), np.full(count, base, np.uint8))
+
+
+def hue(shifts: NDArray[np.float64], mask: Mask) -> Hue:
+    """Return the step that rotates hues by a fraction of the full circle, [B], which torchvision cuts off to a byte."""
+    return Hue(mask, (shifts * 255).astype(np.int64).astype(np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +96,4 @@ class RandomGrayscale:
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
         """Return a blend."""
-        zero, one = np.zeros(len(sizes), np.float32), np.ones(len(sizes), np.float32)
-        return (Blend(generator.uniform(1)[:, 0] < self.p, zero, one, zero),)
+        return (restrict(blend(OWN_GREY, np.zeros(len(sizes))), generator.uniform(1)[:, 0] < self.p),)

@@ -266,11 +266,9 @@ class RandomRotation:
 
 def rotation(sizes: Sizes, degrees: NDArray[np.float64], *, bilinear: bool) -> Warp:
     """Return the rotation of images of these sizes around their centers, counter-clockwise by `degrees` [B]."""
-    angle = np.deg2rad(degrees)
-    cos, sin = np.cos(angle), np.sin(angle)
-    return warp(
-        np.stack((cos, -sin, sin, cos), axis=1).reshape(-1, 2, 2), (sizes[:, ::-1] - 1) / 2, 0, bilinear=bilinear
-    )
+    angles = np.deg2rad(degrees % 360).tolist()
+    cos, sin = (np.array([round(f(a), 15) for a in angles]) for f in (math.cos, math.sin))  # as Pillow rounds them
+    return warp(np.stack((cos, -sin, sin, cos), axis=1).reshape(-1, 2, 2), sizes[:, ::-1] / 2, 0, bilinear=bilinear)
 
 
 def warp(
@@ -280,7 +278,7 @@ def warp(
     *,
     bilinear: bool,
 ) -> Warp:
-    """Return the warp that takes pixel `p` (x, y) of the result from `linear @ (p - center) + center + shift`.
+    """Return the warp that takes the place `p` (x, y) of the result from `linear @ (p - center) + center + shift`.
 
     Args:
         linear: the linear maps, [B, 2, 2].
@@ -290,5 +288,5 @@ def warp(
     """
     centers = np.broadcast_to(np.asarray(centers, np.float64), linear.shape[:2])
     offsets = centers + shifts - np.einsum("bij,bj->bi", linear, centers)
-    matrices = np.concatenate((linear, offsets[:, :, None]), axis=2).astype(np.float32)
+    matrices = np.concatenate((linear, offsets[:, :, None]), axis=2)
     return Warp(np.ones(len(linear), np.bool_), matrices, bilinear)

@@ -1,12 +1,11 @@
 """Steps: what a transform decides for a batch, as arrays with a row per image, for an engine to carry out.
 
-Every step maps uint8 pixels to uint8 pixels: results are rounded to the nearest integer and clamped to 0..255. A step
-that preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true. Grey values are
-luma by ITU-R BT.601, as in torchvision.
+Every step maps uint8 pixels to uint8 pixels, as Pillow does, which torchvision uses for PIL images. A step that
+preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,23 @@ Mask: TypeAlias = NDArray[np.bool_]
 """Which images of a batch, bool [B]."""
 Floats: TypeAlias = NDArray[np.float32]
 
-LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
-"""The weights of red, green and blue in a pixel's grey value."""
+GREY_WEIGHTS = (19595, 38470, 7471)
+"""The weights of red, green and blue in a pixel's grey value (ITU-R BT.601), which is rounded, in units of 2^-16."""
 
-SMOOTHING_KERNEL = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-"""The filter of `Sharpen`."""
+SMOOTHING_WEIGHTS = ((1, 1, 1), (1, 5, 1), (1, 1, 1))
+"""The weights of `Sharpen`'s smoothing, whose sum is divided by 13 and rounded."""
+
+HUES_THAT_ARE_LESS = np.isin(
+    np.arange(256),
+    [*range(1, 32), *range(88, 105, 4), *range(129, 150, 2), *range(153, 174, 4), 176, 184, *range(177, 210, 4)],
+)
+"""Hues that are whole numbers in exact arithmetic and one less in Pillow's, by its rounding errors; bool [256]."""
+
+BLACK: Final = 0
+MEAN_GREY: Final = 1
+"""The mean of an image's grey values, rounded."""
+OWN_GREY: Final = 2
+"""The grey value of the pixel itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +74,42 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Take pixel (x, y) of the result from `matrix @ (x, y, 1)` of the image. Pixels outside of the image are black.
+    """Take the place (x, y) of the result from `matrix @ (x, y, 1)` of the image, black outside of it.
 
     Attributes:
-        matrices: affine maps, float32 [B, 2, 3]; integer coordinates are the centers of pixels.
+        matrices: affine maps, float64 [B, 2, 3]; the center of the first pixel is (0.5, 0.5).
         bilinear: interpolate between the four nearest pixels; otherwise take the nearest one.
     """
 
     mask: Mask
-    matrices: Floats
+    matrices: NDArray[np.float64]
     bilinear: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """`pixel * x + grey * g(x) + mean * m`, with g(x) the grey value of pixel x and m the mean grey value of the image.
+    """`base + factor * (x - base)` for each value x, in float32, clamped to 0..255 and cut off after the point.
 
-    The weights are float32 [B]. Brightness, contrast, saturation and greyscale have this form.
+    Attributes:
+        factors: float32 [B]: 0 gives the base, 1 the image.
+        bases: uint8 [B]: `BLACK`, for brightness; `MEAN_GREY`, for contrast; `OWN_GREY`, for saturation.
     """
 
     mask: Mask
-    pixel: Floats
-    grey: Floats
-    mean: Floats
+    factors: Floats
+    bases: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """Rotate hues in the HSV model by a fraction of the full circle, float32 [B]. Grey images stay as they are."""
+    """Add to the hues of Pillow's HSV model, which are bytes. Grey images stay as they are.
+
+    Attributes:
+        turns: what is added, modulo 256, uint8 [B]; 255 make a full circle.
+    """
 
     mask: Mask
-    shifts: Floats
+    turns: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +130,23 @@ class Solarize:
 
 @dataclass(frozen=True, slots=True)
 class AutoContrast:
-    """Stretch each channel to 0..255. A channel of a single value stays as it is."""
+    """Stretch each channel to 0..255, cut off after the point. A channel of a single value stays as it is."""
 
     mask: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Equalize:
-    """Equalize each channel's histogram, as OpenCV's equalizeHist does."""
+    """Equalize each channel's histogram, as Pillow's ImageOps.equalize does."""
 
     mask: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Sharpen:
-    """`factor * x + (1 - factor) * smooth(x)`, with factors float32 [B]: 0 is smooth, 1 the image, above 1 sharper.
+    """Blend the image with a smooth one, as `Blend` does, by factors float32 [B]: 0 is smooth, above 1 sharper.
 
-    `smooth` is the weighted mean of 3 x 3 pixels in which the center counts five times. Borders are mirrored without
-    repeating the last pixel.
+    A smooth pixel is the rounded mean of 3 x 3 pixels in which the center counts five times. Those on an edge stay.
     """
 
     mask: Mask
@@ -142,7 +157,7 @@ class Sharpen:
 class Blur:
     """Apply a Gaussian filter of `kernel` (height, width) pixels with standard deviations float32 [B] in pixels.
 
-    Borders are mirrored without repeating the last pixel.
+    Borders are mirrored without repeating the last pixel. Results are rounded.
     """
 
     mask: Mask
@@ -171,3 +186,10 @@ S = TypeVar("S", bound=SizePreservingStep)
 def restrict(step: S, mask: Mask) -> S:
     """Return the step with its mask narrowed to the images where `mask` is true too."""
     return replace(step, mask=step.mask & mask)
+
+
+def only_row(step: S, row: int) -> S:
+    """Return the step for one image of the batch."""
+    values = ((field.name, getattr(step, field.name)) for field in fields(step))
+    columns: dict[str, Any] = {name: v[row : row + 1] for name, v in values if isinstance(v, np.ndarray)}
+    return replace(step, **columns)

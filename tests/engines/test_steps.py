@@ -1,6 +1,6 @@
-"""Steps on pixels: every engine applies them alike, and as torchvision defines them."""
+"""Steps on pixels: the CPU engine and torch make the bytes of Pillow and torchvision; DALI comes near."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,16 @@ import pytest
 import torch
 from _builders import pixels
 from numpy.typing import NDArray
+from PIL import Image, ImageEnhance, ImageOps
 
 from shardio import native
-from shardio.engines import opencv_steps, torch_steps
+from shardio.engines import torch_steps
 from shardio.engines.dali import DaliEngine
+from shardio.engines.size_preserving_steps import carry_out, gaussian_filters
 from shardio.transforms import (
     ColorJitter,
     GaussianBlur,
+    RandAugment,
     RandomApply,
     RandomChoice,
     RandomErasing,
@@ -26,16 +29,18 @@ from shardio.transforms import (
     RandomRotation,
     TrivialAugmentWide,
 )
-from shardio.transforms.auto_augment import OPERATIONS
-from shardio.transforms.color import blend
-from shardio.transforms.geometry import rotation
+from shardio.transforms.auto_augment import Ranges, operations
+from shardio.transforms.color import blend, hue
+from shardio.transforms.geometry import rotation, warp
 from shardio.transforms.recipe import Recipe
 from shardio.transforms.steps import (
+    BLACK,
+    MEAN_GREY,
+    OWN_GREY,
     AutoContrast,
-    Blend,
     Blur,
     Equalize,
-    Hue,
+    Flip,
     Posterize,
     Sharpen,
     SizePreservingStep,
@@ -46,11 +51,11 @@ from shardio.transforms.steps import (
 
 Carry = Callable[[NDArray[np.uint8], tuple[Step, ...]], NDArray[np.uint8]]
 REFERENCE = Path(__file__).parent / "reference" / "torchvision.npz"
-COUNT, SIZE = 12, (40, 56)
+COUNT, SIZE = 12, (120, 168)
 
 
 def photos(channels: int = 3) -> NDArray[np.uint8]:
-    """Synthetic images with gradients, edges and noise: uint8 [12, 40, 56, channels]."""
+    """Synthetic images with gradients, edges and noise: uint8 [12, 120, 168, channels]."""
     made = []
     for seed in range(COUNT):
         image = pixels(*SIZE, 3, seed=seed)
@@ -59,14 +64,21 @@ def photos(channels: int = 3) -> NDArray[np.uint8]:
     return np.ascontiguousarray(made)
 
 
-def by_opencv(images: NDArray[np.uint8], steps: tuple[Step, ...]) -> NDArray[np.uint8]:
-    """Apply the steps image by image, as the CPU engine does."""
-    made = []
-    for row, image in enumerate(images):
-        for prepared in opencv_steps.prepare(steps):
-            image = prepared(image, row)
-        made.append(image)
-    return np.stack(made)
+def by_cpu(images: NDArray[np.uint8], steps: Sequence[SizePreservingStep]) -> NDArray[np.uint8]:
+    """Apply the steps as the CPU engine does."""
+    made = images.copy()
+    carry_out(made, steps)
+    return made
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "not compiled"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """With the compiled part, and without it."""
+    if request.param and native.library() is None:
+        pytest.skip("not compiled here")
+    if not request.param:
+        monkeypatch.setattr(native, "library", lambda: None)
+    return bool(request.param)
 
 
 def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -> NDArray[np.uint8]:
@@ -100,108 +112,221 @@ TRANSFORMS = {
     "blur": GaussianBlur((5, 9)),
     "erasing": RandomErasing(0.7, value=(7, 80, 200)),
     "trivial": TrivialAugmentWide(),
+    "rand": RandAugment(3, 20),
     "apply": RandomApply([ColorJitter(0.8, 0.8, 0.8, 0.2), GaussianBlur(5)], 0.5),
     "choice": RandomChoice([GaussianBlur(5), RandomGrayscale(1.0), RandomRotation(30)]),
 }
 
 
+def steps_of(name: str, channels: int) -> tuple[SizePreservingStep, ...]:
+    """The steps of a transform for `photos`."""
+    transform = RandomErasing(0.7, value=9) if name == "erasing" and channels == 1 else TRANSFORMS[name]
+    return transform.steps(np.array([SIZE] * COUNT, np.int32), RandomGenerator(1, 0, 0, np.arange(COUNT)))
+
+
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("name", TRANSFORMS)
-@pytest.mark.parametrize("carry", [by_torch, by_dali], ids=["torch", "dali"])
-def test_engines_do_the_same(carry: Carry, name: str, channels: int) -> None:
-    """Engines' uint8 results differ by rounding only, and by a few times that in a chain of steps."""
-    transform = RandomErasing(0.7, value=9) if name == "erasing" and channels == 1 else TRANSFORMS[name]
-    images = photos(channels)
-    recipe = Recipe.of([transform], channels=channels, size=SIZE)
-    steps = recipe.steps(np.array([SIZE] * COUNT, np.int32), seed=1, epoch=0, indices=np.arange(COUNT))
+def test_torch_does_the_same(name: str, channels: int, compiled: bool) -> None:
+    """The CPU engine's bytes are those of torch, which GPUs use; blurs may differ by one."""
+    images, steps = photos(channels), steps_of(name, channels)
     before = images.copy()
-    one, other = by_opencv(images, steps).astype(int), carry(images, steps).astype(int)
+    one, other = by_cpu(images, steps).astype(int), by_torch(images, steps).astype(int)
     assert (images == before).all()  # the input is not modified
-    assert np.abs(one - other).mean() < 0.15
-    assert (np.abs(one - other) > 2).mean() < 0.004
+    blurs = any(isinstance(step, Blur) for step in steps)
+    assert np.abs(one - other).max() <= blurs
+    assert (one != other).mean() < 0.001
     if not (channels == 1 and name in ("hue", "grey")):
         assert (one != images).any()
 
 
-@pytest.mark.parametrize("number", range(len(OPERATIONS)))
-@pytest.mark.parametrize("carry", [by_torch, by_dali], ids=["torch", "dali"])
-def test_every_operation_of_trivial_augment_is_the_same(carry: Carry, number: int) -> None:
-    """Each of the thirteen operations is equal on all engines, from weakest to strongest and with both signs."""
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_dali_does_nearly_the_same(name: str, channels: int) -> None:
+    """DALI's results differ by a little, and by a few times that in a chain of steps and at edges."""
+    images, steps = photos(channels), steps_of(name, channels)
+    one, other = by_cpu(images, steps).astype(int), by_dali(images, steps).astype(int)
+    equalized = sum((step.mask for step in steps if isinstance(step, Equalize)), np.zeros(COUNT, np.bool_))
+    difference = np.abs(one - other)[~equalized]  # for those see below
+    assert difference.mean() < 0.6
+    assert (difference > 3).mean() < 0.015
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_dali_does_every_operation_nearly_the_same(number: int) -> None:
+    """Each operation is nearly equal, from weakest to strongest and with both signs."""
     strength = np.linspace(0, 1, COUNT)
     signed = np.where(np.arange(COUNT) % 2 == 0, strength, -strength)
-    step = OPERATIONS[number](np.array([SIZE] * COUNT, np.int32), strength, signed, False)
+    step = operation(number, SIZE, strength, signed)
     images = photos()
-    one, other = by_opencv(images, (step,)).astype(int), carry(images, (step,)).astype(int)
-    assert np.abs(one - other).mean() < 0.1
-    assert (np.abs(one - other) > 1).mean() < 0.002
+    one, other = by_cpu(images, (step,)).astype(int), by_dali(images, (step,)).astype(int)
+    inside = np.s_[:, 1:-1, 1:-1]  # DALI sharpens the pixels on an edge as well
+    equalizes = number == 12  # as OpenCV does, with other roundings than Pillow
+    assert np.abs(one - other)[inside].mean() < (2 if equalizes else 0.6)
+    assert (np.abs(one - other)[inside] > 2 + equalizes).mean() < (0.01 if equalizes else 0.003)
+
+
+def operation(
+    number: int, size: tuple[int, int], strength: NDArray[np.float64], signed: NDArray[np.float64]
+) -> SizePreservingStep:
+    """An operation of TrivialAugmentWide."""
+    sizes = np.array([size] * len(strength), np.int32)
+    translation = np.full(sizes.shape, 32.0)
+    return operations(Ranges(0.99, 135, 0.99, 6), translation, sizes, strength, signed, bilinear=False)[number]
 
 
 ALL = np.ones(1, np.bool_)
-ONE_SIZE = np.array([[24, 32]], np.int32)
-AS_TORCHVISION: dict[str, Step] = {
-    "brightness": blend("brightness", np.array([1.4])),
-    "contrast": blend("contrast", np.array([1.4])),
-    "saturation": blend("saturation", np.array([0.3])),
-    "hue": Hue(ALL, np.array([-0.3], np.float32)),
-    "grey": Blend(ALL, np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)),
-    "rotate": rotation(ONE_SIZE, np.array([30.0]), bilinear=False),
-    "rotate bilinear": rotation(ONE_SIZE, np.array([-77.5]), bilinear=True),
-    "blur": Blur(ALL, np.array([1.3], np.float32), (5, 9)),
-    "shear x": OPERATIONS[0](ONE_SIZE, np.array([0.6]), np.array([0.6]), False),
-    "shear y": OPERATIONS[1](ONE_SIZE, np.array([0.6]), np.array([-0.6]), False),
-    "shift x": OPERATIONS[2](ONE_SIZE, np.array([0.6]), np.array([-0.6]), False),
-    "shift y": OPERATIONS[3](ONE_SIZE, np.array([0.6]), np.array([0.6]), False),
-    "posterize": Posterize(ALL, np.array([0xF0], np.uint8)),
-    "solarize": Solarize(ALL, np.array([102.0], np.float32)),
+
+
+def turn_hue(image: Image.Image, shift: float) -> Image.Image:
+    """What torchvision does with PIL images."""
+    if image.mode == "L":
+        return image
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.array(hue) + np.int32(shift * 255).astype(np.uint8)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def shear(image: Image.Image, tangent: float) -> Image.Image:
+    """Shear along x, around the corner."""
+    return image.transform(image.size, Image.Transform.AFFINE, (1, tangent, 0, 0, 1, 0))
+
+
+def one(value: float, dtype: Any = np.float32) -> NDArray[Any]:
+    """A value for one image."""
+    return np.array([value], dtype)
+
+
+def size_of(image: Image.Image) -> NDArray[np.int32]:
+    """Height and width, int32 [1, 2]."""
+    return np.array([image.size[::-1]], np.int32)
+
+
+AS_PILLOW: dict[str, tuple[tuple[float, float], Callable[..., Image.Image], Callable[..., SizePreservingStep]]] = {
+    "brightness": ((0, 3), lambda i, v: ImageEnhance.Brightness(i).enhance(v), lambda i, v: blend(BLACK, one(v))),
+    "contrast": ((0, 3), lambda i, v: ImageEnhance.Contrast(i).enhance(v), lambda i, v: blend(MEAN_GREY, one(v))),
+    "saturation": ((0, 3), lambda i, v: ImageEnhance.Color(i).enhance(v), lambda i, v: blend(OWN_GREY, one(v))),
+    "grey": ((0, 0), lambda i, v: i.convert("L").convert(i.mode), lambda i, v: blend(OWN_GREY, one(0))),
+    "hue": ((-0.5, 0.5), turn_hue, lambda i, v: hue(one(v, np.float64), ALL)),
+    "sharpness": ((0, 3), lambda i, v: ImageEnhance.Sharpness(i).enhance(v), lambda i, v: Sharpen(ALL, one(v))),
+    "posterize": (
+        (1, 8),
+        lambda i, v: ImageOps.posterize(i, int(v)),
+        lambda i, v: Posterize(ALL, one(255 << 8 - int(v) & 255, np.uint8)),
+    ),
+    "solarize": ((0, 256), lambda i, v: ImageOps.solarize(i, v), lambda i, v: Solarize(ALL, one(v))),
+    "autocontrast": ((0, 0), lambda i, v: ImageOps.autocontrast(i), lambda i, v: AutoContrast(ALL)),
+    "equalize": ((0, 0), lambda i, v: ImageOps.equalize(i), lambda i, v: Equalize(ALL)),
+    "rotate": ((-400, 400), lambda i, v: i.rotate(v), lambda i, v: rotation(size_of(i), one(v, float), bilinear=False)),
+    "rotate bilinear": (
+        (-400, 400),
+        lambda i, v: i.rotate(v, Image.Resampling.BILINEAR),
+        lambda i, v: rotation(size_of(i), one(v, float), bilinear=True),
+    ),
+    "shear": ((-1, 1), shear, lambda i, v: warp(np.array([[[1.0, v], [0, 1]]]), 0, 0, bilinear=False)),
+    "flip": ((0, 0), lambda i, v: ImageOps.mirror(i), lambda i, v: Flip(ALL)),
+}
+
+
+def some_pixels(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Noise, or smooth colours of full or of low contrast: uint8 [height, width, 3]."""
+    kind = int(rng.integers(3))
+    if kind == 0:
+        return rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+    small = Image.fromarray(rng.integers(0, 256, (size[0] // 8 + 1, size[1] // 8 + 1, 3), dtype=np.uint8))
+    smooth = np.asarray(small.resize(size[::-1], Image.Resampling.BICUBIC))
+    return smooth if kind == 1 else (smooth // 3 + 60).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", AS_PILLOW)
+def test_pillow_does_the_same(name: str, compiled: bool) -> None:
+    """Every step gives Pillow's bytes, on grey images and on colours, from one pixel upwards."""
+    (low, high), by_pillow, step_of = AS_PILLOW[name]
+    rng = np.random.default_rng(list(name.encode()))
+    for number in range(120):
+        size = (int(rng.integers(1, 70)), int(rng.integers(1, 70))) if number % 10 else (number // 10 + 1, 2)
+        array = some_pixels(rng, size)
+        image = Image.fromarray(array if number % 3 else np.ascontiguousarray(array[..., 0]))
+        value = float(low + (high - low) * (rng.random() if number % 4 else rng.integers(0, 5) / 4))
+        wanted = np.asarray(by_pillow(image, value))
+        made = by_cpu(np.asarray(image).reshape(1, *size, -1), [step_of(image, value)])
+        assert (made == wanted.reshape(made.shape)).all(), (number, size, value)
+
+
+@pytest.mark.slow
+def test_hue_of_every_colour() -> None:
+    """All 16,777,216 colours are turned as Pillow turns them."""
+    levels = np.arange(256, dtype=np.uint8)
+    colours = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=3).reshape(1, 4096, 4096, 3)
+    for shift in (0.0, 0.37):
+        made = by_cpu(colours, [hue(one(shift, np.float64), ALL)])
+        assert (made[0] == np.asarray(turn_hue(Image.fromarray(colours[0]), shift))).all()
+
+
+def test_blur_is_a_convolution() -> None:
+    """A blur is within rounding of a convolution of two dimensions, mirrored at the edges."""
+    image, wanted = photos()[:1], []
+    kernel = np.outer(*(gaussian_filters(one(1.3), side)[0] for side in (5, 9)))
+    padded = np.pad(image[0], ((2, 2), (4, 4), (0, 0)), "reflect").astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 9), (0, 1))
+    wanted = np.einsum("yxckl,kl->yxc", windows, kernel)
+    made = by_cpu(image, [Blur(ALL, one(1.3), (5, 9))])[0]
+    assert np.abs(made - wanted).max() < 0.501
+    own = float(gaussian_filters(one(2), 7)[0, 1::2].sum())  # of two pixels, every second is the same one
+    tiny = by_cpu(np.array([[[[0], [200]]]], np.uint8), [Blur(ALL, one(2), (1, 7))])
+    assert tiny.ravel().tolist() == [round(200 * (1 - own)), round(200 * own)]
+
+
+with np.load(REFERENCE) as _reference:
+    TORCHVISION = {name: _reference[name] for name in _reference.files}
+ONE_SIZE = (24, 32)
+AS_TORCHVISION: dict[str, SizePreservingStep] = {
+    "brightness": blend(BLACK, one(1.4)),
+    "contrast": blend(MEAN_GREY, one(1.4)),
+    "saturation": blend(OWN_GREY, one(0.3)),
+    "hue": hue(one(-0.3, np.float64), ALL),
+    "grey": blend(OWN_GREY, one(0)),
+    "rotate": rotation(np.array([ONE_SIZE], np.int32), one(30, np.float64), bilinear=False),
+    "rotate bilinear": rotation(np.array([ONE_SIZE], np.int32), one(-77.5, np.float64), bilinear=True),
+    "blur": Blur(ALL, one(1.3), (5, 9)),
+    **{
+        name: operation(number, ONE_SIZE, one(0.6, np.float64), one(sign * 0.6, np.float64))
+        for name, number, sign in (("shear x", 0, 1), ("shear y", 1, -1), ("shift x", 2, -1), ("shift y", 3, 1))
+    },
+    "posterize": Posterize(ALL, one(0xF0, np.uint8)),
+    "solarize": Solarize(ALL, one(102)),
     "autocontrast": AutoContrast(ALL),
-    "sharpness": Sharpen(ALL, np.array([1.594], np.float32)),
+    "equalize": Equalize(ALL),
+    "sharpness": Sharpen(ALL, one(1.594)),
 }
 
 
 @pytest.mark.parametrize("name", AS_TORCHVISION)
-def test_torchvision_means_the_same(name: str) -> None:
-    """Results are within one or two of 255 of torchvision, which truncates where shardio rounds."""
-    with np.load(REFERENCE) as reference:
-        image, wanted = reference["image"], reference[name]
+def test_torchvision_does_the_same(name: str, compiled: bool) -> None:
+    """Real torchvision makes the same bytes of a PIL image; its blur may differ by one."""
+    image = TORCHVISION["image"]
     given = image // 2 + 20 if name == "autocontrast" else image
-    (made,) = by_opencv(given[None], (AS_TORCHVISION[name],))
-    inside = np.s_[1:-1, 1:-1] if name == "sharpness" else np.s_[:]  # torchvision leaves borders unchanged
-    difference = np.abs(made.astype(int) - wanted)[inside]
-    assert difference.max() <= 2
-    assert difference.mean() < 1
+    (made,) = by_cpu(given[None], [AS_TORCHVISION[name]])
+    difference = np.abs(made.astype(int) - TORCHVISION[name])
+    assert difference.max() <= (name == "blur")
+    assert (difference > 0).mean() < 0.01
     assert (made != given).any()
 
 
-@pytest.mark.skipif(native.library() is None, reason="not compiled here")
-def test_hue_compiled_and_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled part rotates hues as OpenCV does, for every hue and angle."""
-    colours = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), dtype=np.uint8)
-    colours[0, :8] = colours[0, :8, :, :1]  # grey has no hue
-    for shift in (-0.5, -0.21, 0.1, 0.5):
-        step = Hue(ALL, np.array([shift], np.float32))
-        compiled = by_opencv(colours, (step,))
-        with monkeypatch.context() as patch:
-            patch.setattr(native, "library", lambda: None)
-            plain = by_opencv(colours, (step,))
-        assert np.abs(compiled.astype(int) - plain).max() <= 1
-        assert (compiled[0, :8] == colours[0, :8]).all()
-
-
-@pytest.mark.parametrize("carry", [by_opencv, by_torch, by_dali], ids=["opencv", "torch", "dali"])
+@pytest.mark.parametrize("carry", [by_cpu, by_torch, by_dali], ids=["cpu", "torch", "dali"])
 def test_flat_images_stay(carry: Carry) -> None:
     """Images of a single value are unchanged by autocontrast and equalize, without division by zero."""
-    flat = np.full((3, 40, 56, 3), 90, np.uint8)
+    flat = np.full((3, *SIZE, 3), 90, np.uint8)
     mask = np.ones(3, np.bool_)
     assert (carry(flat, (AutoContrast(mask),)) == flat).all()
     assert (carry(flat, (Equalize(mask),)) == flat).all()
 
 
-@pytest.mark.parametrize("carry", [by_opencv, by_torch, by_dali], ids=["opencv", "torch", "dali"])
+@pytest.mark.parametrize("carry", [by_cpu, by_torch, by_dali], ids=["cpu", "torch", "dali"])
 def test_only_some_images_change(carry: Carry) -> None:
     """A step for some images leaves the others unchanged, and a step for none leaves all."""
     images = photos()
     mask = np.arange(COUNT) % 3 == 0
-    step = restrict(blend("brightness", np.full(COUNT, 0.5)), mask)
+    step = restrict(blend(BLACK, np.full(COUNT, 0.5)), mask)
     made = carry(images, (step,))
     assert ((made != images).any(axis=(1, 2, 3)) == mask).all()
     assert (carry(images, (restrict(step, ~mask),)) == images).all()

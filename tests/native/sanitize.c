@@ -9,7 +9,7 @@
  * it is found. The first finding ends the program with an error, after the input is written to FILE; `--input` repeats
  * such a file. */
 #define _GNU_SOURCE
-#include "image.h"
+#include "steps.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -279,6 +279,33 @@ static void area(const Input *input) {
     free(pixels);
 }
 
+/* A step on a picture. A box lies inside of it, as transforms have it. */
+static void steps(const Input *input) {
+    enum { MOST_WEIGHTS = 31 };
+    const int32_t *all = input->parameters;
+    int32_t shape[] = {within(input, 0, 1, MOST_SIDE), within(input, 1, 1, MOST_SIDE), all[2] & 1 ? 3 : 1};
+    const uint8_t every = 1, more[] = {0, 1, 2};
+    float weights[MOST_WEIGHTS];
+    double matrix[6];
+    Step step = {.kind = within(input, 3, 0, STEPS - 1), .mask = &every, .values = weights, .more = weights};
+    step.rows = 1 + 2 * within(input, 4, 0, MOST_WEIGHTS / 2);
+    step.columns = 1 + 2 * within(input, 5, 0, MOST_WEIGHTS / 2);
+    step.bilinear = all[6] & 1;
+    for (int i = 0; i < MOST_WEIGHTS; i++) weights[i] = (float)all[7 + i % 16] / 65536;
+    for (int i = 0; i < 6; i++) matrix[i] = (double)all[7 + i] / 65536;
+    int32_t top = within(input, 7, 0, shape[0] - 1), left = within(input, 8, 0, shape[1] - 1);
+    int32_t box[] = {top, left, within(input, 9, 0, shape[0] - top), within(input, 10, 0, shape[1] - left)};
+    if (step.kind == BLEND) step.more = more + within(input, 8, 0, 2);
+    if (step.kind == WARP) step.values = matrix;
+    if (step.kind == ERASE) step.values = box;
+    size_t bytes = (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
+    uint8_t *pixels = margined(bytes), *drawn = picture(input, bytes);
+    memcpy(pixels, drawn, bytes);
+    require(shardio_carry_out(1, pixels, (int64_t)bytes, shape, &step, 1) == 0, "a step failed");
+    check_margins(pixels, bytes);
+    free(drawn);
+}
+
 static void permute(const Input *input) {
     enum { ROUNDS = 8, NUMBERS = 8 };
     uint64_t n, keys[ROUNDS], numbers[NUMBERS];
@@ -308,7 +335,7 @@ typedef struct {
 static Target targets[] = {
     {.name = "jpeg", .run = jpeg}, {.name = "lmdb", .run = lmdb},       {.name = "rows", .run = rows},
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
-    {.name = "area", .run = area}, {.name = "permute", .run = permute},
+    {.name = "area", .run = area}, {.name = "permute", .run = permute}, {.name = "steps", .run = steps},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

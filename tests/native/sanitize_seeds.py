@@ -74,6 +74,9 @@ def inputs(target: str) -> Iterator[bytes]:
             height, width, rows, columns = random.integers(1, 97, 4).tolist()
             ends = [height, width, 0, 0, height, width, rows + 3, columns + 5, number % 4, number % 5]
             yield block([*ends, rows, columns, number, number // 2, number // 4, number % 8]) + random.bytes(500)
+    elif target == "steps":
+        for kind in range(11):
+            yield block([17, 23, kind, kind, 2, 3, kind, 60000, 5000, 90000, -3000, 65536, 200000])
     elif target == "area":
         for number in range(16):
             sides = random.integers(1, 300, 2).tolist()
@@ -104,7 +107,7 @@ def lmdb_files(size: int) -> Iterator[bytes]:
 
 def main() -> None:
     """Write all inputs."""
-    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute"):
+    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute", "steps"):
         folder = Path(sys.argv[1]) / target
         folder.mkdir(parents=True)
         for number, data in enumerate(inputs(target)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize"
-TARGETS = {"jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute"}
+TARGETS = {"jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute", "steps"}
 SKIPPED = 5
 
 

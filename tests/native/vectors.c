@@ -4,21 +4,20 @@
  *
  * `vectors.py` writes FILE: numbers are little-endian int32, and after each case's numbers come its parts, each with its
  * size in bytes as int64. `scripts/aarch64` runs this under an emulator. */
-#include "image.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <string.h>
 
 void *shardio_decoder_new(void);
 int64_t shardio_make_images(void *decoder, const ImageBatch *work);
-void shardio_hue(uint8_t *pixels, int64_t count, float shift);
 void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
 
 enum { NUMBERS = 24, PARTS = 3, MOST_PIXELS = 1 << 28 };
-enum { IMAGE, HUE, PERMUTE, ORIENTATION, KINDS };
-static const char *NAMES[] = {"images", "hues", "permutations", "orientations"};
+enum { IMAGE, STEP, PERMUTE, ORIENTATION, KINDS };
+static const char *NAMES[] = {"images", "steps", "permutations", "orientations"};
 
 typedef struct {
     uint8_t *bytes;
@@ -55,16 +54,21 @@ static int same_image(void *decoder, const int32_t *n, const Part *parts) {
     return same;
 }
 
+/* Numbers are a shape and the step's; its arrays follow one another from n[7] on. */
+static void carry_out(const int32_t *n, const Part *parts) {
+    const uint8_t all = 1;
+    Step step = {n[3], &all, parts[1].bytes, parts[1].bytes + n[7], n[4], n[5], n[6]};
+    shardio_carry_out(1, parts[0].bytes, 0, n, &step, 1);
+}
+
 static int same_case(void *decoder, int32_t kind, const int32_t *n, const Part *parts) {
     const uint8_t *data = parts[0].bytes;
     uint8_t found = 0;
-    float shift;
     switch (kind) {
     case IMAGE:
         return same_image(decoder, n, parts);
-    case HUE:
-        memcpy(&shift, n, sizeof shift);
-        shardio_hue(parts[0].bytes, parts[0].size / 3, shift);
+    case STEP:
+        carry_out(n, parts);
         break;
     case PERMUTE:
         shardio_permute(parts[0].size / 8, (uint64_t *)parts[0].bytes, (uint64_t)n[0], n[1], n[2],

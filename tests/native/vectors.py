@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -20,12 +21,15 @@ from _builders import jpeg, pixels, tiff, with_exif
 from shardio.engines.fused_images import FusedImages, filter_number
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.orientation import TURNS
-from shardio.native import hue, rows
+from shardio.engines.size_preserving_steps import KINDS, arrays_of, carry_out
+from shardio.native import rows
+from shardio.transforms import ColorJitter, GaussianBlur, RandomErasing, RandomGenerator, RandomRotation
+from shardio.transforms.auto_augment import Ranges, operations
 from shardio.transforms.fuse import FusedSteps
-from shardio.transforms.steps import Interpolation
+from shardio.transforms.steps import Blur, Flip, Interpolation, SizePreservingStep, Warp
 
 NUMBERS = 24
-IMAGE, HUE, PERMUTE, ORIENTATION = range(4)
+IMAGE, STEP, PERMUTE, ORIENTATION = range(4)
 NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
 
 
@@ -93,14 +97,39 @@ def image_cases() -> Iterator[bytes]:
         yield case(IMAGE, [*numbers, int(from_file), int(fast)], data, more, out.tobytes())
 
 
+def steps(sizes: NDArray[np.int32], seed: int, channels: int) -> Iterator[SizePreservingStep]:
+    """Every step for one image."""
+    generator = RandomGenerator(seed, 0, 0, np.zeros(1, np.int64))
+    signed = generator.uniform(1)[:, 0] * 2 - 1
+    for bilinear in (False, True):
+        yield from operations(
+            Ranges(0.99, 135, 0.99, 6), np.full((1, 2), 32.0), sizes, np.abs(signed), signed, bilinear=bilinear
+        )
+    yield Flip(np.ones(1, np.bool_))
+    for transform in (ColorJitter(hue=0.5), GaussianBlur((5, 9)), RandomErasing(1, value=7), RandomRotation(180)):
+        yield from transform.steps(sizes, generator)
+
+
+def step_cases() -> Iterator[bytes]:
+    """Every step on images of several sizes."""
+    random = np.random.default_rng(2)
+    for number in range(12):
+        height, width, channels = (*(int(side) for side in random.integers(1, 60, 2)), 1 if number % 4 == 0 else 3)
+        for step in steps(np.array([[height, width]], np.int32), number, channels):
+            given = random.integers(0, 256, (1, height, width, channels), dtype=np.uint8)
+            made = given.copy()
+            carry_out(made, [step])
+            if step.mask.any():
+                kernel = step.kernel if isinstance(step, Blur) else (0, 0)
+                arrays = [array.tobytes() for array in arrays_of(step, channels)[1:]]
+                numbers = [height, width, channels, KINDS.index(type(step)), *kernel]
+                numbers += [isinstance(step, Warp) and step.bilinear, len(arrays[0]) if arrays else 0]
+                yield case(STEP, numbers, given.tobytes(), b"".join(arrays), made.tobytes())
+
+
 def other_cases() -> Iterator[bytes]:
-    """Hues, orders of epochs, and orientations."""
+    """Orders of epochs, and orientations."""
     random = np.random.default_rng(1)
-    for shift in (-0.5, -0.1, 0.03, 0.5):
-        turned = random.integers(0, 256, (1000, 3), dtype=np.uint8)
-        given = turned.tobytes()
-        hue.adjust_hue(turned, shift)
-        yield case(HUE, struct.unpack("<i", struct.pack("<f", shift)), given, b"", turned.tobytes())
     for n in (1, 1000, 2**31 - 1):
         bits = max(2, (n - 1).bit_length())
         widths, keys = (bits - bits // 2, bits // 2), random.integers(0, 2**63, 8, dtype=np.uint64)
@@ -115,7 +144,7 @@ def other_cases() -> Iterator[bytes]:
 
 def main() -> None:
     """Write the file."""
-    Path(sys.argv[1]).write_bytes(b"".join([*image_cases(), *other_cases()]))
+    Path(sys.argv[1]).write_bytes(b"".join([*image_cases(), *step_cases(), *other_cases()]))
 
 
 if __name__ == "__main__":

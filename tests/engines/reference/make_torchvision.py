@@ -1,4 +1,4 @@
-"""Write torchvision.npz: torchvision's results for one small image, for tests that run without torchvision.
+"""Write torchvision.npz: torchvision's results for one small PIL image, for tests that run without torchvision.
 
 Run it where torchvision 0.20 or later is installed: python tests/engines/reference/make_torchvision.py
 """
@@ -7,25 +7,25 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
 import torchvision
+from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 NEAREST, BILINEAR = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
 
 
-def image() -> torch.Tensor:
-    """Smooth colours with an edge, a flat part and some noise, uint8 [3, 24, 32]."""
+def image() -> Image.Image:
+    """Smooth colours with an edge, a flat part and some noise, 32 x 24 pixels."""
     random = np.random.default_rng(0)
     y, x = np.mgrid[0:24, 0:32] / 32
     planes = np.stack((250 * x, 160 * y + 60 * x, 255 * (0.5 + 0.5 * np.sin(9 * x * y))))
     planes[:, 4:12, 20:28] = np.array([200, 30, 90])[:, None, None]
     noise = random.integers(0, 12, planes.shape)
-    return torch.from_numpy(np.clip(planes + noise, 0, 255).astype(np.uint8))
+    return Image.fromarray(np.clip(planes + noise, 0, 255).astype(np.uint8).transpose(1, 2, 0).copy())
 
 
-def shear(angle: tuple[float, float], given: torch.Tensor) -> torch.Tensor:
+def shear(angle: tuple[float, float], given: Image.Image) -> Image.Image:
     """Shear as TrivialAugmentWide does, around the corner."""
     degrees = [math.degrees(math.atan(a)) for a in angle]
     return F.affine(given, 0, [0, 0], 1.0, degrees, center=[0, 0], interpolation=NEAREST)
@@ -50,11 +50,12 @@ def main() -> None:
         "shift y": F.affine(given, 0, [0, 19], 1.0, [0, 0], interpolation=NEAREST),
         "posterize": F.posterize(given, 4),
         "solarize": F.solarize(given, 102.0),
-        "autocontrast": F.autocontrast(given // 2 + 20),
+        "autocontrast": F.autocontrast(Image.fromarray(np.asarray(given) // 2 + 20)),
+        "equalize": F.equalize(given),
         "sharpness": F.adjust_sharpness(given, 1.594),
     }
     path = Path(__file__).with_name("torchvision.npz")
-    np.savez_compressed(path, **{name: tensor.permute(1, 2, 0).numpy() for name, tensor in made.items()})
+    np.savez_compressed(path, **{name: np.asarray(result) for name, result in made.items()})
     print(f"{path}: {len(made)} images by torchvision {torchvision.__version__}")
 
 
