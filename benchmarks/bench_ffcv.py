@@ -1,5 +1,7 @@
 """Peer: FFCV on its own .beton file."""
 
+import atexit
+import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain, islice, repeat
@@ -82,6 +84,7 @@ def _batches(workload: Workload, prepared: Path) -> Iterator[Any]:
         pipelines = {"image": _small_pipeline(workload), "label": [IntDecoder(), ToTensor(), Squeeze()]}
     else:
         pipelines = {"array": [NDArrayDecoder(), ToTensor()]}
+    atexit.register(os._exit, 0)  # the interpreter's end would sometimes abort: FFCV's threads still run
     loader = Loader(
         str(prepared / "data.beton"),
         batch_size=workload.batch_size,

@@ -185,7 +185,7 @@ def build(
         images, rest = decoded(files, nodes)
         ends = len(rest) - recipe.erasings
         # The conversion to floats flips for free: it takes over a flip directly before it.
-        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.affine is not None
+        flip = ends > 0 and isinstance(rest[ends - 1][0], Flip) and recipe.normalization is not None
         for step, arrays in rest[: ends - flip]:
             images = _step(images, step, arrays, channels, gpu)
         images = _to_floats(images, recipe, channels_last, rest[ends - 1][1]["mask"] if flip else 0)
@@ -229,16 +229,16 @@ def _crop(images: Node, arrays: dict[str, Node]) -> Node:
 
 @_plain_python
 def _to_floats(images: Node, recipe: Recipe, channels_last: bool, mirror: Node) -> Node:
-    if recipe.affine is None:
+    if recipe.normalization is None:
         return images
-    factors, offsets = recipe.affine.T.astype(np.float64)
+    means, stds = 255 * recipe.normalization.T.astype(np.float64)
     return fn.crop_mirror_normalize(
         images,
         mirror=mirror,
         dtype=_DTYPES[recipe.dtype],
         output_layout="HWC" if channels_last else "CHW",
-        mean=(-offsets / factors).tolist(),
-        std=(1 / factors).tolist(),
+        mean=means.tolist(),
+        std=stds.tolist(),
     )
 
 

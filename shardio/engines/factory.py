@@ -15,6 +15,7 @@ from .fused_images import Decode
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 
 _MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
+_NOT_IN_DALI = {"box", "hamming"}  # filters
 
 
 def choose_engine(
@@ -22,8 +23,9 @@ def choose_engine(
 ) -> str:
     """Return `"cpu"` or the name of a whole-batch engine.
 
-    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed, else nvImageCodec if that is. It then
-    warns (EngineWarning) if `decode` asks for exact pixels, which those engines do not give.
+    `"auto"` chooses a whole-batch engine only for a GPU: DALI if it is installed and has the filters of all resizes,
+    else nvImageCodec if that is installed. It then warns (EngineWarning) if `decode` asks for exact pixels, which those
+    engines do not give.
 
     Args:
         engine: the user's choice.
@@ -45,7 +47,8 @@ def choose_engine(
         return engine if recipes else "cpu"
     if engine == "cpu" or device.type != "cuda" or why_not is not None or not recipes:
         return "cpu"
-    name = next((name for name, module in _MODULES.items() if _is_installed(module)), "cpu")
+    able = (name for name in _MODULES if name != "dali" or _filters(recipes).isdisjoint(_NOT_IN_DALI))
+    name = next((name for name in able if _is_installed(_MODULES[name])), "cpu")
     if name != "cpu" and decode == "exact":
         warnings.warn(
             f"the engine {name!r}, chosen for the GPU, decodes other pixels than Pillow, if only slightly: choose it "
@@ -93,6 +96,11 @@ def make_engine(
         channels_last=channels_last,
         options=options,
     )
+
+
+def _filters(recipes: Sequence[Recipe]) -> set[str]:
+    """Return the filters of all resizes."""
+    return {getattr(transform, "interpolation", "bilinear") for recipe in recipes for transform in recipe.transforms}
 
 
 def _is_installed(module: str) -> bool:

@@ -123,15 +123,13 @@ def mix_images(images: Tensor, params: MixParams) -> Tensor:
 
 
 def to_floats(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
-    """Convert uint8 to floats [B, C, H, W] by the recipe's affine, in one kernel; without one, return the images."""
-    if recipe.affine is None:
+    """Convert uint8 to floats [B, C, H, W] as `Recipe.to_floats` does; return the images if the recipe leaves uint8."""
+    if recipe.normalization is None:
         return images
-    count, height, width, channels = images.shape
-    factor, offset = to_device(recipe.affine.T, images.device).reshape(2, 1, channels, 1, 1)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    dtype = getattr(torch, recipe.dtype)
-    out = torch.empty((count, channels, height, width), dtype=dtype, device=images.device, memory_format=layout)
-    return torch.addcmul(offset, images.permute(0, 3, 1, 2), factor, out=out)
+    mean, std = to_device(recipe.normalization.T, images.device)[..., None, None]
+    floats = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
+    return floats.mul_(1 / 255).sub_(mean).div_(std).to(getattr(torch, recipe.dtype))
 
 
 def convert_and_erase(images: Tensor, recipe: Recipe, erasings: Sequence[Step], *, channels_last: bool) -> Tensor:

@@ -63,14 +63,16 @@ class Loader:
             GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Neither
             `threads` nor `prefetch` changes samples or their order.
         device: the torch device, or its name, that batches go to; None leaves them in host memory.
-        decode: how images are decoded on the CPU. `"exact"` gives the pixels that Pillow gives, and so those of
-            torchvision's transforms of PIL images. `"fast"` repeats chroma samples, and has the decoder shrink a JPEG
-            where its crop is at least twice as large as its target. See docs/engines.md.
+        decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
+            of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
+            has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
+            docs/engines.md.
         orient: turn image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
             drawn for the upright image.
         engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
             whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
-            nvImageCodec if only that is installed. All engines apply the same crops and colours. See docs/engines.md.
+            nvImageCodec if only that is installed, and warns that the pixels are not exact. All engines apply the
+            same crops and colours. See docs/engines.md.
         engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
         channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
         mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a

@@ -85,7 +85,8 @@ typedef struct {
     int32_t *weights, *at, *used;
     int16_t *high, *low;
     int32_t count, taps, most, from, to;
-    int same; /* every result is the source pixel in its place */
+    int same;   /* every result is the source pixel in its place */
+    int coarse; /* the last 8 bits of each weight are 0 */
     const void *pairs;
     struct Groups groups;
     Scratch places, numbers, arranged;

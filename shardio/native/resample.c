@@ -13,7 +13,7 @@
 #define WIDE 1
 #endif
 
-enum { BITS = 22, HALF = 1 << (BITS - 1), LOW = 12, GROUP = 4, ALIGN = 64 };
+enum { BITS = 22, DIGIT = 8, HALF = 1 << (BITS - 1), LOW = 12, GROUP = 4, ALIGN = 64 };
 static const float UNIT = 1.0f / 255;
 
 static double box(double x) { return x > -0.5 && x <= 0.5; }
@@ -115,7 +115,7 @@ static void put_points(int32_t *weights, double (*weight)(double), double center
     for (int32_t place = first; place <= last; place++) {
         int32_t t = place < at ? 0 : place >= at + used ? used - 1 : place - at;
         double share = weight(place - center + 0.5);
-        weights[t] += (int32_t)((share < 0 ? -0.5 : 0.5) + share * (1 << BITS));
+        weights[t] += (int32_t)floor(0.5 + share * (1 << (BITS - DIGIT))) * (1 << DIGIT); /* the last digit is 0 */
     }
 }
 
@@ -151,6 +151,7 @@ static void axis_weights(FilterAxis *axis, int filter, Extent extent, int turned
 static int axis_fill_filter(FilterAxis *axis, int filter, Extent extent, int turned) {
     size_t count = (size_t)extent.count;
     axis->count = extent.count;
+    axis->coarse = FILTERS[filter].points;
     axis->at = scratch_take(&axis->places, 2 * count * sizeof *axis->at);
     if (!axis->at) return -1;
     axis->used = axis->at + count;
@@ -165,10 +166,6 @@ static int axis_fill_filter(FilterAxis *axis, int filter, Extent extent, int tur
     axis->low = axis->high + weights;
     memset(axis->weights, 0, weights * sizeof *axis->weights);
     axis_weights(axis, filter, extent, turned, shares);
-    for (size_t i = 0; i < weights; i++) {
-        axis->high[i] = (int16_t)(axis->weights[i] >> LOW);
-        axis->low[i] = (int16_t)(axis->weights[i] & ((1 << LOW) - 1));
-    }
     axis->from = extent.size;
     axis->to = 0;
     for (size_t i = 0; i < count; i++) {
@@ -179,6 +176,17 @@ static int axis_fill_filter(FilterAxis *axis, int filter, Extent extent, int tur
     for (size_t i = 0; i < count; i++) axis->at[i] -= axis->from;
     return 0;
 }
+
+#ifdef WIDE
+/* Splits weights into the factors that AVX2 multiplies. */
+static void axis_halve(FilterAxis *axis) {
+    size_t weights = (size_t)axis->count * (size_t)axis->taps;
+    for (size_t i = 0; i < weights; i++) {
+        axis->high[i] = (int16_t)(axis->weights[i] >> LOW);
+        axis->low[i] = (int16_t)(axis->weights[i] & ((1 << LOW) - 1));
+    }
+}
+#endif
 
 /* Fills an axis whose results are the source pixels in their places. */
 static void axis_copy(FilterAxis *axis, Extent extent) {
@@ -481,7 +489,7 @@ static inline void put_digits(const int32_t *weights, int8_t (*digits)[BLOCK]) {
         int32_t weight = weights[t];
         for (int d = 0; d < DIGITS; d++) {
             digits[d][t] = (int8_t)weight;
-            weight = (weight - digits[d][t]) >> 8;
+            weight = (weight - digits[d][t]) >> DIGIT;
         }
     }
 }
@@ -529,8 +537,8 @@ static int axis_group(FilterAxis *x, int channels) {
 }
 
 VNNI static inline __m512i sum_digits(const __m512i *sums) {
-    __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(sums[2], 8), sums[1]);
-    return _mm512_srai_epi32(_mm512_add_epi32(_mm512_slli_epi32(sum, 8), sums[0]), BITS);
+    __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(sums[2], DIGIT), sums[1]);
+    return _mm512_srai_epi32(_mm512_add_epi32(_mm512_slli_epi32(sum, DIGIT), sums[0]), BITS);
 }
 
 VNNI static inline void put_bytes(uint8_t *out, __m512i made) {
@@ -539,7 +547,8 @@ VNNI static inline void put_bytes(uint8_t *out, __m512i made) {
 }
 
 /* Makes a row of results, and up to 15 bytes beyond. */
-VNNI static void across_vnni(const uint8_t *row, const struct Groups *groups, uint8_t *out) {
+VNNI static void across_vnni(const uint8_t *row, const FilterAxis *x, uint8_t *out) {
+    const struct Groups *groups = &x->groups;
     const Group *group = groups->all;
     const int32_t *start = groups->starts;
     const __m512i half = _mm512_set1_epi32(HALF), zero = _mm512_setzero_si512();
@@ -559,17 +568,23 @@ VNNI static void across_vnni(const uint8_t *row, const struct Groups *groups, ui
 }
 
 /* The same where a result has at most four source pixels, near one another: digit by digit from the highest. */
-VNNI static void across_block(const uint8_t *row, const struct Groups *groups, uint8_t *out) {
+VNNI static inline void across_digits(const uint8_t *row, const struct Groups *groups, uint8_t *out, int digits) {
     const Group *group = groups->all, *end = group + groups->count;
     const int32_t *start = groups->starts;
     const __m512i half = _mm512_set1_epi32(HALF >> 16);
     for (; group < end; group++, start++, out += LANES) {
         __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(group->places), _mm512_loadu_si512(row + *start));
         __m512i sum = _mm512_dpbusd_epi32(half, bytes, _mm512_load_si512(group->digits[2]));
-        sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, 8), bytes, _mm512_load_si512(group->digits[1]));
-        sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, 8), bytes, _mm512_load_si512(group->digits[0]));
-        put_bytes(out, _mm512_srai_epi32(sum, BITS));
+        sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, DIGIT), bytes, _mm512_load_si512(group->digits[1]));
+        if (digits == DIGITS)
+            sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, DIGIT), bytes, _mm512_load_si512(group->digits[0]));
+        put_bytes(out, _mm512_srai_epi32(sum, digits == DIGITS ? BITS : BITS - DIGIT));
     }
+}
+
+VNNI static void across_block(const uint8_t *row, const FilterAxis *x, uint8_t *out) {
+    if (x->coarse) across_digits(row, &x->groups, out, DIGITS - 1);
+    else across_digits(row, &x->groups, out, DIGITS);
 }
 
 /* Splits the weights of a vertical axis into digits, each of four weights in one number. Returns -1 if memory is
@@ -624,23 +639,28 @@ VNNI static void down_vnni(const uint8_t *const *rows, const int32_t (*digits)[D
 }
 
 /* The same of at most four rows: digit by digit from the highest. */
-VNNI static void down_block(const uint8_t *const *rows, const int32_t (*digits)[DIGITS], int32_t blocks, uint8_t *out,
-                            int count) {
+VNNI static inline void down_digits(const uint8_t *const *rows, const int32_t (*digits)[DIGITS], uint8_t *out, int count,
+                                    int used_digits) {
     const __m512i half = _mm512_set1_epi32(HALF >> 16), top = _mm512_set1_epi32(digits[0][2]),
                   middle = _mm512_set1_epi32(digits[0][1]), last = _mm512_set1_epi32(digits[0][0]);
-    (void)blocks; /* there is one */
     for (int i = 0; i < count; i += 64) {
         const __mmask64 there = columns_left(count - i);
         __m512i four[4], made[4];
         interleave(rows, i, there, four);
         for (int k = 0; k < 4; k++) {
             __m512i sum = _mm512_dpbusd_epi32(half, four[k], top);
-            sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, 8), four[k], middle);
-            sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, 8), four[k], last);
-            made[k] = _mm512_srai_epi32(sum, BITS);
+            sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, DIGIT), four[k], middle);
+            if (used_digits == DIGITS) sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(sum, DIGIT), four[k], last);
+            made[k] = _mm512_srai_epi32(sum, used_digits == DIGITS ? BITS : BITS - DIGIT);
         }
         put_columns(out + i, there, made);
     }
+}
+
+VNNI static void down_block(const uint8_t *const *rows, const FilterAxis *y, const int32_t (*digits)[DIGITS], uint8_t *out,
+                            int count) {
+    if (y->coarse) down_digits(rows, digits, out, count, DIGITS - 1);
+    else down_digits(rows, digits, out, count, DIGITS);
 }
 #endif
 
@@ -662,7 +682,7 @@ static void across(const Resampler *it, const uint8_t *row, uint8_t *out) {
     int from = 0;
 #ifdef WIDE
     if (x->groups.reach) {
-        (x->groups.blocks == 1 && x->groups.reach <= 64 ? across_block : across_vnni)(row, &x->groups, out);
+        (x->groups.blocks == 1 && x->groups.reach <= 64 ? across_block : across_vnni)(row, x, out);
         return;
     }
     if (it->output.channels == 3 && has_avx2()) from = across_rgb(row, x, out);
@@ -688,7 +708,8 @@ static void down(Resampler *it, uint8_t *out, int count) {
 #ifdef WIDE
     if (has_vnni()) {
         const int32_t(*digits)[DIGITS] = (const int32_t(*)[DIGITS])y->pairs + weights / BLOCK;
-        (used <= BLOCK ? down_block : down_vnni)(it->rows, digits, (used + 3) / BLOCK, out, count);
+        if (used <= BLOCK) down_block(it->rows, y, digits, out, count);
+        else down_vnni(it->rows, digits, (used + 3) / BLOCK, out, count);
         return;
     }
     if (has_avx2()) from = down_wide(it->rows, y->high + weights, y->low + weights, (used + 1) / 2 * 2, out, count);
@@ -738,6 +759,8 @@ int resample_begin(Resampler *it, int filter, Extent y, Extent x, Output output)
 #ifdef WIDE
     it->x.groups.reach = 0;
     if (has_vnni() && (axis_split(&it->y) || (!it->x.same && axis_group(&it->x, output.channels)))) return -1;
+    if (!has_vnni()) axis_halve(&it->y);
+    if (!it->x.groups.reach) axis_halve(&it->x);
     if (!it->x.groups.reach && output.channels == 3 && it->x.most <= 4 && has_avx2() && across_pairs(&it->x)) return -1;
 #endif
     it->room = it->y.taps;

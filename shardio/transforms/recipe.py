@@ -91,14 +91,6 @@ class Recipe:
                     raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
         return cls(tuple(compiled), normalization, dtype, size, erasings)
 
-    @property
-    def affine(self) -> NDArray[np.float32] | None:
-        """Factors and offsets so that `x * factor + offset` is nearly the conversion, float32 [channels, 2]."""
-        if self.normalization is None:
-            return None
-        means, stds = self.normalization.astype(np.float64).T
-        return np.stack((1 / (255 * stds), -means / stds), axis=1).astype(np.float32)
-
     def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""
         assert self.normalization is not None

@@ -322,6 +322,8 @@ def test_auto_takes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine("auto", gpu, [recipe], decode="fast", why_not=None) == "dali"
     assert choose_engine("auto", gpu, [recipe], decode="exact", why_not="map") == "cpu"
     assert choose_engine("auto", gpu, [], decode="exact", why_not=None) == "cpu"
+    boxes = Recipe.of([shardio.Resize((8, 8), interpolation="box")], channels=3, size=None)
+    assert choose_engine("auto", gpu, [recipe, boxes], decode="fast", why_not=None) == "nvimgcodec"  # DALI has no box
     assert choose_engine("auto", cpu, [recipe], decode="exact", why_not=None) == "cpu"
     there.remove("nvidia.dali")
     with pytest.warns(EngineWarning, match="'nvimgcodec', chosen for the GPU, decodes other pixels than Pillow"):

@@ -160,13 +160,12 @@ def test_recipe_works_out_the_result_size() -> None:
     assert Recipe.of([], channels=3, size=(28, 28)).size == (28, 28)
 
 
-def test_affine_is_torchvisions_normalize() -> None:
-    """byte * factor + offset is (byte / 255 - mean) / std; ToFloat alone divides by 255."""
-    factor, offset = Recipe.of([Normalize((0.5, 0.4, 0.3), 0.25)], channels=3, size=None).affine.T  # type: ignore[union-attr]
-    assert factor * 51 + offset == pytest.approx((51 / 255 - np.array([0.5, 0.4, 0.3])) / 0.25, abs=1e-6)
-    plain = Recipe.of([ToFloat()], channels=1, size=None).affine
-    assert plain is not None
-    assert plain.tolist() == [[pytest.approx(1 / 255), 0]]
+def test_floats_are_torchvisions() -> None:
+    """A byte becomes (byte / 255 - mean) / std, per channel; ToFloat alone divides by 255."""
+    given = np.array([[51, 0, 255]], np.uint8)
+    floats = Recipe.of([Normalize((0.5, 0.4, 0.3), 0.25)], channels=3, size=None).to_floats(given)
+    assert floats[0] == pytest.approx((given[0] / 255 - np.array([0.5, 0.4, 0.3])) / 0.25, abs=1e-6)
+    assert Recipe.of([ToFloat()], channels=1, size=None).to_floats(given[:, :1]).tolist() == [[pytest.approx(0.2)]]
 
 
 @pytest.mark.parametrize(
