@@ -1,5 +1,6 @@
 """The checkpoints of a run: their content, and which of them a run resumes from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..errors import ConfigError, StateMismatch
 from ..system import replacement
 from . import torch_archive
 
-VERSION = 2
+VERSION = 3
 LAST = "last.pt"
 PREVIOUS = "previous.pt"
 BEST = "best.pt"
@@ -25,12 +26,14 @@ class TrainingPosition:
         epoch: the current epoch, from 0.
         samples: number of samples of that epoch that all ranks together have trained on.
         step: number of optimizer steps since the beginning of training.
+        loss: sum of the losses of these samples.
         best_accuracy: accuracy of the best epoch so far; None before the first validation.
     """
 
     epoch: int = 0
     samples: int = 0
     step: int = 0
+    loss: float = 0.0
     best_accuracy: float | None = None
 
 
@@ -42,6 +45,8 @@ class Checkpoint:
         place: the progress of training.
         model: state of the model.
         optimizer: state of the optimizer.
+        scaler: state of the loss scaling of fp16, empty without it.
+        average: the moving average of the weights, empty without one.
         loader: state of the training loader.
         shape: the arguments that the model was created from; they must be the same on resuming.
         config: the configuration of the run, for information only.
@@ -50,6 +55,8 @@ class Checkpoint:
     place: TrainingPosition
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
+    scaler: Mapping[str, Any]
+    average: Mapping[str, Any]
     loader: Mapping[str, Any]
     shape: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -80,11 +87,12 @@ class Checkpoint:
 
 def _position(values: Mapping[Any, Any], path: Path) -> TrainingPosition:
     names = [f.name for f in fields(TrainingPosition)]
-    counts = [values.get(name) for name in names if name != "best_accuracy"]
-    best = values.get("best_accuracy")
+    counts = [values.get(name) for name in ("epoch", "samples", "step")]
+    best, loss = values.get("best_accuracy"), values.get("loss")
     if (
         set(values) != set(names)
         or not all(type(count) is int and count >= 0 for count in counts)
+        or not (type(loss) is float and math.isfinite(loss))
         or not (best is None or (type(best) is float and 0 <= best <= 1))
     ):
         raise StateMismatch(f"{path}: not the progress of a training: {dict(values)!r}")

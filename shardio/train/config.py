@@ -3,11 +3,26 @@
 import math
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
 from ..errors import ConfigError
+from .optimizers import OptimizerName
+from .schedule import Curve, Scaling
+
+Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
+Hook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
+
+BadSamples: TypeAlias = Literal["raise", "replace"]
+_CHOICES: dict[str, Any] = {
+    "on_bad_sample": BadSamples,
+    "optimizer": OptimizerName,
+    "lr_scaling": Scaling,
+    "lr_schedule": Curve,
+    "precision": Precision,
+    "hook": Hook,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +35,34 @@ class TrainConfig:
         output: directory for checkpoints, `log.jsonl` and `result.json`, shared by all ranks.
         epochs: number of passes over the training set.
         batch_size: number of samples per rank and step.
-        lr: learning rate for a global batch of `lr_reference_batch`; the peak is proportional to the global batch
-            (linear scaling rule, Goyal et al. 2017, arXiv:1706.02677).
+        accumulate: number of batches per rank whose gradients are summed before a step; the global batch is
+            `batch_size` times ranks times `accumulate`.
+        optimizer: `"sgd"`, `"adam"`, `"adamw"`, `"lars"`, `"larc"` or `"lamb"`, see `make_optimizer`.
+        lr: learning rate for a global batch of `lr_reference_batch`.
         lr_reference_batch: the global batch that `lr` is meant for.
-        momentum: momentum of SGD; above 0 it is Nesterov momentum.
+        lr_scaling: how the peak grows with the global batch: `"linear"`, `"sqrt"` or `"none"`, see `scaled_rate`.
+        lr_schedule: how the rate falls after the warm-up: `"cosine"`, `"polynomial"`, `"step"`, `"exponential"`,
+            `"inverse-time"` or `"constant"`, see `Decay`.
+        lr_decay_epochs: the epochs after which `"step"`, `"exponential"` and `"inverse-time"` have left
+            `lr_decay_factor` of the rate; None takes a third of `epochs`.
+        lr_decay_factor: what is left of the rate after `lr_decay_epochs`.
+        lr_power: the exponent of `"polynomial"`.
+        momentum: momentum of SGD (Nesterov's), LARS and LARC; the first beta of Adam, AdamW and LAMB.
         weight_decay: weight decay of weights; biases and normalization parameters have none.
+        trust_coefficient: of LARS and LARC: the share of a weight's norm that a step may change.
+        clip_norm: the largest norm of all gradients together; None does not limit it.
         warmup_epochs: epochs over which the learning rate rises to its peak, possibly a fraction, at most `epochs`.
         label_smoothing: share of the target that is spread over all classes.
+        ema: decay per step of a moving average of the weights, which is validated in their place; None keeps none.
+        precision: `"float32"`; or `"bf16"` or `"fp16"`, to which autocast converts what is safe in it.
+        compile: compile the model with torch.compile.
+        channels_last: keep images and weights with channels last, which GPUs prefer with `"bf16"` and `"fp16"`.
+        sync_batchnorm: normalize over the batches of all ranks together; on GPUs only.
+        bucket_mb: MiB of gradients that are added over the ranks in one message (DDP's bucket).
+        hook: how gradients are sent: `"none"`, as they are; `"fp16"`, `"bf16"`; or `"powersgd"` (Vogels et al. 2019,
+            arXiv:1905.13727).
+        powersgd_rank: the rank of PowerSGD's approximation.
+        powersgd_start: the step from which gradients are approximated.
         seed: seed of the initial weights, the order of the samples and the augmentation.
         model: `"resnet"`, or `"module:function"`, called with `num_classes=` and `channels=`.
         num_classes: number of classes; None takes it from the `classes` of the metadata, or else the largest label + 1.
@@ -49,18 +85,36 @@ class TrainConfig:
     val: str | None = None
     epochs: int = 5
     batch_size: int = 128
+    accumulate: int = 1
+    optimizer: OptimizerName = "sgd"
     lr: float = 0.1
     lr_reference_batch: int = 256
+    lr_scaling: Scaling = "linear"
+    lr_schedule: Curve = "cosine"
+    lr_decay_epochs: float | None = None
+    lr_decay_factor: float = 0.1
+    lr_power: float = 2.0
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    trust_coefficient: float = 0.001
+    clip_norm: float | None = None
     warmup_epochs: float = 1.0
     label_smoothing: float = 0.0
+    ema: float | None = None
+    precision: Precision = "float32"
+    compile: bool = False
+    channels_last: bool = False
+    sync_batchnorm: bool = False
+    bucket_mb: float = 25.0
+    hook: Hook = "none"
+    powersgd_rank: int = 2
+    powersgd_start: int = 100
     seed: int = 0
     model: str = "resnet"
     num_classes: int | None = None
     image_size: int | None = None
     threads: int | Literal["auto"] = "auto"
-    on_bad_sample: Literal["raise", "replace"] = "raise"
+    on_bad_sample: BadSamples = "raise"
     max_bad: float = 0.01
     resume: str | None = None
     checkpoint_every_steps: int | None = None
@@ -72,20 +126,29 @@ class TrainConfig:
             self._check_path(name, optional=name in ("val", "resume"))
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be 'resnet' or 'module:function', got {self.model!r}")
-        for name in ("epochs", "batch_size", "lr_reference_batch"):
+        for name in ("epochs", "batch_size", "lr_reference_batch", "accumulate", "powersgd_rank"):
             self._check_integer(name, 1)
+        self._check_integer("powersgd_start", 2)  # DDP rebuilds its buckets after the first step
         for name, minimum in (("num_classes", 2), ("image_size", 1), ("checkpoint_every_steps", 1)):
             if getattr(self, name) is not None:
                 self._check_integer(name, minimum)
         if self.threads != "auto":
             self._check_integer("threads", 1)
-        if self.on_bad_sample not in ("raise", "replace"):
-            raise ConfigError(f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}")
+        for name, kind in _CHOICES.items():
+            self._check_choice(name, get_args(kind))
         self._check_number("max_bad", 0, math.inf)
         self._check_integer("seed", 0)
         self._check_number("lr", 0, math.inf, open_low=True)
         self._check_number("momentum", 0, 1)
         self._check_number("weight_decay", 0, math.inf)
+        for name in ("trust_coefficient", "bucket_mb", "lr_power"):
+            self._check_number(name, 0, math.inf, open_low=True)
+        for name in ("clip_norm", "lr_decay_epochs"):
+            if getattr(self, name) is not None:
+                self._check_number(name, 0, math.inf, open_low=True)
+        self._check_number("lr_decay_factor", 0, 1, open_low=True)
+        if self.ema is not None:
+            self._check_number("ema", 0, 1)
         self._check_number("label_smoothing", 0, 1)
         self._check_number("log_every", 0, math.inf, open_low=True)
         self._check_number("warmup_epochs", 0, math.inf)
@@ -109,6 +172,12 @@ class TrainConfig:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            *most, last = map(repr, choices)
+            raise ConfigError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
 
     def _check_number(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
         value = getattr(self, name)

@@ -76,7 +76,7 @@ def open_data(config: TrainConfig, job: Job) -> Data:
         transforms=train_transforms,
         seed=config.seed,
         world=job.world,
-        tail="drop",
+        tail="pad",  # every sample counts once: the last step is smaller
         threads=config.threads,
         on_bad_sample=config.on_bad_sample,
         max_bad=config.max_bad,

@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from .config import TrainConfig, TrainResult
 from .data import BAD_SAMPLES_FILE, Data, open_data
 from .distributed import Job
-from .learner import Evaluation, Learner, evaluate
+from .learner import Evaluation, Learner
 from .model import load_model
 from .progress import Display, Status, display
 
@@ -46,7 +46,7 @@ def run(config: TrainConfig) -> TrainResult:
 class _EpochSummary:
     """The figures of training for one epoch, over all ranks; zeros if nothing of it was left to train."""
 
-    samples: int = 0  # on this rank
+    samples: float = 0.0  # per rank
     seconds: float = 0.0
     waited: float = 0.0  # on the rank that waited longest, for which the others wait in turn
     loss: float | None = None
@@ -87,7 +87,7 @@ class _Run:
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
-        accuracy, samples, seconds, waited = None, 0, 0.0, 0.0
+        accuracy, samples, seconds, waited = None, 0.0, 0.0, 0.0
         if (
             self._place.epoch >= self._config.epochs and self._data.val is not None
         ):  # nothing left to train: only validate
@@ -106,40 +106,39 @@ class _Run:
         return result
 
     def _train_epoch(self) -> _EpochSummary:
-        loader, place = self._data.train, self._place
-        global_batch = loader.batch_size * self._job.world.size
-        if place.samples == 0:
-            loader.set_epoch(place.epoch)
-        elif len(loader.dataset) - place.samples < global_batch:
-            return _EpochSummary()  # resumed with a larger global batch than the samples that are left
+        loader, begun, learner, world = self._data.train, self._place, self._learner, self._job.world
+        whole, at_once, seen = len(loader.dataset), loader.batch_size * world.size, begun.samples
+        if begun.samples == 0:
+            loader.set_epoch(begun.epoch)
         total = torch.zeros((), dtype=torch.float64, device=self._job.device)
-        start, steps, lr, known_bad = time.perf_counter(), 0, 0.0, len(loader.quarantine())
+        start, lr, known_bad = time.perf_counter(), 0.0, len(loader.quarantine())
         with closing(iter(loader)) as batches:
             for batch in batches:
-                lr = self._learner.rate(place.epoch, place.samples)
-                total += self._learner.step(batch, lr)
-                steps += 1
-                place = replace(place, samples=place.samples + global_batch, step=place.step + 1)
-                self._place = place
+                place = self._place
+                end = min(place.samples + learner.global_batch, whole)
+                count, seen = end - place.samples, min(seen + at_once, end)
+                lr = learner.rate(place.epoch, place.samples, count)
+                total += learner.step(batch, lr=lr, count=count, last=seen == end)
+                if seen < end:
+                    continue
+                self._place = place = replace(place, samples=end, step=place.step + 1)
                 if self._display.due():
-                    loss = self._finite(float(total) / steps)
-                    self._display.show(self._status(loss, lr, steps, time.perf_counter() - start))
+                    self._display.show(self._status(float(total), lr, begun, time.perf_counter() - start))
                 every = self._config.checkpoint_every_steps
                 # The last step of an epoch is followed by validation, and by a checkpoint that includes its result.
-                if every and place.step % every == 0 and len(loader.dataset) - place.samples >= global_batch:
-                    self._checkpoint_midway(float(total))
-        loss = float(total)
-        seconds = time.perf_counter() - start
-        summed, bad = self._job.total(loss / steps, len(loader.quarantine()) - known_bad)
+                if every and place.step % every == 0 and end < whole:
+                    self._checkpoint_midway(begun, float(total))
+        seconds, loss = time.perf_counter() - start, float(total)
+        summed, bad = self._job.total(loss, len(loader.quarantine()) - known_bad)
         seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)
-        mean = self._finite(summed / self._job.world.size)
-        return _EpochSummary(steps * loader.batch_size, seconds, waited, mean, lr, round(bad))
+        mean = self._finite((begun.loss + summed) / whole)
+        return _EpochSummary((whole - begun.samples) / world.size, seconds, waited, mean, lr, round(bad))
 
     def _validate(self, data: Data) -> Evaluation:
         if data.val is None:
             raise ConfigError("validation needs a validation set: give val")
         with closing(iter(data.val)) as batches:
-            return evaluate(self._learner.model, batches, self._job)
+            return self._learner.evaluate(batches)
 
     def _end_epoch(self, trained: _EpochSummary, evaluation: Evaluation | None) -> None:
         best = self._place.best_accuracy
@@ -174,17 +173,16 @@ class _Run:
             log.write(json.dumps(record) + "\n")
         self._display.line(_summary(record, self._config.epochs))
 
-    def _checkpoint_midway(self, loss: float) -> None:
+    def _checkpoint_midway(self, begun: TrainingPosition, loss: float) -> None:
         # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
-        self._finite(self._job.total(loss)[0])
+        self._place = replace(self._place, loss=begun.loss + self._finite(self._job.total(loss)[0]))
         if self._job.leads:
             self._checkpoints.save_last(self._checkpoint())
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             place=self._place,
-            model=self._learner.model.state_dict(),
-            optimizer=self._learner.optimizer.state_dict(),
+            **self._learner.state(),
             loader=self._data.train.state_dict(),
             shape=self._shape(),
             config=self._config.to_dict(),
@@ -220,7 +218,8 @@ class _Run:
         loaded = checkpoint.load(path, self._job.device)
         loaded.check_shape(self._shape(), path)
         try:
-            self._learner.restore(loaded.model, loaded.optimizer)
+            parts = ("model", "optimizer", "scaler", "average")
+            self._learner.restore({part: getattr(loaded, part) for part in parts})
         except (RuntimeError, ValueError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
         self._data.train.load_state_dict(loaded.loader)
@@ -229,16 +228,17 @@ class _Run:
             f"resuming from {path}: epoch {loaded.place.epoch + 1}, {loaded.place.samples} samples into it"
         )
 
-    def _status(self, loss: float, lr: float, steps: int, seconds: float) -> Status:
-        loader, place, size = self._data.train, self._place, self._job.world.size
+    def _status(self, loss: float, lr: float, begun: TrainingPosition, seconds: float) -> Status:
+        loader, place, size = self._data.train, self._place, self._learner.global_batch
+        samples = place.samples - begun.samples
         return Status(
             epoch=place.epoch + 1,
             epochs=self._config.epochs,
-            step=place.samples // (loader.batch_size * size),
-            steps=len(loader),
-            loss=loss,
+            step=-(-place.samples // size),
+            steps=-(-len(loader.dataset) // size),
+            loss=self._finite(loss / samples * self._job.world.size),
             lr=lr,
-            samples_per_second=steps * loader.batch_size * size / seconds,
+            samples_per_second=samples / seconds,
             starved=loader.stats().starved,
         )
 

@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from _builders import encode
 from torch import nn
 
 import shardio
 from shardio.train import TrainConfig
+from shardio.train.learner import Learner
 
 CLASSES = 3
 
@@ -86,3 +88,19 @@ class _Failing(nn.Module):
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
     """A model that raises on rank 1."""
     return _Failing(flat(num_classes, channels))
+
+
+class Stopped(Exception):
+    """Simulate whatever ends a process in the middle of an epoch."""
+
+
+def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """End training before step `number`, counted from 0."""
+    steps, step = iter(range(1000)), Learner.step
+
+    def until(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
+        if next(steps) == number:
+            raise Stopped
+        return step(self, batch, **options)
+
+    monkeypatch.setattr(Learner, "step", until)

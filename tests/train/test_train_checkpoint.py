@@ -1,6 +1,7 @@
 """Checkpoints are written completely or not at all, and resuming from one loses nothing."""
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _tiny import config, dataset
+from _tiny import Stopped, config, dataset, stop_before_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,16 +30,14 @@ from shardio.train.learner import Learner
 CPU = torch.device("cpu")
 
 
-class Stopped(Exception):
-    """Simulate whatever ends a process in the middle of an epoch."""
-
-
 def made(**overrides: Any) -> Checkpoint:
     """A minimal checkpoint."""
     values: dict[str, Any] = {
         "place": TrainingPosition(epoch=1, samples=24, step=6, best_accuracy=0.5),
         "model": {"weight": torch.arange(3.0)},
         "optimizer": {"state": {}, "param_groups": []},
+        "scaler": {},
+        "average": {},
         "loader": {"position": 24},
         "shape": {"model": "resnet"},
         "config": {"epochs": 2},
@@ -59,18 +58,6 @@ def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         main()
     assert ended.value.code == 1
     return capsys.readouterr().err
-
-
-def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """End training before step `number`, counted from 0."""
-    steps, step = iter(range(1000)), Learner.step
-
-    def until(self: Learner, *arguments: Any) -> torch.Tensor:
-        if next(steps) == number:
-            raise Stopped
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Learner, "step", until)
 
 
 def saved(folder: Path, **overrides: Any) -> Path:
@@ -100,7 +87,7 @@ def test_torch_reads_a_checkpoint(tmp_path: Path) -> None:
     path = saved(tmp_path)
     for content in (torch.load(path, weights_only=True), torch.load(path, weights_only=True, mmap=True)):
         assert torch.equal(content["model"]["weight"], torch.arange(3.0))
-        assert content["place"] == {"epoch": 1, "samples": 24, "step": 6, "best_accuracy": 0.5}
+        assert content["place"] == {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "best_accuracy": 0.5}
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.comment.startswith(b"shardio xxh3-128 ")
@@ -237,7 +224,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateMismatch, match="does not end with a checksum"):
         checkpoint.load(path, CPU)
     torch_archive.save(path, {"version": 7})
-    with pytest.raises(StateMismatch, match="version must be 2, got 7"):
+    with pytest.raises(StateMismatch, match="version must be 3, got 7"):
         checkpoint.load(path, CPU)
     torch_archive.save(path, {"version": Path("code")})  # an object, which only an unsafe pickle could restore
     with pytest.raises(StateMismatch, match="weights_only"):
@@ -347,8 +334,14 @@ def test_going_on_mid_epoch_ends_with_the_same_weights(
         stop_before_step(patched, 6)
         with pytest.raises(Stopped):
             run(halves)
-    assert checkpoint.load(tmp_path / "halves" / "last.pt", CPU).place == TrainingPosition(epoch=1, samples=24, step=6)
+    place = checkpoint.load(tmp_path / "halves" / "last.pt", CPU).place
+    assert replace(place, loss=0.0) == TrainingPosition(epoch=1, samples=24, step=6)
     run(replace(halves, resume="auto"))
+    losses = [
+        [json.loads(line)["train_loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("whole", "halves")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)  # of the whole epoch, before and after the resume
 
     expected, found = weights(tmp_path / "whole"), weights(tmp_path / "halves")
     assert expected.keys() == found.keys()
@@ -361,8 +354,8 @@ def test_going_on_mid_epoch_ends_with_the_same_weights(
     [
         (6, [6, 6, 6, 6]),  # 24 of 48 samples are done
         (24, [24]),
-        (7, [7, 7, 7]),  # 3 form a tail
-        (48, []),  # only a tail is left: continue with validation
+        (7, [7, 7, 7, 3]),
+        (48, [24]),  # less than a batch is left
     ],
 )
 def test_going_on_with_another_batch_trains_on_what_is_left(
@@ -372,9 +365,9 @@ def test_going_on_with_another_batch_trains_on_what_is_left(
     seen: list[list[int]] = []
     step = Learner.step
 
-    def watched(self: Learner, batch: Any, lr: float) -> torch.Tensor:
-        seen.append(batch["index"].tolist())
-        return step(self, batch, lr)
+    def watched(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
+        seen.append(batch["index"][batch["valid"]].tolist())
+        return step(self, batch, **options)
 
     one = config(tmp_path, epochs=1, checkpoint_every_steps=2)
     with monkeypatch.context() as patched:

@@ -27,6 +27,17 @@ from shardio.train import TrainConfig
         ({"threads": "many"}, "threads must be a whole number of at least 1, got 'many'"),
         ({"checkpoint_every_steps": 0}, "checkpoint_every_steps must be a whole number of at least 1, got 0"),
         ({"log_every": 0}, "log_every must be a number in (0, inf), got 0"),
+        ({"accumulate": 0}, "accumulate must be a whole number of at least 1, got 0"),
+        ({"powersgd_start": 1}, "powersgd_start must be a whole number of at least 2, got 1"),
+        ({"clip_norm": 0}, "clip_norm must be a number in (0, inf), got 0"),
+        ({"lr_decay_factor": 1}, "lr_decay_factor must be a number in (0, 1), got 1"),
+        ({"ema": 1.0}, "ema must be a number in [0, 1), got 1.0"),
+        (
+            {"optimizer": "adamax"},
+            "optimizer must be 'sgd', 'adam', 'adamw', 'lars', 'larc' or 'lamb', got 'adamax'",
+        ),
+        ({"hook": "int8"}, "hook must be 'none', 'fp16', 'bf16' or 'powersgd', got 'int8'"),
+        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise' or 'replace', got 'skip'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"model": ""}, "model must be 'resnet' or 'module:function', got ''"),
         ({"train": ""}, "train must be a path, got ''"),
@@ -49,4 +60,4 @@ def test_paths_become_plain_strings(tmp_path: Path) -> None:
     """Paths become strings, so that a checkpoint loads without custom classes."""
     made = config(tmp_path).to_dict()
     assert made["train"] == str(tmp_path / "data" / "train")
-    assert {type(value) for value in made.values()} <= {str, int, float, type(None)}
+    assert {type(value) for value in made.values()} <= {str, int, float, bool, type(None)}

@@ -19,7 +19,7 @@ from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.data import open_data
 from shardio.train.distributed import Job
-from shardio.train.learner import Evaluation, Learner, evaluate
+from shardio.train.learner import Evaluation, Learner
 from shardio.train.model import load_model
 from shardio.train.progress import Status, display
 
@@ -33,7 +33,7 @@ def evaluate_alone(made: TrainConfig) -> Evaluation:
     model = load_model(made.model, data.num_classes, data.channels, data.image_size)
     model.load_state_dict(checkpoint.load(Path(made.output) / "last.pt", CPU).model)
     assert data.val is not None
-    return evaluate(model, data.val, job)
+    return Learner(made, job, model, 1).evaluate(data.val)
 
 
 def records(made: TrainConfig) -> list[dict[str, float]]:
@@ -80,7 +80,7 @@ def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: p
 def test_best_is_the_best_and_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worse later epoch does not change `best.pt` and the best accuracy."""
     accuracies = iter([3, 9, 6])
-    monkeypatch.setattr("shardio.train.trainer.evaluate", lambda *_: Evaluation(next(accuracies), 10, 1.0))
+    monkeypatch.setattr(Learner, "evaluate", lambda *_: Evaluation(next(accuracies), 10, 1.0))
     result = run(config(tmp_path, val=dataset(tmp_path / "val", 10), epochs=3))
     assert (result.accuracy, result.best_accuracy) == (0.6, 0.9)
     assert checkpoint.load(tmp_path / "out" / "best.pt", CPU).place.epoch == 2
@@ -108,9 +108,10 @@ def test_the_schedule_is_in_samples(ranks: int, tmp_path: Path) -> None:
     many = config(tmp_path, batch_size=12 * ranks, warmup_epochs=0.5)
     learner = Learner(many, Job(World(), CPU), load_model("_tiny:flat", 3, 1, 8), 4800)
     peak = 0.1 * 12 * ranks / 256
-    assert learner.rate(0, 1200 - 6 * ranks) == pytest.approx(peak / 2)
-    assert learner.rate(0, 2400 - 6 * ranks) == pytest.approx(peak)
-    assert learner.rate(1, 4800 - 6 * ranks) == pytest.approx(0)
+    count = 12 * ranks
+    assert learner.rate(0, 1200 - 6 * ranks, count) == pytest.approx(peak / 2)
+    assert learner.rate(0, 2400 - 6 * ranks, count) == pytest.approx(peak)
+    assert learner.rate(1, 4800 - 6 * ranks, count) == pytest.approx(0)
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:

@@ -1,0 +1,160 @@
+"""What a step does does not depend on how its samples are divided, and the recipe's parts do what they say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _ranks import torchrun
+from _tiny import Stopped, config, dataset, stop_before_step
+
+from shardio.errors import ConfigError
+from shardio.order.world import World
+from shardio.train import TrainConfig, checkpoint, run
+from shardio.train.distributed import Job
+from shardio.train.learner import Learner
+from shardio.train.model import load_model
+
+CPU = torch.device("cpu")
+
+
+def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
+    """The weights in the last checkpoint."""
+    return dict(getattr(checkpoint.load(Path(made.output) / "last.pt", CPU), part))
+
+
+def same(one: TrainConfig, other: TrainConfig, **tolerance: float) -> None:
+    """Both runs end with the same weights, to rounding."""
+    for name, value in weights(one).items():
+        torch.testing.assert_close(weights(other)[name], value, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
+
+
+def records(made: TrainConfig) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    return [json.loads(line) for line in (Path(made.output) / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("batch_size", "accumulate"), [(6, 2), (4, 3), (1, 12)])
+def test_accumulation_is_a_larger_batch(batch_size: int, accumulate: int, tmp_path: Path) -> None:
+    """Gradients of several batches give the step of one, also where the epoch ends in the middle of a step."""
+    whole = config(tmp_path, train=dataset(tmp_path / "data", 53), output=tmp_path / "whole", epochs=4)
+    parts = replace(whole, output=str(tmp_path / "parts"), batch_size=batch_size, accumulate=accumulate)
+    run(whole)
+    run(parts)
+    same(whole, parts)
+    for one, other in zip(records(whole), records(parts), strict=True):
+        assert (one["step"], one["lr"]) == (other["step"], pytest.approx(other["lr"]))
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "batch_size", "accumulate"), [(2, 6, 1), (2, 3, 2), (3, 4, 1)])
+def test_ranks_are_a_larger_batch(ranks: int, batch_size: int, accumulate: int, tmp_path: Path) -> None:
+    """Ranks, with accumulation or in an uneven tail of 53 samples, do what one rank does, over 20 steps."""
+    one = config(tmp_path, train=dataset(tmp_path / "data", 53), output=tmp_path / "one", epochs=4)
+    many = replace(one, output=str(tmp_path / "many"), batch_size=batch_size, accumulate=accumulate)
+    done = torchrun(many, ranks)
+    assert done.returncode == 0, done.stderr
+    run(one)
+    assert [record["step"] for record in records(many)] == [5, 10, 15, 20]
+    same(one, many)
+    for alone, together in zip(records(one), records(many), strict=True):
+        assert alone["train_loss"] == pytest.approx(together["train_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({"hook": "fp16", "bucket_mb": 0.0001}, 2e-3),
+        ({"hook": "bf16"}, 2e-2),
+        ({"hook": "powersgd", "powersgd_start": 4, "powersgd_rank": 3}, 5e-2),  # 3 classes: the rank is full
+        ({"optimizer": "lars", "lr": 20.0, "lr_schedule": "polynomial"}, 1e-4),
+        ({"clip_norm": 0.1, "optimizer": "lamb", "lr": 0.05, "lr_scaling": "sqrt"}, 1e-3),
+    ],
+    ids=["fp16", "bf16", "powersgd", "lars", "lamb, clipped"],
+)
+def test_two_ranks_do_what_one_does(options: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
+    """Hooks, optimizers and clipping on two ranks come as near to one rank as their precision allows."""
+    one = config(tmp_path, output=tmp_path / "one", epochs=3, **options)
+    two = replace(one, output=str(tmp_path / "two"), batch_size=6)
+    done = torchrun(two)
+    assert done.returncode == 0, done.stderr
+    run(one)
+    same(one, two, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adam", "lr": 0.01},
+        {"optimizer": "adamw", "lr": 0.01},
+        {"optimizer": "lars", "lr": 5.0},
+        {"optimizer": "larc", "lr": 1.0, "trust_coefficient": 0.02},
+        {"optimizer": "lamb", "lr": 0.05},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"channels_last": True},
+        {"clip_norm": 0.5},
+        {"ema": 0.5},
+        {"lr_schedule": "step", "lr_decay_epochs": 1},
+    ],
+    ids=str,
+)
+def test_every_part_of_the_recipe_learns_and_goes_on(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with it learns the brightness of images; stopped and resumed, it ends with the same weights, to the bit."""
+    data = {"train": dataset(tmp_path / "train", 96), "val": dataset(tmp_path / "val", 30, seed=1)}
+    values: dict[str, Any] = {"lr": 0.05, "lr_reference_batch": 12, "checkpoint_every_steps": 3} | options
+    whole = config(tmp_path, **data, model="_tiny:normalised", epochs=4, **values)
+    result = run(whole)
+    assert result.accuracy is not None
+    assert result.accuracy > 0.8
+    halves = replace(whole, output=str(tmp_path / "halves"))
+    with monkeypatch.context() as patched:
+        stop_before_step(patched, 14)
+        with pytest.raises(Stopped):
+            run(halves)
+    run(replace(halves, resume="auto"))
+    for part in ("model", "average"):
+        for name, value in weights(whole, part).items():
+            assert torch.equal(weights(halves, part)[name], value), (part, name)
+
+
+def test_the_average_follows_the_weights(tmp_path: Path) -> None:
+    """A moving average is between the weights of all steps, is validated, and goes on after a resume."""
+    values = {"val": dataset(tmp_path / "val", 17), "ema": 0.5, "checkpoint_every_steps": 1}
+    made = config(tmp_path, epochs=1, batch_size=48, lr_schedule="constant", warmup_epochs=0.0, **values)
+    torch.manual_seed(made.seed)
+    begun = load_model("_tiny:flat", 3, 1, 8).state_dict()
+    run(made)
+    after, average = weights(made), weights(made, "average")
+    for name, value in begun.items():  # the average begins with the first step's weights
+        assert not torch.equal(after[name], value)
+        torch.testing.assert_close(average[f"module.{name}"], after[name])
+    run(replace(made, epochs=2, resume="auto"))
+    second, later = weights(made), weights(made, "average")
+    for name in begun:
+        torch.testing.assert_close(later[f"module.{name}"], (average[f"module.{name}"] + second[name]) / 2)
+    run(replace(made, epochs=3, resume="auto", ema=None))
+    assert weights(made, "average") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+def test_a_compiled_model_learns(tmp_path: Path) -> None:
+    """torch.compile changes the weights by rounding only, and their names not at all."""
+    plain = config(tmp_path, output=tmp_path / "plain", epochs=1)
+    compiled = replace(plain, output=str(tmp_path / "compiled"), compile=True)
+    run(plain)
+    run(compiled)
+    same(plain, compiled)
+
+
+def test_what_a_cpu_lacks_is_refused(tmp_path: Path) -> None:
+    """Synchronized batch normalization on a CPU is refused in words."""
+    with pytest.raises(ConfigError, match="sync_batchnorm needs GPUs"):
+        Learner(config(tmp_path, sync_batchnorm=True), Job(World(), CPU), load_model("_tiny:normalised", 3, 1, 8), 48)
