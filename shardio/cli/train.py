@@ -93,6 +93,14 @@ def train(
     powersgd_start: Annotated[
         int, typer.Option(help="Step from which PowerSGD approximates gradients.", rich_help_panel=COMPUTE)
     ] = 100,
+    measure_noise_scale: Annotated[
+        bool,
+        typer.Option(
+            "--measure-noise-scale",
+            help="Measure how large a batch may be, from the noise of gradients; on two ranks or more.",
+            rich_help_panel=RECIPE,
+        ),
+    ] = False,
     model: Annotated[str, typer.Option(help="resnet, or module:function for your own.")] = "resnet",
     image_size: Annotated[
         int | None, typer.Option(help="Side of the square crops in pixels; by default what suits the images.")
@@ -159,6 +167,7 @@ def train(
             hook=hook,  # type: ignore[arg-type]
             powersgd_rank=powersgd_rank,
             powersgd_start=powersgd_start,
+            measure_noise_scale=measure_noise_scale,
             model=model,
             image_size=image_size,
             threads=threads_option(threads),

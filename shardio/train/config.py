@@ -63,6 +63,8 @@ class TrainConfig:
             arXiv:1905.13727).
         powersgd_rank: the rank of PowerSGD's approximation.
         powersgd_start: the step from which gradients are approximated.
+        measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; on two ranks or
+            more.
         seed: seed of the initial weights, the order of the samples and the augmentation.
         model: `"resnet"`, or `"module:function"`, called with `num_classes=` and `channels=`.
         num_classes: number of classes; None takes it from the `classes` of the metadata, or else the largest label + 1.
@@ -109,6 +111,7 @@ class TrainConfig:
     hook: Hook = "none"
     powersgd_rank: int = 2
     powersgd_start: int = 100
+    measure_noise_scale: bool = False
     seed: int = 0
     model: str = "resnet"
     num_classes: int | None = None

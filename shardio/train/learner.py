@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from .config import TrainConfig
 from .distributed import Job
 from .gradient_exchange import distribute
+from .noise_scale import NoiseScaleMeter
 from .optimizers import make_optimizer
 from .schedule import Decay, learning_rate, scaled_rate
 
@@ -51,6 +52,7 @@ class Learner:
     Attributes:
         model: the model that is trained, without what distributes or compiles it.
         average: the moving average of its weights; None without one.
+        noise: what measures the gradient noise scale; None unless the configuration asks for it.
 
     Raises ConfigError for what the job's device cannot do.
     """
@@ -58,6 +60,8 @@ class Learner:
     def __init__(self, config: TrainConfig, job: Job, model: nn.Module, samples: int) -> None:
         if config.sync_batchnorm and job.device.type != "cuda":
             raise ConfigError("sync_batchnorm needs GPUs: torch has no synchronized batch normalization for CPUs")
+        if config.measure_noise_scale and job.world.size == 1:
+            raise ConfigError("measure_noise_scale needs at least 2 ranks: it compares their gradients with the mean")
         self._config, self._job, self._samples = config, job, samples
         self.global_batch = job.world.size * config.batch_size * config.accumulate
         if config.sync_batchnorm:
@@ -75,7 +79,8 @@ class Learner:
         if config.ema is not None:
             self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))  # type: ignore[no-untyped-call]
         self._scaler = torch.amp.GradScaler(job.device.type, enabled=config.precision == "fp16")
-        self._parallel = distribute(model, config, job)
+        self.noise = NoiseScaleMeter(job, config.batch_size * config.accumulate) if config.measure_noise_scale else None
+        self._parallel = distribute(model, config, job, self.noise)
         self._forward = torch.compile(self._parallel) if config.compile else self._parallel
         self._decay = Decay(
             curve=config.lr_schedule,
@@ -133,6 +138,8 @@ class Learner:
             self._scaler.scale(loss * (world.size / count)).backward()
         if last:
             self._update(lr)
+            if self.noise is not None:
+                self.noise.end_step(whole=count == self.global_batch)
         total: Tensor = loss.detach().double()
         return total
 

@@ -155,6 +155,7 @@ class _Run:
         self._checkpoints.save_last(state)
         if better:
             self._checkpoints.save_best(state)
+        noise = self._learner.noise and self._learner.noise.estimate
         record = {
             "epoch": self._place.epoch,
             "step": self._place.step,
@@ -169,9 +170,13 @@ class _Run:
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
+        if noise is not None:
+            record["noise_scale"] = noise.batch if math.isfinite(noise.batch) else None
         with naming(self._output / LOG), open(self._output / LOG, "a", opener=open_regular) as log:
             log.write(json.dumps(record) + "\n")
         self._display.line(_summary(record, self._config.epochs))
+        if noise is not None:
+            self._display.line(noise.advice(self._learner.global_batch, len(self._data.train.dataset)))
 
     def _checkpoint_midway(self, begun: TrainingPosition, loss: float) -> None:
         # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.

@@ -15,9 +15,14 @@ def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> su
     """Train on `ranks` processes; return their output and exit status."""
     described = Path(config.output).with_suffix(".json")
     described.write_text(json.dumps(config.to_dict()))
+    return start(Path(__file__), str(described), ranks=ranks, seconds=seconds)
+
+
+def start(script: Path, *arguments: str, ranks: int, seconds: float = 100) -> subprocess.CompletedProcess[str]:
+    """Run a script on `ranks` processes; return their output and exit status."""
     here = Path(__file__).resolve().parent
     paths = [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__, str(described)]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script), *arguments]
     return subprocess.run(
         [sys.executable, *command],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},

@@ -1,0 +1,57 @@
+"""Ranks that measure the noise scale of a quadratic problem, whose noise scale is known; rank 0 prints the estimate.
+
+The loss of a sample x is |w - x|^2 / 2, so its gradient is w - x. Samples have the variance 1 / 4 in each of 64
+dimensions and a mean of length 1: at w = 0 the noise is 16, the signal 1, and the noise scale 16 samples.
+"""
+
+import json
+import sys
+
+import torch
+from _ends import fail_if_threads_stay, watch
+from torch import Tensor, nn
+
+from shardio.train import TrainConfig
+from shardio.train.distributed import join
+from shardio.train.gradient_exchange import distribute
+from shardio.train.noise_scale import NoiseScaleMeter
+
+SIZE, BATCH, STEPS = 64, 16, 600
+NOISE_SCALE = 16.0
+
+
+class Quadratic(nn.Module):
+    """The problem, in two parameters, so that there may be two buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(torch.zeros(SIZE // 2)) for _ in range(2))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """The mean loss of samples [B, SIZE]."""
+        losses: Tensor = (torch.cat((self.left, self.right)) - samples).square().sum(dim=1) / 2
+        return losses.mean()
+
+
+def main() -> None:
+    """Measure on all ranks."""
+    config = TrainConfig(train="none", output="none", hook=sys.argv[1], bucket_mb=0.0001)  # type: ignore[arg-type]
+    with join("cpu") as job:
+        random = torch.Generator().manual_seed(job.world.rank)
+        meter = NoiseScaleMeter(job, BATCH)
+        model = distribute(Quadratic(), config, job, meter)
+        for step in range(STEPS):
+            samples = torch.randn(BATCH, SIZE, generator=random) / 2 + SIZE**-0.5
+            model.zero_grad()
+            model(samples).backward()
+            meter.end_step(whole=step % 50 != 49)
+        estimate = meter.estimate
+        if job.leads and estimate is not None:
+            print(json.dumps([estimate.noise, estimate.signal]))
+        del model
+
+
+if __name__ == "__main__":
+    watch()
+    main()
+    fail_if_threads_stay()
