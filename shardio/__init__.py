@@ -21,6 +21,7 @@ from .errors import MissingDependency as MissingDependency
 from .errors import NotADataset as NotADataset
 from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
+from .errors import Preempted as Preempted
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import SourceError as SourceError
@@ -91,6 +92,7 @@ __all__ = [
     "PipelineClosed",
     "PipelineStalled",
     "Plan",
+    "Preempted",
     "RandAugment",
     "RandomApply",
     "RandomAxisFlip",

@@ -14,7 +14,8 @@ ShardioError
 ├── StateMismatch (ValueError)      a loader's state belongs to another dataset, seed or version
 ├── PipelineStalled (TimeoutError)  no batch arrived within the time limit
 ├── WorkerDied (RuntimeError)       a worker process ended unexpectedly
-└── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
+├── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
+└── Preempted (RuntimeError)        a signal asked a training run to stop
 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 StateWarning (UserWarning)          what `strict=False` gives up
@@ -109,3 +110,7 @@ class WorkerDied(ShardioError, RuntimeError):
 
 class PipelineClosed(ShardioError, RuntimeError):
     """A closed iterator was asked for a batch."""
+
+
+class Preempted(ShardioError, RuntimeError):
+    """A signal asked a training run to stop, and it has saved a checkpoint; the message names both."""

@@ -1,11 +1,16 @@
 """`shardio train`: run the reference data-parallel trainer."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..errors import Preempted
 from ._options import threads_option
+
+REQUEUE = 85
+"""The exit code of a run that a signal has stopped, and that may be resumed."""
 
 RECIPE, COMPUTE = "Recipe", "Computation and communication"
 
@@ -136,46 +141,50 @@ def train(
     """
     from .. import train as trainer  # imported here because it loads torch
 
-    trainer.run(
-        trainer.TrainConfig(
-            train=str(dataset),
-            val=None if val is None else str(val),
-            output=str(output),
-            epochs=epochs,
-            batch_size=batch_size,
-            accumulate=accumulate,
-            optimizer=optimizer,  # type: ignore[arg-type]  # TrainConfig checks these words
-            lr=lr,
-            lr_reference_batch=lr_reference_batch,
-            lr_scaling=lr_scaling,  # type: ignore[arg-type]
-            lr_schedule=lr_schedule,  # type: ignore[arg-type]
-            lr_decay_epochs=lr_decay_epochs,
-            lr_decay_factor=lr_decay_factor,
-            lr_power=lr_power,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            trust_coefficient=trust_coefficient,
-            clip_norm=clip_norm,
-            warmup_epochs=warmup_epochs,
-            label_smoothing=label_smoothing,
-            ema=ema,
-            precision=precision,  # type: ignore[arg-type]
-            compile=compile,
-            channels_last=channels_last,
-            sync_batchnorm=sync_batchnorm,
-            bucket_mb=bucket_mb,
-            hook=hook,  # type: ignore[arg-type]
-            powersgd_rank=powersgd_rank,
-            powersgd_start=powersgd_start,
-            measure_noise_scale=measure_noise_scale,
-            model=model,
-            image_size=image_size,
-            threads=threads_option(threads),
-            on_bad_sample=on_bad_sample,  # type: ignore[arg-type]
-            max_bad=max_bad,
-            seed=seed,
-            resume=resume,
-            checkpoint_every_steps=checkpoint_every,
-            device=device,
+    try:
+        trainer.run(
+            trainer.TrainConfig(
+                train=str(dataset),
+                val=None if val is None else str(val),
+                output=str(output),
+                epochs=epochs,
+                batch_size=batch_size,
+                accumulate=accumulate,
+                optimizer=optimizer,  # type: ignore[arg-type]  # TrainConfig checks these words
+                lr=lr,
+                lr_reference_batch=lr_reference_batch,
+                lr_scaling=lr_scaling,  # type: ignore[arg-type]
+                lr_schedule=lr_schedule,  # type: ignore[arg-type]
+                lr_decay_epochs=lr_decay_epochs,
+                lr_decay_factor=lr_decay_factor,
+                lr_power=lr_power,
+                momentum=momentum,
+                weight_decay=weight_decay,
+                trust_coefficient=trust_coefficient,
+                clip_norm=clip_norm,
+                warmup_epochs=warmup_epochs,
+                label_smoothing=label_smoothing,
+                ema=ema,
+                precision=precision,  # type: ignore[arg-type]
+                compile=compile,
+                channels_last=channels_last,
+                sync_batchnorm=sync_batchnorm,
+                bucket_mb=bucket_mb,
+                hook=hook,  # type: ignore[arg-type]
+                powersgd_rank=powersgd_rank,
+                powersgd_start=powersgd_start,
+                measure_noise_scale=measure_noise_scale,
+                model=model,
+                image_size=image_size,
+                threads=threads_option(threads),
+                on_bad_sample=on_bad_sample,  # type: ignore[arg-type]
+                max_bad=max_bad,
+                seed=seed,
+                resume=resume,
+                checkpoint_every_steps=checkpoint_every,
+                device=device,
+            )
         )
-    )
+    except Preempted as stopped:
+        print(stopped, file=sys.stderr)
+        raise typer.Exit(REQUEUE) from stopped

@@ -66,7 +66,9 @@ class Learner:
         self.global_batch = job.world.size * config.batch_size * config.accumulate
         if config.sync_batchnorm:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        self.model = model.to(memory_format=self._layout)  # type: ignore[call-overload]  # torch's hints lack it
+        if config.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints lack it
+        self.model = model
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
@@ -88,10 +90,6 @@ class Learner:
             factor=config.lr_decay_factor,
             power=config.lr_power,
         )
-
-    @property
-    def _layout(self) -> torch.memory_format:
-        return torch.channels_last if self._config.channels_last else torch.preserve_format
 
     def rate(self, epoch: int, samples: int, count: int) -> float:
         """Return the learning rate at the middle of a step of `count` samples that begins `samples` into `epoch`."""
@@ -157,7 +155,8 @@ class Learner:
 
     def _inputs(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         images = batch["image"].to(self._job.device)
-        return images.contiguous(memory_format=self._layout), batch["label"].to(self._job.device).long()
+        layout = torch.channels_last if self._config.channels_last else torch.contiguous_format
+        return images.contiguous(memory_format=layout), batch["label"].to(self._job.device).long()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._config.precision == "float32":

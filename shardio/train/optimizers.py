@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..system.optional import load
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
 
@@ -32,7 +32,7 @@ def make_optimizer(
         trust: the trust coefficient of LARS and LARC.
 
     Raises:
-        ConfigError: if `pytorch_optimizer`, which LARS and LAMB come from, is not installed.
+        MissingDependency: if `pytorch_optimizer`, which LARS and LAMB come from, is not installed.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -60,13 +60,8 @@ def make_optimizer(
 
 
 def _from_pytorch_optimizer(name: str, cls: str) -> Callable[..., torch.optim.Optimizer]:
-    try:
-        import pytorch_optimizer
-    except ImportError as error:
-        raise ConfigError(
-            f"the optimizer {name!r} needs pytorch_optimizer: pip install 'shardio-data[train]'"
-        ) from error
-    found: Callable[..., torch.optim.Optimizer] = getattr(pytorch_optimizer, cls)
+    module = load("pytorch_optimizer", purpose=f"the optimizer {name!r}", extra="train")
+    found: Callable[..., torch.optim.Optimizer] = getattr(module, cls)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import torch
 
-from ..errors import ConfigError, ShardioError, StateMismatch
+from ..errors import ConfigError, Preempted, ShardioError, StateMismatch
 from ..system import durable
 from ..system.os_errors import naming
 from ..system.regular_files import open_regular
@@ -23,6 +23,7 @@ from .distributed import Job
 from .learner import Evaluation, Learner
 from .model import load_model
 from .progress import Display, Status, display
+from .stop_request import StopRequest
 
 LOG = "log.jsonl"
 RESULT = "result.json"
@@ -36,10 +37,15 @@ def run(config: TrainConfig) -> TrainResult:
 
     Raises ConfigError for a configuration that contradicts the data, the model or the machine, StateMismatch for a
     checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite. An error
-    ends this rank only; the launcher has to end the others, as torchrun does.
+    ends this rank only; the launcher has to end the others, as torchrun does. Raises Preempted on all ranks after
+    SIGTERM or SIGUSR1 on any of them, after a checkpoint.
     """
-    with distributed.join(config.device) as job, display(job.leads, config.log_every) as screen:
-        return _Run(config, job, screen).train()
+    with (
+        distributed.join(config.device) as job,
+        display(job.leads, config.log_every) as screen,
+        StopRequest(job) as stop,
+    ):
+        return _Run(config, job, screen, stop).train()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,9 @@ class _EpochSummary:
 
 @final
 class _Run:
-    def __init__(self, config: TrainConfig, job: Job, screen: Display) -> None:
+    def __init__(self, config: TrainConfig, job: Job, screen: Display, stop: StopRequest) -> None:
         self._config = config
+        self._stop = stop
         self._job = job
         self._display = screen
         self._output = Path(config.output)
@@ -110,6 +117,8 @@ class _Run:
         whole, at_once, seen = len(loader.dataset), loader.batch_size * world.size, begun.samples
         if begun.samples == 0:
             loader.set_epoch(begun.epoch)
+        elif begun.samples == whole:  # stopped before its validation
+            return _EpochSummary(loss=begun.loss / whole)
         total = torch.zeros((), dtype=torch.float64, device=self._job.device)
         start, lr, known_bad = time.perf_counter(), 0.0, len(loader.quarantine())
         with closing(iter(loader)) as batches:
@@ -125,9 +134,15 @@ class _Run:
                 if self._display.due():
                     self._display.show(self._status(float(total), lr, begun, time.perf_counter() - start))
                 every = self._config.checkpoint_every_steps
+                signal = self._stop.agreed()
                 # The last step of an epoch is followed by validation, and by a checkpoint that includes its result.
-                if every and place.step % every == 0 and end < whole:
+                if signal is not None or (every and place.step % every == 0 and end < whole):
                     self._checkpoint_midway(begun, float(total))
+                if signal is not None:
+                    raise Preempted(
+                        f"{signal.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; "
+                        f"--resume auto continues from {self._output / checkpoint.LAST}"
+                    )
         seconds, loss = time.perf_counter() - start, float(total)
         summed, bad = self._job.total(loss, len(loader.quarantine()) - known_bad)
         seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)

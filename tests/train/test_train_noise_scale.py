@@ -67,12 +67,12 @@ def test_ranks_measure_a_quadratic_problem(ranks: int, hook: str) -> None:
 
 @pytest.mark.slow
 def test_a_run_logs_it_and_trains_the_same(tmp_path: Path) -> None:
-    """Two ranks log the noise scale after each epoch, and end with the weights of a run that does not measure."""
-    plain = config(tmp_path, train=dataset(tmp_path / "data", 96), output=tmp_path / "plain", batch_size=2, epochs=2)
-    measured = replace(plain, output=str(tmp_path / "measured"), measure_noise_scale=True)
-    for made in (plain, measured):
-        done = torchrun(made)
-        assert done.returncode == 0, done.stderr
+    """Two ranks log the noise scale after each epoch, and end with the weights of one rank that does not measure."""
+    plain = config(tmp_path, train=dataset(tmp_path / "data", 96), output=tmp_path / "plain", batch_size=4, epochs=2)
+    measured = replace(plain, output=str(tmp_path / "measured"), batch_size=2, measure_noise_scale=True)
+    done = torchrun(measured)
+    assert done.returncode == 0, done.stderr
+    run(plain)
     assert done.stdout.count("critical batch: ") == 2
     lines = [json.loads(line) for line in (tmp_path / "measured" / "log.jsonl").read_text().splitlines()]
     assert all(line["noise_scale"] is None or line["noise_scale"] >= 0 for line in lines)
@@ -80,7 +80,7 @@ def test_a_run_logs_it_and_trains_the_same(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / name / "last.pt", torch.device("cpu")).model for name in ("plain", "measured")
     )
     for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_one_rank_cannot_measure(tmp_path: Path) -> None:

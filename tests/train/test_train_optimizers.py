@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardio.errors import ConfigError
+from shardio.errors import MissingDependency
 from shardio.train.optimizers import Larc, OptimizerName, make_optimizer
 
 LR, MOMENTUM, DECAY, TRUST = 0.5, 0.9, 0.1, 0.02
@@ -114,6 +114,6 @@ def test_a_rate_of_zero_changes_nothing() -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pytorch_optimizer, LARS and LAMB say what to install."""
     monkeypatch.setitem(__import__("sys").modules, "pytorch_optimizer", None)
-    with pytest.raises(ConfigError, match=r"the optimizer 'lars' needs pytorch_optimizer: pip install"):
+    with pytest.raises(MissingDependency, match=r"the optimizer 'lars' needs pytorch_optimizer: pip install"):
         stepped("lars")
     stepped("larc")

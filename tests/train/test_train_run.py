@@ -132,24 +132,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_do_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
-    """Two ranks give one rank's weights to rounding, and exactly its accuracy on 17 samples, 9 of them padded."""
-    one = config(tmp_path, output=tmp_path / "one", val=dataset(tmp_path / "val", 17, seed=1), batch_size=12)
-    two = replace(one, output=str(tmp_path / "two"), batch_size=6)
-    done = torchrun(two)
-    assert done.returncode == 0, done.stderr
-    run(one)
-    expected = checkpoint.load(tmp_path / "one" / "last.pt", CPU).model
-    found = checkpoint.load(tmp_path / "two" / "last.pt", CPU).model
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
-    last, alone = records(two)[-1], evaluate_alone(two)
-    assert last["world_size"] == 2
-    assert (last["val_correct"], last["val_count"]) == (alone.correct, 17)
-    assert last["val_loss"] == pytest.approx(alone.loss)
-
-
-@pytest.mark.slow
 def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     """One process begins, two ranks resume from the checkpoint before a damaged one, and one process goes on."""
     values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}

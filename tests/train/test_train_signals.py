@@ -1,0 +1,111 @@
+"""A run that a scheduler's signal stops saves a checkpoint, and goes on from it as if nothing had happened."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from _tiny import config
+
+from shardio.errors import Preempted
+from shardio.train import TrainConfig, checkpoint, run
+from shardio.train.learner import Learner
+
+REQUEUE = 85
+
+
+def start(made: TrainConfig, ranks: int) -> list[subprocess.Popen[str]]:
+    """Start `shardio train` on some ranks, without a launcher."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = Path(__file__).resolve().parent
+    paths = os.pathsep.join([str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")])
+    options = ["--model", made.model, "--epochs", made.epochs, "--batch-size", made.batch_size, "--threads", 1]
+    options += ["--device", "cpu", "--output", made.output, "--resume", "auto"]
+    command = [sys.executable, "-m", "shardio", "train", made.train, *map(str, options)]
+    return [
+        subprocess.Popen(
+            command,
+            env=os.environ
+            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
+    """Wait until a run has ended an epoch."""
+    log, deadline = Path(made.output) / "log.jsonl", time.monotonic() + limit
+    while not log.exists() or len(log.read_text().splitlines()) < number:
+        assert time.monotonic() < deadline, "no epoch ended"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGTERM), (2, signal.SIGUSR1)])
+def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_path: Path) -> None:
+    """Every rank exits with 85 after the same step, whichever got the signal; the run then goes on to the bit."""
+    made = config(tmp_path, epochs=4000, batch_size=12 // ranks)
+    processes = start(made, ranks)
+    try:
+        await_epoch(made, 2)
+        processes[-1].send_signal(number)
+        ended = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [REQUEUE] * ranks, ended
+    place = checkpoint.load(tmp_path / "out" / "last.pt", torch.device("cpu")).place
+    for _, errors in ended:
+        message = f"{number.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
+        assert message in errors
+    if ranks == 1:
+        epochs = place.epoch + 2
+        run(replace(made, epochs=epochs, resume="auto", lr_schedule="constant"))
+        lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+        assert [line["epoch"] for line in lines] == list(range(1, epochs + 1))
+        assert lines[-1]["step"] == 4 * epochs
+
+
+@pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])
+def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped by a signal in the middle or at the end of an epoch, a run ends with the weights of one that was not."""
+    whole = config(tmp_path, output=tmp_path / "whole", epochs=3)
+    run(whole)
+    halves = replace(whole, output=str(tmp_path / "halves"))
+    steps, train = iter(range(1, 100)), Learner.step
+
+    def signalled(self: Learner, batch: object, **options: object) -> torch.Tensor:
+        if next(steps) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(self, batch, **options)  # type: ignore[arg-type]
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "step", signalled)
+        with pytest.raises(Preempted, match=f"SIGTERM stopped the run in epoch 2, after step {step}"):
+            run(halves)
+    assert signal.getsignal(signal.SIGTERM) == before
+    run(replace(halves, resume="auto"))
+    one, other = (
+        checkpoint.load(tmp_path / name / "last.pt", torch.device("cpu")).model for name in ("whole", "halves")
+    )
+    for name, value in one.items():
+        assert torch.equal(other[name], value)
+    logs = [
+        [json.loads(line)["train_loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("whole", "halves")
+    ]
+    assert logs[1] == pytest.approx(logs[0], rel=1e-12)
