@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -141,6 +141,14 @@ def train(
     """
     from .. import train as trainer  # imported here because it loads torch
 
+    words: dict[str, Any] = {  # which TrainConfig checks
+        "optimizer": optimizer,
+        "lr_scaling": lr_scaling,
+        "lr_schedule": lr_schedule,
+        "precision": precision,
+        "hook": hook,
+        "on_bad_sample": on_bad_sample,
+    }
     try:
         trainer.run(
             trainer.TrainConfig(
@@ -150,11 +158,8 @@ def train(
                 epochs=epochs,
                 batch_size=batch_size,
                 accumulate=accumulate,
-                optimizer=optimizer,  # type: ignore[arg-type]  # TrainConfig checks these words
                 lr=lr,
                 lr_reference_batch=lr_reference_batch,
-                lr_scaling=lr_scaling,  # type: ignore[arg-type]
-                lr_schedule=lr_schedule,  # type: ignore[arg-type]
                 lr_decay_epochs=lr_decay_epochs,
                 lr_decay_factor=lr_decay_factor,
                 lr_power=lr_power,
@@ -165,24 +170,22 @@ def train(
                 warmup_epochs=warmup_epochs,
                 label_smoothing=label_smoothing,
                 ema=ema,
-                precision=precision,  # type: ignore[arg-type]
                 compile=compile,
                 channels_last=channels_last,
                 sync_batchnorm=sync_batchnorm,
                 bucket_mb=bucket_mb,
-                hook=hook,  # type: ignore[arg-type]
                 powersgd_rank=powersgd_rank,
                 powersgd_start=powersgd_start,
                 measure_noise_scale=measure_noise_scale,
                 model=model,
                 image_size=image_size,
                 threads=threads_option(threads),
-                on_bad_sample=on_bad_sample,  # type: ignore[arg-type]
                 max_bad=max_bad,
                 seed=seed,
                 resume=resume,
                 checkpoint_every_steps=checkpoint_every,
                 device=device,
+                **words,
             )
         )
     except Preempted as stopped:

@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ConfigError
@@ -65,7 +66,7 @@ class Learner:
         self._config, self._job, self._samples = config, job, samples
         self.global_batch = job.world.size * config.batch_size * config.accumulate
         if config.sync_batchnorm:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch has no hints
         if config.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints lack it
         self.model = model
@@ -79,7 +80,8 @@ class Learner:
         )
         self.average = None
         if config.ema is not None:
-            self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))  # type: ignore[no-untyped-call]
+            average = get_ema_multi_avg_fn(config.ema)  # type: ignore[no-untyped-call]  # torch has no hints
+            self.average = AveragedModel(model, multi_avg_fn=average)
         self._scaler = torch.amp.GradScaler(job.device.type, enabled=config.precision == "fp16")
         self.noise = NoiseScaleMeter(job, config.batch_size * config.accumulate) if config.measure_noise_scale else None
         self._parallel = distribute(model, config, job, self.noise)
@@ -124,8 +126,9 @@ class Learner:
         self._parallel.train()
         images, labels = self._inputs(batch)
         valid = batch["valid"].to(self._job.device)
-        alone = self._parallel.no_sync() if world.size > 1 and not last else nullcontext()  # type: ignore[operator]
-        with alone:
+        parallel = self._parallel
+        waits = isinstance(parallel, DistributedDataParallel) and not last
+        with parallel.no_sync() if waits else nullcontext():  # type: ignore[operator]  # waits says which it is
             with self._autocast():
                 scores = self._forward(images)
             losses = functional.cross_entropy(

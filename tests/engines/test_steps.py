@@ -75,7 +75,7 @@ def by_cpu(images: NDArray[np.uint8], steps: Sequence[SizePreservingStep]) -> ND
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """With the compiled part, and without it."""
     if request.param and native.library() is None:
-        pytest.skip("not compiled here")
+        pytest.skip("the compiled part is optional, and was not built here")
     if not request.param:
         monkeypatch.setattr(native, "library", lambda: None)
     return bool(request.param)
@@ -178,7 +178,7 @@ ALL = np.ones(1, np.bool_)
 
 
 def turn_hue(image: Image.Image, shift: float) -> Image.Image:
-    """What torchvision does with PIL images."""
+    """Turn hues as torchvision's adjust_hue turns those of PIL images."""
     if image.mode == "L":
         return image
     hue, saturation, value = image.convert("HSV").split()
@@ -191,8 +191,8 @@ def shear(image: Image.Image, tangent: float) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, (1, tangent, 0, 0, 1, 0))
 
 
-def one(value: float, dtype: Any = np.float32) -> NDArray[Any]:
-    """A value for one image."""
+def row(value: float, dtype: Any = np.float32) -> NDArray[Any]:
+    """A step's array with the value for a single image."""
     return np.array([value], dtype)
 
 
@@ -202,25 +202,25 @@ def size_of(image: Image.Image) -> NDArray[np.int32]:
 
 
 AS_PILLOW: dict[str, tuple[tuple[float, float], Callable[..., Image.Image], Callable[..., SizePreservingStep]]] = {
-    "brightness": ((0, 3), lambda i, v: ImageEnhance.Brightness(i).enhance(v), lambda i, v: blend(BLACK, one(v))),
-    "contrast": ((0, 3), lambda i, v: ImageEnhance.Contrast(i).enhance(v), lambda i, v: blend(MEAN_GREY, one(v))),
-    "saturation": ((0, 3), lambda i, v: ImageEnhance.Color(i).enhance(v), lambda i, v: blend(OWN_GREY, one(v))),
-    "grey": ((0, 0), lambda i, v: i.convert("L").convert(i.mode), lambda i, v: blend(OWN_GREY, one(0))),
-    "hue": ((-0.5, 0.5), turn_hue, lambda i, v: hue(one(v, np.float64), ALL)),
-    "sharpness": ((0, 3), lambda i, v: ImageEnhance.Sharpness(i).enhance(v), lambda i, v: Sharpen(ALL, one(v))),
+    "brightness": ((0, 3), lambda i, v: ImageEnhance.Brightness(i).enhance(v), lambda i, v: blend(BLACK, row(v))),
+    "contrast": ((0, 3), lambda i, v: ImageEnhance.Contrast(i).enhance(v), lambda i, v: blend(MEAN_GREY, row(v))),
+    "saturation": ((0, 3), lambda i, v: ImageEnhance.Color(i).enhance(v), lambda i, v: blend(OWN_GREY, row(v))),
+    "grey": ((0, 0), lambda i, v: i.convert("L").convert(i.mode), lambda i, v: blend(OWN_GREY, row(0))),
+    "hue": ((-0.5, 0.5), turn_hue, lambda i, v: hue(row(v, np.float64), ALL)),
+    "sharpness": ((0, 3), lambda i, v: ImageEnhance.Sharpness(i).enhance(v), lambda i, v: Sharpen(ALL, row(v))),
     "posterize": (
         (1, 8),
         lambda i, v: ImageOps.posterize(i, int(v)),
-        lambda i, v: Posterize(ALL, one(255 << 8 - int(v) & 255, np.uint8)),
+        lambda i, v: Posterize(ALL, row(255 << 8 - int(v) & 255, np.uint8)),
     ),
-    "solarize": ((0, 256), lambda i, v: ImageOps.solarize(i, v), lambda i, v: Solarize(ALL, one(v))),
+    "solarize": ((0, 256), lambda i, v: ImageOps.solarize(i, v), lambda i, v: Solarize(ALL, row(v))),
     "autocontrast": ((0, 0), lambda i, v: ImageOps.autocontrast(i), lambda i, v: AutoContrast(ALL)),
     "equalize": ((0, 0), lambda i, v: ImageOps.equalize(i), lambda i, v: Equalize(ALL)),
-    "rotate": ((-400, 400), lambda i, v: i.rotate(v), lambda i, v: rotation(size_of(i), one(v, float), bilinear=False)),
+    "rotate": ((-400, 400), lambda i, v: i.rotate(v), lambda i, v: rotation(size_of(i), row(v, float), bilinear=False)),
     "rotate bilinear": (
         (-400, 400),
         lambda i, v: i.rotate(v, Image.Resampling.BILINEAR),
-        lambda i, v: rotation(size_of(i), one(v, float), bilinear=True),
+        lambda i, v: rotation(size_of(i), row(v, float), bilinear=True),
     ),
     "shear": ((-1, 1), shear, lambda i, v: warp(np.array([[[1.0, v], [0, 1]]]), 0, 0, bilinear=False)),
     "flip": ((0, 0), lambda i, v: ImageOps.mirror(i), lambda i, v: Flip(ALL)),
@@ -258,21 +258,21 @@ def test_hue_of_every_colour() -> None:
     levels = np.arange(256, dtype=np.uint8)
     colours = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=3).reshape(1, 4096, 4096, 3)
     for shift in (0.0, 0.37):
-        made = by_cpu(colours, [hue(one(shift, np.float64), ALL)])
+        made = by_cpu(colours, [hue(row(shift, np.float64), ALL)])
         assert (made[0] == np.asarray(turn_hue(Image.fromarray(colours[0]), shift))).all()
 
 
 def test_blur_is_a_convolution() -> None:
     """A blur is within rounding of a convolution of two dimensions, mirrored at the edges."""
     image, wanted = photos()[:1], []
-    kernel = np.outer(*(gaussian_filters(one(1.3), side)[0] for side in (5, 9)))
+    kernel = np.outer(*(gaussian_filters(row(1.3), side)[0] for side in (5, 9)))
     padded = np.pad(image[0], ((2, 2), (4, 4), (0, 0)), "reflect").astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 9), (0, 1))
     wanted = np.einsum("yxckl,kl->yxc", windows, kernel)
-    made = by_cpu(image, [Blur(ALL, one(1.3), (5, 9))])[0]
+    made = by_cpu(image, [Blur(ALL, row(1.3), (5, 9))])[0]
     assert np.abs(made - wanted).max() < 0.501
-    own = float(gaussian_filters(one(2), 7)[0, 1::2].sum())  # of two pixels, every second is the same one
-    tiny = by_cpu(np.array([[[[0], [200]]]], np.uint8), [Blur(ALL, one(2), (1, 7))])
+    own = float(gaussian_filters(row(2), 7)[0, 1::2].sum())  # of two pixels, every second is the same one
+    tiny = by_cpu(np.array([[[[0], [200]]]], np.uint8), [Blur(ALL, row(2), (1, 7))])
     assert tiny.ravel().tolist() == [round(200 * (1 - own)), round(200 * own)]
 
 
@@ -280,23 +280,23 @@ with np.load(REFERENCE) as _reference:
     TORCHVISION = {name: _reference[name] for name in _reference.files}
 ONE_SIZE = (24, 32)
 AS_TORCHVISION: dict[str, SizePreservingStep] = {
-    "brightness": blend(BLACK, one(1.4)),
-    "contrast": blend(MEAN_GREY, one(1.4)),
-    "saturation": blend(OWN_GREY, one(0.3)),
-    "hue": hue(one(-0.3, np.float64), ALL),
-    "grey": blend(OWN_GREY, one(0)),
-    "rotate": rotation(np.array([ONE_SIZE], np.int32), one(30, np.float64), bilinear=False),
-    "rotate bilinear": rotation(np.array([ONE_SIZE], np.int32), one(-77.5, np.float64), bilinear=True),
-    "blur": Blur(ALL, one(1.3), (5, 9)),
+    "brightness": blend(BLACK, row(1.4)),
+    "contrast": blend(MEAN_GREY, row(1.4)),
+    "saturation": blend(OWN_GREY, row(0.3)),
+    "hue": hue(row(-0.3, np.float64), ALL),
+    "grey": blend(OWN_GREY, row(0)),
+    "rotate": rotation(np.array([ONE_SIZE], np.int32), row(30, np.float64), bilinear=False),
+    "rotate bilinear": rotation(np.array([ONE_SIZE], np.int32), row(-77.5, np.float64), bilinear=True),
+    "blur": Blur(ALL, row(1.3), (5, 9)),
     **{
-        name: operation(number, ONE_SIZE, one(0.6, np.float64), one(sign * 0.6, np.float64))
+        name: operation(number, ONE_SIZE, row(0.6, np.float64), row(sign * 0.6, np.float64))
         for name, number, sign in (("shear x", 0, 1), ("shear y", 1, -1), ("shift x", 2, -1), ("shift y", 3, 1))
     },
-    "posterize": Posterize(ALL, one(0xF0, np.uint8)),
-    "solarize": Solarize(ALL, one(102)),
+    "posterize": Posterize(ALL, row(0xF0, np.uint8)),
+    "solarize": Solarize(ALL, row(102)),
     "autocontrast": AutoContrast(ALL),
     "equalize": Equalize(ALL),
-    "sharpness": Sharpen(ALL, one(1.594)),
+    "sharpness": Sharpen(ALL, row(1.594)),
 }
 
 

@@ -6,6 +6,7 @@ dimensions and a mean of length 1: at w = 0 the noise is 16, the signal 1, and t
 
 import json
 import sys
+from typing import Any
 
 import torch
 from _ends import fail_if_threads_stay, watch
@@ -35,7 +36,8 @@ class Quadratic(nn.Module):
 
 def main() -> None:
     """Measure on all ranks."""
-    config = TrainConfig(train="none", output="none", hook=sys.argv[1], bucket_mb=0.0001)  # type: ignore[arg-type]
+    hook: Any = sys.argv[1]
+    config = TrainConfig(train="none", output="none", hook=hook, bucket_mb=0.0001)
     with join("cpu") as job:
         random = torch.Generator().manual_seed(job.world.rank)
         meter = NoiseScaleMeter(job, BATCH)

@@ -1,4 +1,4 @@
-"""What a step does does not depend on how its samples are divided, and the recipe's parts do what they say."""
+"""A step gives the same weights however its samples are divided, and every option of the recipe trains and resumes."""
 
 import json
 from dataclasses import replace

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,10 +88,10 @@ def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch
     halves = replace(whole, output=str(tmp_path / "halves"))
     steps, train = iter(range(1, 100)), Learner.step
 
-    def signalled(self: Learner, batch: object, **options: object) -> torch.Tensor:
+    def signalled(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
         if next(steps) == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return train(self, batch, **options)  # type: ignore[arg-type]
+        return train(self, batch, **options)
 
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patched:
