@@ -319,7 +319,7 @@ def conversion(folder: Path, work: Callable[..., None]) -> Mapping[str, bytes]:
 
 def content(path: Path) -> Any:
     """A checkpoint as plain values."""
-    found = checkpoint.load(path, torch.device("cpu"))
+    found = checkpoint.load(path)
     return plain([found.place, dict(found.model), dict(found.optimizer), dict(found.loader), dict(found.shape)])
 
 

@@ -118,7 +118,7 @@ def _print_tables(
     for heading in ("test accuracy", "samples/s per rank", "share starved"):
         trained.add_column(heading)
     trained.add_row(
-        f"{result['accuracy']:.1%}",
+        f"{result['score']:.1%}",
         f"{result['samples_per_second_per_rank']:,.0f}",
         f"{result['starved']:.1%}",
     )

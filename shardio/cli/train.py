@@ -12,23 +12,28 @@ from ._options import threads_option
 REQUEUE = 85
 """The exit code of a run that a signal has stopped, and that may be resumed."""
 
-RECIPE, COMPUTE = "Recipe", "Computation and communication"
+RECIPE, COMPUTE, SEEING = "Recipe", "Computation and communication", "Seeing it"
 
 
 def train(
     dataset: Annotated[Path, typer.Argument(help="The training dataset's directory.", metavar="TRAIN")],
-    output: Annotated[Path, typer.Option(help="Directory for checkpoints and the log.")],
+    output: Annotated[Path, typer.Option(help="Directory for checkpoints and logs; all ranks must share it.")],
     val: Annotated[Path | None, typer.Option(help="The validation dataset's directory.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 128,
     accumulate: Annotated[
-        int, typer.Option(help="Batches per rank whose gradients are summed before a step.", rich_help_panel=RECIPE)
+        int, typer.Option(help="Batches per rank to accumulate before each step.", rich_help_panel=RECIPE)
     ] = 1,
     optimizer: Annotated[
         str, typer.Option(help="sgd, adam, adamw, lars, larc or lamb.", rich_help_panel=RECIPE)
     ] = "sgd",
     lr: Annotated[
-        float, typer.Option(help="Learning rate for a global batch of --lr-reference-batch.", rich_help_panel=RECIPE)
+        float,
+        typer.Option(
+            help="Peak learning rate for a global batch of --lr-reference-batch; --lr-scaling scales it to yours. The "
+            "default is for sgd: start with 0.001 for adam and adamw.",
+            rich_help_panel=RECIPE,
+        ),
     ] = 0.1,
     lr_reference_batch: Annotated[
         int, typer.Option(help="The global batch that --lr is meant for.", rich_help_panel=RECIPE)
@@ -92,12 +97,28 @@ def train(
         float, typer.Option(help="MiB of gradients in one message (DDP's bucket).", rich_help_panel=COMPUTE)
     ] = 25.0,
     hook: Annotated[
-        str, typer.Option(help="How gradients are sent: none, fp16, bf16 or powersgd.", rich_help_panel=COMPUTE)
+        str, typer.Option(help="DDP communication hook: none, fp16, bf16 or powersgd.", rich_help_panel=COMPUTE)
     ] = "none",
     powersgd_rank: Annotated[int, typer.Option(help="Rank of PowerSGD.", rich_help_panel=COMPUTE)] = 2,
     powersgd_start: Annotated[
         int, typer.Option(help="Step from which PowerSGD approximates gradients.", rich_help_panel=COMPUTE)
     ] = 100,
+    local_sgd_period: Annotated[
+        int | None,
+        typer.Option(
+            help="Local SGD: steps that ranks take on their own between averages of their weights; not with --hook.",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = None,
+    local_sgd_start: Annotated[
+        int, typer.Option(help="Step from which local SGD begins (post-local SGD).", rich_help_panel=COMPUTE)
+    ] = 0,
+    local_sgd_node_period: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps between averages within a node; 1 exchanges gradients there.", rich_help_panel=COMPUTE
+        ),
+    ] = None,
     measure_noise_scale: Annotated[
         bool,
         typer.Option(
@@ -106,9 +127,21 @@ def train(
             rich_help_panel=RECIPE,
         ),
     ] = False,
-    model: Annotated[str, typer.Option(help="resnet, or module:function for your own.")] = "resnet",
+    task: Annotated[
+        str, typer.Option(help="classification of images, or regression of numbers from volumes.")
+    ] = "classification",
+    input_field: Annotated[
+        str | None, typer.Option(help="The field of the volumes; by default the only one there is.")
+    ] = None,
+    target_field: Annotated[
+        str | None, typer.Option(help="The field of the targets of regression; by default the only one there is.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="resnet, cnn3d, or module:function for your own; by default what suits the task."),
+    ] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Side of the square crops in pixels; by default what suits the images.")
+        int | None, typer.Option(help="Side of the crops in pixels or voxels; by default what suits the data.")
     ] = None,
     threads: Annotated[
         str, typer.Option(help="Input workers per rank; auto divides the cores among the ranks.")
@@ -117,31 +150,69 @@ def train(
         str, typer.Option(help="raise ends the run at a bad sample; replace trains on another one.")
     ] = "raise",
     max_bad: Annotated[
-        float, typer.Option(help="Bad samples allowed per rank and epoch: a count, or below 1 a share.")
+        float,
+        typer.Option(
+            help="With --on-bad-sample replace: bad samples allowed per rank and epoch, a count, or below 1 a share."
+        ),
     ] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and crops.")] = 0,
-    resume: Annotated[str | None, typer.Option(help="auto, or a checkpoint to resume from.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="auto continues from the newest whole checkpoint in --output, or starts a new run if there is none; "
+            "or the path of a checkpoint. By default an --output that holds a run is refused."
+        ),
+    ] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints; one is also written after each epoch.")
     ] = None,
+    keep_checkpoints: Annotated[int, typer.Option(help="Last checkpoints to keep, beside the best one.")] = 2,
+    metrics_every: Annotated[
+        int, typer.Option(help="Steps between lines of metrics.jsonl.", rich_help_panel=SEEING)
+    ] = 20,
+    tensorboard: Annotated[
+        bool,
+        typer.Option("--tensorboard", help="Write the metrics for TensorBoard, too.", rich_help_panel=SEEING),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Write a trace of ten steps by torch's profiler.", rich_help_panel=SEEING),
+    ] = False,
+    synthetic: Annotated[
+        bool,
+        typer.Option(
+            "--synthetic",
+            help="First measure the throughput on one batch in memory: what input costs is the difference.",
+            rich_help_panel=SEEING,
+        ),
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a rank waits for the others before it ends the run.")
+    ] = 600.0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
 ) -> None:
-    """Train an image classifier, data-parallel if a launcher such as torchrun starts several ranks.
+    """Train a classifier of images, data-parallel if a launcher such as torchrun starts several ranks.
+
+    With --task regression, a network learns numbers of volumes [C, D, H, W], such as a simulation's parameters.
 
     Examples:
 
       shardio train data/train --val data/val --output runs/one
 
-      torchrun --nproc-per-node 2 -m shardio train data/train --val data/val --output runs/two --epochs 10
+      torchrun --standalone --nproc-per-node 2 -m shardio train data/train --val data/val --output runs/two
 
-      torchrun --nproc-per-node 4 -m shardio train data/train --val data/val --output runs/two --epochs 10 --resume auto
+      torchrun --standalone --nproc-per-node 4 -m shardio train data/train --output runs/two --resume auto
 
-      torchrun --nproc-per-node 8 -m shardio train data/train --output runs/large --batch-size 1024 --optimizer lars \
-          --lr-schedule polynomial --warmup-epochs 5 --precision bf16 --channels-last --hook bf16
+      torchrun --standalone --nproc-per-node 8 -m shardio train data/train --output runs/bf16 --precision bf16 --compile
+
+      shardio train data/volumes --val data/more --output runs/volumes --task regression --optimizer adamw --lr 0.001
+
+    The exit status is 85 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint. See also docs/training.md.
     """
     from .. import train as trainer  # imported here because it loads torch
 
     words: dict[str, Any] = {  # which TrainConfig checks
+        "task": task,
         "optimizer": optimizer,
         "lr_scaling": lr_scaling,
         "lr_schedule": lr_schedule,
@@ -176,7 +247,12 @@ def train(
                 bucket_mb=bucket_mb,
                 powersgd_rank=powersgd_rank,
                 powersgd_start=powersgd_start,
+                local_sgd_period=local_sgd_period,
+                local_sgd_start=local_sgd_start,
+                local_sgd_node_period=local_sgd_node_period,
                 measure_noise_scale=measure_noise_scale,
+                input_field=input_field,
+                target_field=target_field,
                 model=model,
                 image_size=image_size,
                 threads=threads_option(threads),
@@ -184,6 +260,12 @@ def train(
                 seed=seed,
                 resume=resume,
                 checkpoint_every_steps=checkpoint_every,
+                keep_checkpoints=keep_checkpoints,
+                metrics_every_steps=metrics_every,
+                tensorboard=tensorboard,
+                profile=profile,
+                synthetic=synthetic,
+                timeout=timeout,
                 device=device,
                 **words,
             )

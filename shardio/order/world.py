@@ -19,6 +19,8 @@ _LAUNCHERS: tuple[tuple[str, tuple[str, str, str, str]], ...] = (
         "Open MPI",
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ),
+    # salloc's interactive shell is a step of one task, but its SLURM_NTASKS is that of the whole allocation.
+    ("Slurm", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")),
     ("Slurm", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")),
 )
 

@@ -38,10 +38,14 @@ def die_with(parent: int) -> None:
 
 
 @contextmanager
-def children_ignore_interrupts() -> Iterator[None]:
-    """Make processes started in the `with` block ignore Ctrl-C, which a terminal sends to all: the parent ends them."""
-    # A new process inherits the signal mask of the thread that creates it. In this process the signal is only delayed.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def children_ignore_interrupts(*more: signal.Signals) -> Iterator[None]:
+    """Make processes started in the `with` block ignore signals that are meant for the parent, which ends them.
+
+    These are Ctrl-C, which a terminal sends to all processes, SIGUSR1, which Slurm sends to all of a job before its
+    time is up, and `more`.
+    """
+    # A new process inherits the signal mask of the thread that creates it. In this process signals are only delayed.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1, *more})
     try:
         yield
     finally:
@@ -49,23 +53,24 @@ def children_ignore_interrupts() -> Iterator[None]:
 
 
 def start(process: SpawnProcess) -> None:
-    """Start a process that ignores Ctrl-C and whose target calls `die_with_parent`."""
+    """Start a process that ignores Ctrl-C and SIGUSR1, and whose target calls `die_with_parent`."""
     _in_lasting_thread(process.start)
 
 
 def start_program(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a program that ignores Ctrl-C and calls `die_with`; `options` are those of `subprocess.Popen`."""
-    return _in_lasting_thread(lambda: subprocess.Popen(arguments, **options))
+    """Start a program that only SIGKILL ends and that calls `die_with`; `options` are those of `subprocess.Popen`."""
+    # multiprocessing ends its processes by SIGTERM when the interpreter ends, so only programs may ignore that.
+    return _in_lasting_thread(lambda: subprocess.Popen(arguments, **options), signal.SIGTERM)
 
 
-def _in_lasting_thread(start: Callable[[], T]) -> T:
+def _in_lasting_thread(start: Callable[[], T], *ignored: signal.Signals) -> T:
     """Call `start`, which starts a child process, in a thread that lasts as long as this process.
 
     The kernel takes the thread that starts the process for its parent, so one that lasts as long as this process does.
     """
 
     def start_ignoring_interrupts() -> T:
-        with children_ignore_interrupts():
+        with children_ignore_interrupts(*ignored):
             return start()
 
     return call_on_lasting_thread(start_ignoring_interrupts)

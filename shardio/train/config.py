@@ -12,10 +12,12 @@ from .optimizers import OptimizerName
 from .schedule import Curve, Scaling
 
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
+TaskName: TypeAlias = Literal["classification", "regression"]
 Hook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
 
 BadSamples: TypeAlias = Literal["raise", "replace"]
 _CHOICES: dict[str, Any] = {
+    "task": TaskName,
     "on_bad_sample": BadSamples,
     "optimizer": OptimizerName,
     "lr_scaling": Scaling,
@@ -30,9 +32,10 @@ class TrainConfig:
     """The configuration of a training run, the same on every rank; a wrong value raises ConfigError.
 
     Attributes:
-        train: path of the training set, a dataset with an `image` field and an integer `label` field.
+        train: path of the training set. For classification it has an `image` field and an integer `label` field, for
+            regression a field of volumes [C, D, H, W] and one of targets, all floats.
         val: path of the validation set; None trains without one.
-        output: directory for checkpoints, `log.jsonl` and `result.json`, shared by all ranks.
+        output: directory for checkpoints, `log.jsonl`, `metrics.jsonl` and `result.json`, shared by all ranks.
         epochs: number of passes over the training set.
         batch_size: number of samples per rank and step.
         accumulate: number of batches per rank whose gradients are summed before a step; the global batch is
@@ -63,13 +66,22 @@ class TrainConfig:
             arXiv:1905.13727).
         powersgd_rank: the rank of PowerSGD's approximation.
         powersgd_start: the step from which gradients are approximated.
+        local_sgd_period: number of steps that ranks take on their own between averages of their weights (local SGD);
+            None exchanges the gradients of every step.
+        local_sgd_start: the step from which they do; gradients of earlier ones are exchanged (post-local SGD).
+        local_sgd_node_period: number of steps between averages among the ranks of a node, a divisor of
+            `local_sgd_period`; 1 exchanges gradients within nodes at every step, None averages over all ranks only.
         measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; on two ranks or
             more.
         seed: seed of the initial weights, the order of the samples and the augmentation.
-        model: `"resnet"`, or `"module:function"`, called with `num_classes=` and `channels=`.
+        task: `"classification"` of images, or `"regression"` of targets from volumes.
+        input_field: the field of the volumes; None takes the only one there is. Images are in the field `image`.
+        target_field: the field of the targets; None takes the only one there is. Classes are in the field `label`.
+        model: `"resnet"` for images, `"cnn3d"` for volumes, or `"module:function"`, called with `num_classes=` or
+            `num_targets=`, and with `channels=`; None takes the one that suits the task.
         num_classes: number of classes; None takes it from the `classes` of the metadata, or else the largest label + 1.
-        image_size: side in pixels of the square crops. None keeps images of one size of up to 64 pixels at that size,
-            and crops all others to 224 pixels.
+        image_size: side in pixels or voxels of the crops. None keeps images of one size of up to 64 pixels at that
+            size, crops all others to 224 pixels, and takes whole volumes.
         threads: worker threads of the loader, per rank.
         on_bad_sample: `"raise"` ends the run at a sample that cannot be read or decoded. `"replace"` trains on another
             sample in its place, leaves it out of validation, and lists it in `bad.jsonl` in `output`.
@@ -78,7 +90,13 @@ class TrainConfig:
             `output` if there is one, or from the one before it if that is damaged; otherwise the path of a checkpoint
             to resume from.
         checkpoint_every_steps: number of steps between checkpoints; one is also written at the end of each epoch.
+        keep_checkpoints: number of last checkpoints that are kept, beside the best one.
         log_every: seconds between lines of progress if the output is not a terminal.
+        metrics_every_steps: number of steps between lines of `metrics.jsonl`, and between looks for slow ranks.
+        tensorboard: also write what `metrics.jsonl` and `log.jsonl` hold for TensorBoard, into `output/tensorboard`.
+        profile: write a trace of ten steps of each rank by the profiler of torch, `output/trace-rank0.json` and so on.
+        synthetic: before training, measure the throughput on one batch in memory, the most that any input allows.
+        timeout: seconds that a rank waits for the others before it ends the run with an error.
         device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.
     """
 
@@ -111,9 +129,15 @@ class TrainConfig:
     hook: Hook = "none"
     powersgd_rank: int = 2
     powersgd_start: int = 100
+    local_sgd_period: int | None = None
+    local_sgd_start: int = 0
+    local_sgd_node_period: int | None = None
     measure_noise_scale: bool = False
     seed: int = 0
-    model: str = "resnet"
+    task: TaskName = "classification"
+    input_field: str | None = None
+    target_field: str | None = None
+    model: str | None = None
     num_classes: int | None = None
     image_size: int | None = None
     threads: int | Literal["auto"] = "auto"
@@ -121,18 +145,39 @@ class TrainConfig:
     max_bad: float = 0.01
     resume: str | None = None
     checkpoint_every_steps: int | None = None
+    keep_checkpoints: int = 2
     log_every: float = 10.0
+    metrics_every_steps: int = 20
+    tensorboard: bool = False
+    profile: bool = False
+    synthetic: bool = False
+    timeout: float = 600.0
     device: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("train", "output", "val", "resume"):
             self._check_path(name, optional=name in ("val", "resume"))
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(f"model must be 'resnet' or 'module:function', got {self.model!r}")
-        for name in ("epochs", "batch_size", "lr_reference_batch", "accumulate", "powersgd_rank"):
+        for name in ("model", "input_field", "target_field"):
+            if (value := getattr(self, name)) is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{name} must be a name, got {value!r}")
+        for name in ("input_field", "target_field"):
+            if self.task == "classification" and getattr(self, name) is not None:
+                raise ConfigError(f"{name} is for regression: classification takes the fields 'image' and 'label'")
+        for name, default in (("num_classes", None), ("label_smoothing", 0.0)):
+            if self.task == "regression" and getattr(self, name) != default:
+                raise ConfigError(f"{name} is for classification, got {getattr(self, name)!r} for regression")
+        positive = ("epochs", "batch_size", "lr_reference_batch", "accumulate", "powersgd_rank")
+        for name in (*positive, "keep_checkpoints", "metrics_every_steps"):
             self._check_integer(name, 1)
         self._check_integer("powersgd_start", 2)  # DDP rebuilds its buckets after the first step
-        for name, minimum in (("num_classes", 2), ("image_size", 1), ("checkpoint_every_steps", 1)):
+        self._check_integer("local_sgd_start", 0)
+        for name, minimum in (
+            ("num_classes", 2),
+            ("image_size", 1),
+            ("checkpoint_every_steps", 1),
+            ("local_sgd_period", 2),
+            ("local_sgd_node_period", 1),
+        ):
             if getattr(self, name) is not None:
                 self._check_integer(name, minimum)
         if self.threads != "auto":
@@ -154,10 +199,12 @@ class TrainConfig:
             self._check_number("ema", 0, 1)
         self._check_number("label_smoothing", 0, 1)
         self._check_number("log_every", 0, math.inf, open_low=True)
+        self._check_number("timeout", 0.1, 1e6)
         self._check_number("warmup_epochs", 0, math.inf)
         if self.warmup_epochs > self.epochs:
             raise ConfigError(f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs!r}")
         self._check_device()
+        self._check_local_sgd()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a checkpoint stores them."""
@@ -189,6 +236,23 @@ class TrainConfig:
             interval = f"{'(' if open_low else '['}{low}, {high})"
             raise ConfigError(f"{name} must be a number in {interval}, got {value!r}")
 
+    def _check_local_sgd(self) -> None:
+        period, nodes = self.local_sgd_period, self.local_sgd_node_period
+        if period is None:
+            if nodes is not None:
+                raise ConfigError(f"local_sgd_node_period needs local_sgd_period, got {nodes} without one")
+            return
+        if nodes is not None and (nodes >= period or period % nodes):
+            raise ConfigError(
+                f"local_sgd_node_period must be a divisor of local_sgd_period ({period}) below it, got {nodes}"
+            )
+        # Ranks would scale their losses differently; hooks and the noise scale are about gradients of every step.
+        for name, allowed in (("hook", "none"), ("measure_noise_scale", False)):
+            if (value := getattr(self, name)) != allowed:
+                raise ConfigError(f"local_sgd_period goes with {name}={allowed!r} only, got {value!r}")
+        if self.precision == "fp16":
+            raise ConfigError("local_sgd_period goes with precision='float32' or 'bf16', got 'fp16'")
+
     def _check_device(self) -> None:
         if self.device is None:
             return
@@ -205,17 +269,22 @@ class TrainResult:
     """The result of a training run.
 
     Attributes:
-        accuracy: share of the validation set that the final model classifies correctly, 0 to 1; None without one.
-        best_accuracy: accuracy of the best epoch, including epochs before a resume.
+        metric: what the score is: `"accuracy"`, the share of correct samples, 0 to 1; or in regression `"explained"`,
+            the share of the targets' variance that the model explains, at most 1.
+        score: score of the final model on the validation set; None without one.
+        best_score: score of the best epoch, including epochs before a resume.
         samples_per_second_per_rank: training throughput, without validation; 0 if nothing was left to train.
         starved: share of the training time spent waiting for input, on the rank that waited longest, 0 to 1.
+        synthetic_samples_per_second_per_rank: throughput on one batch in memory; None unless `synthetic` measured it.
         epochs: number of epochs that the model has been trained for.
         checkpoint: path of the last checkpoint.
     """
 
-    accuracy: float | None
-    best_accuracy: float | None
+    metric: str
+    score: float | None
+    best_score: float | None
     samples_per_second_per_rank: float
     starved: float
+    synthetic_samples_per_second_per_rank: float | None
     epochs: int
     checkpoint: str

@@ -1,23 +1,28 @@
 """A model and its optimizer: one training step, and an exact evaluation over all ranks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from types import NoneType
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ConfigError
 from .config import TrainConfig
 from .distributed import Job
-from .gradient_exchange import distribute
+from .gradient_exchange import GradientExchange
 from .noise_scale import NoiseScaleMeter
 from .optimizers import make_optimizer
 from .schedule import Decay, learning_rate, scaled_rate
+from .task import Task
+
+_CUDA_RANDOM_BYTES = 16  # a seed and an offset
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +30,19 @@ class Evaluation:
     """The performance of a model on a validation set, over all ranks.
 
     Attributes:
-        correct: number of samples whose highest score is that of their label.
+        total: sum of the samples' scores: in classification, the number of correct ones.
         count: number of samples.
-        loss: mean cross-entropy, without label smoothing.
+        loss: mean loss, without label smoothing.
     """
 
-    correct: int
+    total: float
     count: int
     loss: float
 
     @property
-    def accuracy(self) -> float:
-        """The share of correct samples, 0 to 1."""
-        return self.correct / self.count
+    def score(self) -> float:
+        """The mean score: in classification the accuracy."""
+        return self.total / self.count
 
 
 @final
@@ -49,26 +54,30 @@ class Learner:
         job: this process's place in the job.
         model: the model on the job's device, the same on all ranks.
         samples: number of samples in the training set.
+        task: what it learns.
 
     Attributes:
         model: the model that is trained, without what distributes or compiles it.
         average: the moving average of its weights; None without one.
         noise: what measures the gradient noise scale; None unless the configuration asks for it.
+        gradient_norm: the norm of all gradients of the last step that measured it, before they were clipped.
 
     Raises ConfigError for what the job's device cannot do.
     """
 
-    def __init__(self, config: TrainConfig, job: Job, model: nn.Module, samples: int) -> None:
+    def __init__(self, config: TrainConfig, job: Job, model: nn.Module, samples: int, task: Task) -> None:
         if config.sync_batchnorm and job.device.type != "cuda":
             raise ConfigError("sync_batchnorm needs GPUs: torch has no synchronized batch normalization for CPUs")
         if config.measure_noise_scale and job.world.size == 1:
             raise ConfigError("measure_noise_scale needs at least 2 ranks: it compares their gradients with the mean")
-        self._config, self._job, self._samples = config, job, samples
+        self._config, self._job, self._samples, self._task = config, job, samples, task
         self.global_batch = job.world.size * config.batch_size * config.accumulate
         if config.sync_batchnorm:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch has no hints
         if config.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints lack it
+            for weight in model.parameters():  # model.to takes one layout, and no model of both
+                if weight.ndim in _LAST:
+                    weight.data = weight.data.contiguous(memory_format=_LAST[weight.ndim])
         self.model = model
         self.optimizer = make_optimizer(
             config.optimizer,
@@ -84,8 +93,12 @@ class Learner:
             self.average = AveragedModel(model, multi_avg_fn=average)
         self._scaler = torch.amp.GradScaler(job.device.type, enabled=config.precision == "fp16")
         self.noise = NoiseScaleMeter(job, config.batch_size * config.accumulate) if config.measure_noise_scale else None
-        self._parallel = distribute(model, config, job, self.noise)
+        # Not a method of this: DDP holds the hook that holds it, where no garbage collector sees a cycle.
+        averaged = partial(_averaged, model, self.optimizer, self.average)
+        self._exchange = GradientExchange(model, config, job, averaged, self.noise)
+        self._parallel = self._exchange.parallel
         self._forward = torch.compile(self._parallel) if config.compile else self._parallel
+        self.gradient_norm: Tensor | None = None
         self._decay = Decay(
             curve=config.lr_schedule,
             every=samples * (config.epochs / 3 if config.lr_decay_epochs is None else config.lr_decay_epochs),
@@ -110,7 +123,9 @@ class Learner:
             decay=self._decay,
         )
 
-    def step(self, batch: Mapping[str, Any], *, lr: float, count: int, last: bool) -> Tensor:
+    def step(
+        self, batch: Mapping[str, Any], *, lr: float, count: int, last: bool, measure_norm: bool = False
+    ) -> Tensor:
         """Add the gradients of this rank's batch to those of the step, and change the weights at its last batch.
 
         Args:
@@ -118,48 +133,71 @@ class Learner:
             lr: the learning rate.
             count: the valid samples of the whole step, of all its batches on all ranks.
             last: whether the batch is the step's last one.
+            measure_norm: whether to measure the norm of the gradients, as a step that clips them does anyway.
 
         Returns:
-            The sum of the losses of the batch's valid samples, float64 (), without waiting for the device.
+            Of the batch's valid samples, the sum of the losses and that of the scores, float64 (2,), without waiting
+            for the device.
         """
         config, world = self._config, self._job.world
         self._parallel.train()
-        images, labels = self._inputs(batch)
+        inputs, targets = self._inputs(batch)
         valid = batch["valid"].to(self._job.device)
         parallel = self._parallel
         waits = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if waits else nullcontext():  # type: ignore[operator]  # waits says which it is
             with self._autocast():
-                scores = self._forward(images)
-            losses = functional.cross_entropy(
-                scores.float(), labels, reduction="none", label_smoothing=config.label_smoothing
-            )
+                outputs = self._forward(inputs)
+            outputs = outputs.float()
+            losses = self._task.losses(outputs, targets, label_smoothing=config.label_smoothing)
             loss = (losses * valid).sum()
             # DDP divides by the number of ranks, which may have different numbers of valid samples.
             self._scaler.scale(loss * (world.size / count)).backward()
         if last:
-            self._update(lr)
+            self._update(lr, measure_norm)
             if self.noise is not None:
                 self.noise.end_step(whole=count == self.global_batch)
-        total: Tensor = loss.detach().double()
-        return total
+        with torch.no_grad():
+            score = (self._task.scores(outputs, targets) * valid).sum()
+            return torch.stack((loss.double(), score.double()))
 
-    def _update(self, lr: float) -> None:
+    def _update(self, lr: float, measure_norm: bool) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self._config.clip_norm is not None:
+        clip = self._config.clip_norm
+        if clip is not None or measure_norm:
             self._scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self._config.clip_norm)
+        if clip is not None:
+            self.gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        elif measure_norm:
+            norms = [weight.grad.norm() for weight in self.model.parameters() if weight.grad is not None]
+            self.gradient_norm = torch.stack(norms).norm()
         self._scaler.step(self.optimizer)
         self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update_parameters(self.model)
+        self._exchange.end_step()
+
+    def step_times(self) -> tuple[float, float]:
+        """Return the seconds of a recent step: of its passes, and from then until all gradients were added."""
+        compute, communication = self._exchange.step_times()
+        return compute * self._config.accumulate, communication
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the models of all ranks are equal, which they are not after each step of local SGD."""
+        return self._exchange.agreed
+
+    def agree(self) -> None:
+        """Make the models of all ranks equal; all ranks must call it."""
+        self._exchange.agree()
 
     def _inputs(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        images = batch["image"].to(self._job.device)
-        layout = torch.channels_last if self._config.channels_last else torch.contiguous_format
-        return images.contiguous(memory_format=layout), batch["label"].to(self._job.device).long()
+        inputs, targets = (batch[name].to(self._job.device) for name in (self._task.inputs, self._task.targets))
+        if self._config.channels_last:
+            inputs = inputs.contiguous(memory_format=_LAST[inputs.ndim])
+        return self._task.prepare(inputs), targets
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._config.precision == "float32":
@@ -179,33 +217,38 @@ class Learner:
             for mine, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
                 mine.copy_(theirs)
         model.eval()
-        correct = torch.zeros((), dtype=torch.float64, device=job.device)
-        count, loss = torch.zeros_like(correct), torch.zeros_like(correct)
+        score, loss, count = torch.zeros(3, dtype=torch.float64, device=job.device).unbind()
         for batch in batches:
-            images, labels = self._inputs(batch)
+            inputs, targets = self._inputs(batch)
             valid = batch["valid"].to(job.device)
             with self._autocast():
-                scores = model(images)
-            scores = scores.float()
-            correct += ((scores.argmax(dim=1) == labels) & valid).sum()
-            loss += (functional.cross_entropy(scores, labels, reduction="none") * valid).double().sum()
+                outputs = model(inputs)
+            outputs = outputs.float()
+            score += (self._task.scores(outputs, targets) * valid).double().sum()
+            loss += (self._task.losses(outputs, targets) * valid).double().sum()
             count += valid.sum()
-        total_correct, total_count, total_loss = job.total(float(correct), float(count), float(loss))
-        return Evaluation(int(total_correct), int(total_count), total_loss / total_count)
+        total_score, total_loss, total_count = job.total(float(score), float(loss), float(count))
+        return Evaluation(total_score, round(total_count), total_loss / total_count)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return what `restore` takes."""
+        """Return what `restore` takes, on rank 0; all ranks must call it."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "average": {} if self.average is None else self.average.state_dict(),
+            "hook": self._exchange.state(),
+            "random": self._random_state(),
         }
 
-    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load what `state` returned; all hyperparameters stay those of this run.
+    def restore(self, state: Mapping[str, Mapping[str, Any]], steps: int) -> str | None:
+        """Load what `state` returned after so many steps; all hyperparameters stay those of this run.
 
-        A run with `ema` goes on with the checkpoint's average, or begins one with its weights.
+        A run with `ema` goes on with the checkpoint's average, or begins one with its weights. On another number of
+        ranks, random numbers and the memory of PowerSGD begin anew.
+
+        Returns:
+            Why the memory of PowerSGD begins anew, or None.
 
         Raises RuntimeError or ValueError, as torch does, if it belongs to another model.
         """
@@ -223,6 +266,45 @@ class Learner:
             self.average.load_state_dict(state["average"])
         elif self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
+        self._restore_random(state["random"], steps)
+        return self._exchange.restore(state["hook"], steps)
+
+    def _random_state(self) -> dict[str, Any]:
+        job = self._job
+        cuda = torch.cuda.get_rng_state(job.device) if job.device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
+        return {"cpu": job.gather(torch.get_rng_state()), "cuda": job.gather(cuda)}
+
+    def _restore_random(self, state: Mapping[str, Any], steps: int) -> None:
+        job, length = self._job, torch.get_rng_state().numel()
+        rank, ranks = job.world.rank, job.world.size
+        cpu = _random_states(state.get("cpu"), "cpu", length)
+        cuda = _random_states(state.get("cuda"), "cuda", 0, _CUDA_RANDOM_BYTES)
+        if len(cpu) != ranks or len(cuda) != ranks:  # numbers of other ranks than these: take new ones
+            torch.manual_seed(hash((self._config.seed, ranks, rank, steps)) % (1 << 63))
+            return
+        torch.set_rng_state(cpu[rank].clone())  # torch needs it at the start of its memory
+        if job.device.type == "cuda" and cuda.numel():
+            torch.cuda.set_rng_state(cuda[rank].clone(), job.device)
+
+
+def _random_states(states: Any, name: str, *lengths: int) -> Tensor:
+    """Return the states of each rank's random numbers; raise ValueError if they are of another form or size."""
+    if not isinstance(states, Tensor) or states.dtype != torch.uint8 or states.ndim != 2:
+        raise ValueError(f"the random numbers of {name} must be bytes with a row for each rank")
+    if states.shape[1] not in lengths:
+        raise ValueError(f"the random numbers of {name} must have {lengths} bytes, got {states.shape[1]}")
+    return states
+
+
+def _averaged(model: nn.Module, optimizer: torch.optim.Optimizer, average: AveragedModel | None) -> Iterator[Tensor]:
+    """Yield what local SGD averages over the ranks."""
+    for module in (model, *(() if average is None else (average.module,))):
+        yield from module.parameters()
+        yield from (buffer for buffer in module.buffers() if buffer.is_floating_point())
+    for weight, values in optimizer.state.items():
+        for name, value in values.items():  # not the number of steps, which ranks share and may lie on the host
+            if name != "step" and isinstance(value, Tensor) and value.shape == weight.shape:
+                yield value
 
 
 def _check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
@@ -233,6 +315,10 @@ def _check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
         if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
             raise ValueError(f"the optimizer's state of parameter {number!r} is of no parameter here")
         for name, value in values.items():
+            if not isinstance(value, (Tensor, int, float, NoneType)):
+                raise ValueError(
+                    f"the optimizer's {name} of parameter {number} must be numbers, got {type(value).__name__}"
+                )
             if isinstance(value, Tensor) and value.shape not in ((), parameters[number].shape):
                 raise ValueError(
                     f"the optimizer's {name} of parameter {number} must have the shape "

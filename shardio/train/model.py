@@ -1,4 +1,4 @@
-"""The models: a residual network, and loading a model of your own."""
+"""The model of images, a residual network, and loading a model of your own."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .cnn3d import cnn3d
+from .task import Task
+from .volume_regression import VolumeRegression
 
 
 @final
@@ -108,19 +111,22 @@ def resnet(
     return ResNet(num_classes, channels, widths=widths, blocks=counts, stem_stride=2 if small else 4)
 
 
-def load_model(name: str, num_classes: int, channels: int, image_size: int) -> nn.Module:
-    """Create the model called `name`: `"resnet"`, or `"module:function"` for a model of your own.
+def load_model(name: str, task: Task) -> nn.Module:
+    """Create the model called `name`: `"resnet"` or `"cnn3d"`, or `"module:function"` for a model of your own.
 
-    Your function is imported and called with `num_classes=` and `channels=`, and returns a module that maps float
-    images [B, channels, H, W] to scores [B, num_classes].
+    Your function is imported and called with `num_classes=`, or in regression `num_targets=`, and `channels=`. It
+    returns a module that maps float images [B, channels, H, W] or volumes [B, channels, D, H, W] to outputs
+    [B, num_classes] or [B, num_targets].
 
-    Raises ConfigError if there is no such model; the message names what is missing.
+    Raises ConfigError if there is no such model for the task; the message names what is missing.
     """
-    if name == "resnet":
-        return resnet(num_classes, channels, image_size)
+    volumes = isinstance(task, VolumeRegression)
+    own, count = ("cnn3d", "num_targets") if volumes else ("resnet", "num_classes")
+    if name == own:
+        return cnn3d(task.outputs, task.channels) if volumes else resnet(task.outputs, task.channels, task.size)
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise ConfigError(f"model must be 'resnet' or 'module:function', got {name!r}")
+        raise ConfigError(f"model must be {own!r} or 'module:function', got {name!r}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -128,7 +134,7 @@ def load_model(name: str, num_classes: int, channels: int, image_size: int) -> n
     function: Callable[..., object] | None = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"model {name!r}: module {module_name!r} has no function {function_name!r}")
-    model = function(num_classes=num_classes, channels=channels)
+    model = function(**{count: task.outputs, "channels": task.channels})
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model

@@ -22,8 +22,12 @@ class Status:
         step: number of steps of this epoch that are done.
         steps: number of steps of a whole epoch.
         loss: mean loss over the epoch so far, on this rank.
+        metric: what the score is.
+        score: mean score over the epoch so far, on this rank.
+        gradient_norm: norm of the gradients of a recent step; None before the first one that measured it.
         lr: learning rate of the last step.
         samples_per_second: throughput of all ranks together.
+        ranks: the number of ranks.
         starved: share of the epoch's time that this rank spent waiting for input.
     """
 
@@ -32,8 +36,12 @@ class Status:
     step: int
     steps: int
     loss: float
+    metric: str
+    score: float
+    gradient_norm: float | None
     lr: float
     samples_per_second: float
+    ranks: int
     starved: float
 
     def __str__(self) -> str:
@@ -41,9 +49,12 @@ class Status:
 
     @property
     def figures(self) -> str:
-        """Loss, learning rate, throughput and starvation as text."""
-        rate = f"{self.samples_per_second:.0f} samples/s"
-        return f"loss {self.loss:.3f}  lr {self.lr:.3g}  {rate}  starved {100 * self.starved:.0f} %"
+        """Loss, score, gradients, learning rate, throughput and starvation as text."""
+        norm = "" if self.gradient_norm is None else f"  |g| {self.gradient_norm:.2g}"
+        each = f" ({self.samples_per_second / self.ranks:.0f} per rank)" if self.ranks > 1 else ""
+        rate = f"{self.samples_per_second:.0f} samples/s{each}"
+        learned = f"loss {self.loss:.3f}  {self.metric} {self.score:.3f}{norm}  lr {self.lr:.3g}"
+        return f"{learned}  {rate}  starved {100 * self.starved:.0f} %"
 
 
 class Display(Protocol):

@@ -30,7 +30,7 @@ class StopRequest:
         self._got = 0
         self._handlers: dict[signal.Signals, Any] = {}
         # Through host memory, so that a GPU is not waited for.
-        self._group = dist.new_group(backend="gloo") if job.world.size > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=job.timeout) if job.world.size > 1 else None
         self._answer = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
 

@@ -1,10 +1,9 @@
 """The course of a training run: epochs, validation, checkpoints and records."""
 
-import json
 import math
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -12,51 +11,53 @@ from typing import Any, final
 import torch
 
 from ..errors import ConfigError, Preempted, ShardioError, StateMismatch
-from ..system import durable
-from ..system.os_errors import naming
-from ..system.regular_files import open_regular
+from ..system.local_path import local_path
 from . import checkpoint, distributed
-from .checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
+from .checkpoint import Checkpoint, CheckpointFolder, CheckpointWriter, TrainingPosition
 from .config import TrainConfig, TrainResult
 from .data import BAD_SAMPLES_FILE, Data, open_data
 from .distributed import Job
 from .learner import Evaluation, Learner
 from .model import load_model
+from .profiling import profiling
 from .progress import Display, Status, display
+from .records import Records
+from .step_monitor import StepMonitor, StepSums
 from .stop_request import StopRequest
-
-LOG = "log.jsonl"
-RESULT = "result.json"
+from .synthetic import first_batch, synthetic_rate
 
 
 def run(config: TrainConfig) -> TrainResult:
-    """Train an image classifier on all ranks of the job; every rank calls it and gets the same result.
+    """Train on all ranks of the job; every rank calls it and gets the same result.
 
-    Rank 0 writes `last.pt`, `previous.pt`, `best.pt`, one line of `log.jsonl` per epoch, and `result.json` into
-    `config.output`.
+    Rank 0 writes `last.pt`, `previous.pt`, `best.pt`, a line of `log.jsonl` per epoch, lines of `metrics.jsonl`, and
+    `result.json` into `config.output`.
 
     Raises ConfigError for a configuration that contradicts the data, the model or the machine, StateMismatch for a
-    checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite. An error
-    ends this rank only; the launcher has to end the others, as torchrun does. Raises Preempted on all ranks after
-    SIGTERM or SIGUSR1 on any of them, after a checkpoint.
+    checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite, or if
+    another rank or the network is gone: at once, or after `config.timeout`. An error ends this rank only; the launcher
+    has to end the others, as torchrun does. Raises Preempted on all ranks after SIGTERM or SIGUSR1 on any of them,
+    after a checkpoint.
     """
     with (
-        distributed.join(config.device) as job,
+        distributed.join(config.device, config.timeout) as job,
         display(job.leads, config.log_every) as screen,
         StopRequest(job) as stop,
+        ExitStack() as stack,
     ):
-        return _Run(config, job, screen, stop).train()
+        return _Run(config, job, screen, stop, stack).train()
 
 
 @dataclass(frozen=True, slots=True)
 class _EpochSummary:
-    """The figures of training for one epoch, over all ranks; zeros if nothing of it was left to train."""
+    """The figures of training for some epochs, over all ranks; zeros if nothing was left to train."""
 
     samples: float = 0.0  # per rank
     seconds: float = 0.0
     waited: float = 0.0  # on the rank that waited longest, for which the others wait in turn
     loss: float | None = None
-    lr: float = 0.0
+    score: float | None = None
+    lr: float | None = None
     bad: int = 0  # samples that were replaced
 
     @property
@@ -72,44 +73,79 @@ class _EpochSummary:
 
 @final
 class _Run:
-    def __init__(self, config: TrainConfig, job: Job, screen: Display, stop: StopRequest) -> None:
+    def __init__(self, config: TrainConfig, job: Job, screen: Display, stop: StopRequest, stack: ExitStack) -> None:
         self._config = config
         self._stop = stop
         self._job = job
         self._display = screen
-        self._output = Path(config.output)
-        self._checkpoints = CheckpointFolder(self._output)
-        self._data = data = open_data(config, job)
+        self._output = local_path(config.output)
+        self._checkpoints = CheckpointFolder(self._output, config.keep_checkpoints)
+        self._data = open_data(config, job)
         resume = self._resume_path()
-        torch.manual_seed(config.seed)  # the same initial weights on every rank
-        model = load_model(config.model, data.num_classes, data.channels, data.image_size).to(job.device)
-        torch.manual_seed(config.seed + 1 + job.world.rank)  # but not the same dropout
-        self._learner = Learner(config, job, model, len(data.train.dataset))
+        self._ceiling = self._measure_ceiling() if config.synthetic else None
+        self._learner = self._make_learner()
         self._place = TrainingPosition()
         if resume is not None:
             self._restore(resume)
+        self._records: Records | None = None
         if job.leads:
             self._output.mkdir(parents=True, exist_ok=True)
             self._checkpoints.clean()
+            records = Records(
+                self._output, epochs=self._place.epoch, step=self._place.step, tensorboard=config.tensorboard
+            )
+            self._records = stack.enter_context(records)
+        self._writer = stack.enter_context(CheckpointWriter(self._checkpoints))
+        metric, record = self._data.task.metric, self._record_step
+        monitor = StepMonitor(config, job, self._learner, metric=metric, record=record, say=screen.line)
+        self._monitor = stack.enter_context(closing(monitor))
+        job.wait()  # for rank 0 to have made the folder
+        trace = self._output / f"trace-rank{job.world.rank}.json" if config.profile else None
+        self._profile_step = stack.enter_context(profiling(trace))
+
+    def _make_learner(self) -> Learner:
+        config, data, job = self._config, self._data, self._job
+        torch.manual_seed(config.seed)  # the same initial weights on every rank
+        model = load_model(self._model_name, data.task).to(job.device)
+        torch.manual_seed(config.seed + 1 + job.world.rank)  # but not the same dropout
+        return Learner(config, job, model, len(data.train.dataset), data.task)
+
+    def _measure_ceiling(self) -> float:
+        """Return the samples per second and rank of a model that is thrown away."""
+        batch = first_batch(self._config, self._job, self._data)
+        rate = synthetic_rate(self._make_learner(), batch, self._config, self._job)
+        self._display.line(f"one batch in memory: {rate * self._job.world.size:,.0f} samples/s, {rate:,.0f} per rank")
+        return rate
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
-        accuracy, samples, seconds, waited = None, 0.0, 0.0, 0.0
-        if (
-            self._place.epoch >= self._config.epochs and self._data.val is not None
-        ):  # nothing left to train: only validate
-            accuracy = self._validate(self._data).accuracy
+        score, samples, seconds, waited = None, 0.0, 0.0, 0.0
+        begun = time.monotonic()
+        if self._place.epoch >= self._config.epochs and self._data.val is not None:  # nothing is left to train
+            score = self._validate(self._data).score
         while self._place.epoch < self._config.epochs:
             trained = self._train_epoch()
             samples, seconds, waited = samples + trained.samples, seconds + trained.seconds, waited + trained.waited
             evaluation = None if self._data.val is None else self._validate(self._data)
-            accuracy = None if evaluation is None else evaluation.accuracy
+            score = None if evaluation is None else evaluation.score
             self._end_epoch(trained, evaluation)
         total = _EpochSummary(samples, seconds, waited)
-        last = str(self._output / checkpoint.LAST)
-        result = TrainResult(accuracy, self._place.best_accuracy, total.rate, total.starved, self._place.epoch, last)
-        if self._job.leads:
-            durable.write(self._output / RESULT, json.dumps(asdict(result), indent=1).encode() + b"\n")
+        self._writer.wait()
+        self._job.wait()  # for rank 0 to have written what the result names
+        result = TrainResult(
+            metric=self._data.task.metric,
+            score=score,
+            best_score=self._place.best_score,
+            samples_per_second_per_rank=total.rate,
+            starved=total.starved,
+            synthetic_samples_per_second_per_rank=self._ceiling,
+            epochs=self._place.epoch,
+            checkpoint=str(self._output / checkpoint.LAST),
+        )
+        if self._records is not None:
+            self._records.result(asdict(result))
+            for line in _table(result, self._job.world.size, time.monotonic() - begun):
+                self._display.line(line)
         return result
 
     def _train_epoch(self) -> _EpochSummary:
@@ -118,36 +154,76 @@ class _Run:
         if begun.samples == 0:
             loader.set_epoch(begun.epoch)
         elif begun.samples == whole:  # stopped before its validation
-            return _EpochSummary(loss=begun.loss / whole)
-        total = torch.zeros((), dtype=torch.float64, device=self._job.device)
-        start, lr, known_bad = time.perf_counter(), 0.0, len(loader.quarantine())
+            return _EpochSummary(loss=begun.loss / whole, score=begun.score / whole, bad=begun.bad)
+        total = torch.zeros(2, dtype=torch.float64, device=self._job.device)  # losses, scores
+        sums = torch.zeros_like(total)
+        start, lr, saving = time.perf_counter(), 0.0, False
+        self._known_bad = len(loader.quarantine())
         with closing(iter(loader)) as batches:
+            self._monitor.begin_epoch(loader)
             for batch in batches:
                 place = self._place
                 end = min(place.samples + learner.global_batch, whole)
                 count, seen = end - place.samples, min(seen + at_once, end)
                 lr = learner.rate(place.epoch, place.samples, count)
-                total += learner.step(batch, lr=lr, count=count, last=seen == end)
+                measured = self._monitor.due(place.step + 1)
+                sums += learner.step(batch, lr=lr, count=count, last=seen == end, measure_norm=measured)
                 if seen < end:
                     continue
                 self._place = place = replace(place, samples=end, step=place.step + 1)
+                norm = learner.gradient_norm if measured else None
+                self._monitor.end_step(StepSums(place.epoch + 1, place.step, count, lr, sums, norm))
+                total, sums = total + sums, torch.zeros_like(total)
+                self._profile_step()
                 if self._display.due():
-                    self._display.show(self._status(float(total), lr, begun, time.perf_counter() - start))
-                every = self._config.checkpoint_every_steps
-                signal = self._stop.agreed()
-                # The last step of an epoch is followed by validation, and by a checkpoint that includes its result.
-                if signal is not None or (every and place.step % every == 0 and end < whole):
-                    self._checkpoint_midway(begun, float(total))
-                if signal is not None:
-                    raise Preempted(
-                        f"{signal.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; "
-                        f"--resume auto continues from {self._output / checkpoint.LAST}"
-                    )
-        seconds, loss = time.perf_counter() - start, float(total)
-        summed, bad = self._job.total(loss, len(loader.quarantine()) - known_bad)
+                    self._display.show(self._status(total.tolist(), lr, begun, time.perf_counter() - start))
+                if end == whole:
+                    learner.agree()
+                saving = self._save_if_due(begun, total, late=saving, last=end == whole)
+        loss, score = total.tolist()
+        seconds = time.perf_counter() - start
+        loss, score, bad = self._job.total(loss, score, len(loader.quarantine()) - self._known_bad)
         seconds, waited = self._job.largest(seconds, loader.stats().wait_seconds)
-        mean = self._finite((begun.loss + summed) / whole)
-        return _EpochSummary((whole - begun.samples) / world.size, seconds, waited, mean, lr, round(bad))
+        self._monitor.flush()
+        return _EpochSummary(
+            samples=(whole - begun.samples) / world.size,
+            seconds=seconds,
+            waited=waited,
+            loss=self._finite((begun.loss + loss) / whole),
+            score=(begun.score + score) / whole,
+            lr=lr,
+            bad=begun.bad + round(bad),
+        )
+
+    def _save_if_due(self, begun: TrainingPosition, total: torch.Tensor, *, late: bool, last: bool) -> bool:
+        """Save a checkpoint after a step if one is due, and end the run if a signal asks for it.
+
+        With local SGD a checkpoint waits until the ranks are equal.
+
+        Args:
+            begun: where this run began with the epoch.
+            total: sums of losses and scores since then, on this rank.
+            late: whether one was due after an earlier step.
+            last: whether the step is the epoch's last one. Validation follows, and a checkpoint with its result.
+
+        Returns:
+            Whether one is still due.
+        """
+        every, place, signal = self._config.checkpoint_every_steps, self._place, self._stop.agreed()
+        due = late or (every is not None and place.step % every == 0)
+        if last:
+            due = False
+        if not (due or signal is not None) or not self._learner.agreed:
+            return due
+        self._checkpoint_midway(begun, total)
+        if signal is not None:
+            self._writer.wait()
+            self._job.wait()  # for rank 0 to have written: a launcher ends all ranks when the first one ends
+            raise Preempted(
+                f"{signal.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; "
+                f"--resume auto continues from {self._output / checkpoint.LAST}"
+            )
+        return False
 
     def _validate(self, data: Data) -> Evaluation:
         if data.val is None:
@@ -156,61 +232,74 @@ class _Run:
             return self._learner.evaluate(batches)
 
     def _end_epoch(self, trained: _EpochSummary, evaluation: Evaluation | None) -> None:
-        best = self._place.best_accuracy
-        better = evaluation is not None and (best is None or evaluation.accuracy > best)
+        best = self._place.best_score
+        better = evaluation is not None and (best is None or evaluation.score > best)
         self._place = TrainingPosition(
             epoch=self._place.epoch + 1,
             step=self._place.step,
-            best_accuracy=evaluation.accuracy if evaluation is not None and better else best,
+            best_score=evaluation.score if evaluation is not None and better else best,
         )
         self._data.train.set_epoch(self._place.epoch)
-        if not self._job.leads:
-            return
-        state = self._checkpoint()
-        self._checkpoints.save_last(state)
-        if better:
-            self._checkpoints.save_best(state)
+        if self._records is not None:
+            self._record_epoch(self._records, trained, evaluation)
+        self._save(best=better)
+
+    def _record_epoch(self, records: Records, trained: _EpochSummary, evaluation: Evaluation | None) -> None:
+        metric = self._data.task.metric
         noise = self._learner.noise and self._learner.noise.estimate
         record = {
             "epoch": self._place.epoch,
             "step": self._place.step,
             "world_size": self._job.world.size,
             "train_loss": trained.loss,
+            f"train_{metric}": trained.score,
             "lr": trained.lr,
             "bad_samples": trained.bad,
             "val_loss": evaluation and evaluation.loss,
-            "val_accuracy": evaluation and evaluation.accuracy,
-            "val_correct": evaluation and evaluation.correct,
+            f"val_{metric}": evaluation and evaluation.score,
             "val_count": evaluation and evaluation.count,
             "samples_per_second_per_rank": round(trained.rate, 1),
             "starved": round(trained.starved, 4),
         }
         if noise is not None:
-            record["noise_scale"] = noise.batch if math.isfinite(noise.batch) else None
-        with naming(self._output / LOG), open(self._output / LOG, "a", opener=open_regular) as log:
-            log.write(json.dumps(record) + "\n")
-        self._display.line(_summary(record, self._config.epochs))
+            record["noise_scale"] = noise.batch
+        records.epoch(record)
+        self._display.line(_summary(record, self._config.epochs, metric))
         if noise is not None:
             self._display.line(noise.advice(self._learner.global_batch, len(self._data.train.dataset)))
 
-    def _checkpoint_midway(self, begun: TrainingPosition, loss: float) -> None:
-        # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
-        self._place = replace(self._place, loss=begun.loss + self._finite(self._job.total(loss)[0]))
-        if self._job.leads:
-            self._checkpoints.save_last(self._checkpoint())
+    def _record_step(self, record: Mapping[str, Any]) -> None:
+        if self._records is not None:
+            self._records.step(record)
 
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(
+    def _checkpoint_midway(self, begun: TrainingPosition, total: torch.Tensor) -> None:
+        # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
+        loss, score, bad = self._job.total(*total.tolist(), len(self._data.train.quarantine()) - self._known_bad)
+        self._place = replace(
+            self._place, loss=begun.loss + self._finite(loss), score=begun.score + score, bad=begun.bad + round(bad)
+        )
+        self._monitor.flush()
+        self._save()
+
+    def _save(self, *, best: bool = False) -> None:
+        state = self._learner.state()
+        if not self._job.leads:
+            return
+        saved = Checkpoint(
             place=self._place,
-            **self._learner.state(),
+            **state,
             loader=self._data.train.state_dict(),
             shape=self._shape(),
             config=self._config.to_dict(),
         )
+        self._writer.save(saved, best=best)
 
     def _shape(self) -> dict[str, Any]:
-        data = self._data
-        return {"model": self._config.model, "num_classes": data.num_classes, "channels": data.channels}
+        return {"model": self._model_name, "task": self._config.task, **self._data.task.describe()}
+
+    @property
+    def _model_name(self) -> str:
+        return self._config.model or {"classification": "resnet", "regression": "cnn3d"}[self._config.task]
 
     def _resume_path(self) -> Path | None:
         """Return the checkpoint to resume from, the same on all ranks, or raise ConfigError on all."""
@@ -235,30 +324,45 @@ class _Run:
         return self._checkpoints.candidates[int(self._job.largest(number)[0])]
 
     def _restore(self, path: Path) -> None:
-        loaded = checkpoint.load(path, self._job.device)
+        loaded = checkpoint.load(path)
         loaded.check_shape(self._shape(), path)
         try:
-            parts = ("model", "optimizer", "scaler", "average")
-            self._learner.restore({part: getattr(loaded, part) for part in parts})
-        except (RuntimeError, ValueError) as error:
+            parts = ("model", "optimizer", "scaler", "average", "hook", "random")
+            begun_anew = self._learner.restore({part: getattr(loaded, part) for part in parts}, loaded.place.step)
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
-        self._data.train.load_state_dict(loaded.loader)
-        self._place = loaded.place
+        loader, place = self._data.train, loaded.place
+        loader.load_state_dict(loaded.loader)
+        at = loader.state_dict()
+        ended = place.samples == len(loader.dataset)
+        if (at["epoch"], at["position"]) != (place.epoch + ended, 0 if ended else place.samples):
+            raise StateMismatch(
+                f"{path}: training is {place.samples} samples into epoch {place.epoch}, its loader {at['position']} "
+                f"into epoch {at['epoch']}"
+            )
+        self._place = place
         self._display.line(
             f"resuming from {path}: epoch {loaded.place.epoch + 1}, {loaded.place.samples} samples into it"
         )
+        if begun_anew is not None:
+            self._display.line(f"the memory of PowerSGD begins anew: {begun_anew}")
 
-    def _status(self, loss: float, lr: float, begun: TrainingPosition, seconds: float) -> Status:
+    def _status(self, total: list[float], lr: float, begun: TrainingPosition, seconds: float) -> Status:
         loader, place, size = self._data.train, self._place, self._learner.global_batch
         samples = place.samples - begun.samples
+        mine = samples / self._job.world.size
         return Status(
             epoch=place.epoch + 1,
             epochs=self._config.epochs,
             step=-(-place.samples // size),
             steps=-(-len(loader.dataset) // size),
-            loss=self._finite(loss / samples * self._job.world.size),
+            loss=self._finite(total[0] / mine),
+            metric=self._data.task.metric,
+            score=total[1] / mine,
+            gradient_norm=self._monitor.gradient_norm,
             lr=lr,
             samples_per_second=samples / seconds,
+            ranks=self._job.world.size,
             starved=loader.stats().starved,
         )
 
@@ -269,14 +373,31 @@ class _Run:
         return loss
 
 
-def _summary(record: Mapping[str, Any], epochs: int) -> str:
+def _summary(record: Mapping[str, Any], epochs: int, metric: str) -> str:
     parts = [f"epoch {record['epoch']}/{epochs}"]
     if record["train_loss"] is not None:
-        parts.append(f"train loss {record['train_loss']:.3f}")
-    if record["val_accuracy"] is not None:
-        parts.append(f"val loss {record['val_loss']:.3f}  val accuracy {record['val_accuracy']:.4f}")
+        parts.append(f"train loss {record['train_loss']:.3f}  train {metric} {record[f'train_{metric}']:.4f}")
+    if record["val_loss"] is not None:
+        parts.append(f"val loss {record['val_loss']:.3f}  val {metric} {record[f'val_{metric}']:.4f}")
     rate = record["samples_per_second_per_rank"]
     parts.append(f"{rate * record['world_size']:.0f} samples/s  starved {100 * record['starved']:.0f} %")
     if record["bad_samples"]:
         parts.append(f"{record['bad_samples']} bad samples replaced: see {BAD_SAMPLES_FILE}")
     return "  ".join(parts)
+
+
+def _table(result: TrainResult, ranks: int, seconds: float) -> list[str]:
+    """Return the lines of a table of the whole run."""
+    rows = []
+    if result.score is not None:
+        rows.append((result.metric, f"{result.score:.4f}, in the best epoch {result.best_score:.4f}"))
+    rows.append(("epochs", f"{result.epochs}, this run in {seconds:,.0f} s with validation"))
+    rate, ceiling = result.samples_per_second_per_rank, result.synthetic_samples_per_second_per_rank
+    if rate:
+        rows.append(("samples/s", f"{rate * ranks:,.0f}, per rank {rate:,.0f}"))
+        rows.append(("starved", f"{100 * result.starved:.1f} % of the time"))
+    if rate and ceiling:
+        cost = max(0.0, 1 - rate / ceiling)
+        rows.append(("in memory", f"{ceiling * ranks:,.0f} samples/s on one batch: input costs {100 * cost:.1f} %"))
+    rows.append(("checkpoint", result.checkpoint))
+    return [f"{name:<12}{value}" for name, value in rows]

@@ -13,6 +13,12 @@ SLURM = {
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
     "SLURM_STEP_ID": "0",
 }
+SALLOC = {  # an interactive shell: a step of one task, in the allocation of many
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+    "SLURM_STEP_NUM_TASKS": "1",
+}
 OPENMPI = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -32,6 +38,7 @@ OPENMPI = {
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3,4(x2)"}, World(5, 8, 1, 4)),  # nodes with different numbers of tasks
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"}, World()),  # the batch script itself, not a step
         ({"RANK": "1", "WORLD_SIZE": "2"}, World(1, 2, 1, 2)),  # without nodes: all ranks on one
+        (SLURM | SALLOC, World()),
     ],
 )
 def test_detect(environ: dict[str, str], expected: World) -> None:

@@ -1,6 +1,6 @@
 """Ranks that measure the noise scale of a quadratic problem, whose noise scale is known; rank 0 prints the estimate.
 
-The loss of a sample x is |w - x|^2 / 2, so its gradient is w - x. Samples have the variance 1 / 4 in each of 64
+The loss of a sample x is |w - x|^2 / 2, so its gradient is w - x. Samples have the variance 1 / 64 in each of 1024
 dimensions and a mean of length 1: at w = 0 the noise is 16, the signal 1, and the noise scale 16 samples.
 """
 
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from shardio.train import TrainConfig
 from shardio.train.distributed import join
-from shardio.train.gradient_exchange import distribute
+from shardio.train.gradient_exchange import GradientExchange
 from shardio.train.noise_scale import NoiseScaleMeter
 
-SIZE, BATCH, STEPS = 64, 16, 600
+SIZE, BATCH, STEPS = 1024, 16, 150
 NOISE_SCALE = 16.0
 
 
@@ -38,12 +38,12 @@ def main() -> None:
     """Measure on all ranks."""
     hook: Any = sys.argv[1]
     config = TrainConfig(train="none", output="none", hook=hook, bucket_mb=0.0001)
-    with join("cpu") as job:
+    with join("cpu", config.timeout) as job:
         random = torch.Generator().manual_seed(job.world.rank)
         meter = NoiseScaleMeter(job, BATCH)
-        model = distribute(Quadratic(), config, job, meter)
+        model = GradientExchange(Quadratic(), config, job, tuple, meter).parallel
         for step in range(STEPS):
-            samples = torch.randn(BATCH, SIZE, generator=random) / 2 + SIZE**-0.5
+            samples = torch.randn(BATCH, SIZE, generator=random) / 8 + SIZE**-0.5
             model.zero_grad()
             model(samples).backward()
             meter.end_step(whole=step % 50 != 49)

@@ -1,31 +1,39 @@
-"""Run the trainer on real ranks: `torchrun`'s module starts this file, which reads its configuration from JSON."""
+"""Run the trainer on real ranks: `torchrun`'s module starts this file, which reads its configurations from JSON."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from _ends import fail_if_threads_stay, watch
 
 from shardio.train import TrainConfig, run
 
 
-def torchrun(config: TrainConfig, ranks: int = 2, *, seconds: float = 100) -> subprocess.CompletedProcess[str]:
-    """Train on `ranks` processes; return their output and exit status."""
-    described = Path(config.output).with_suffix(".json")
-    described.write_text(json.dumps(config.to_dict()))
-    return start(Path(__file__), str(described), ranks=ranks, seconds=seconds)
+def environment() -> dict[str, str]:
+    """The environment variables of a rank that imports from the test folders."""
+    here = Path(__file__).resolve().parent
+    paths = [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(*configs: TrainConfig, ranks: int = 2, seconds: float = 100) -> subprocess.CompletedProcess[str]:
+    """Train on `ranks` processes, by one configuration after the other; return their output and exit status."""
+    described = [Path(config.output).with_suffix(".json") for config in configs]
+    for path, config in zip(described, configs, strict=True):
+        path.write_text(json.dumps(config.to_dict()))
+    return start(Path(__file__), *map(str, described), ranks=ranks, seconds=seconds)
 
 
 def start(script: Path, *arguments: str, ranks: int, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     """Run a script on `ranks` processes; return their output and exit status."""
-    here = Path(__file__).resolve().parent
-    paths = [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script), *arguments]
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -34,5 +42,11 @@ def start(script: Path, *arguments: str, ranks: int, seconds: float = 100) -> su
 
 if __name__ == "__main__":
     watch()
-    run(TrainConfig(**json.loads(Path(sys.argv[1]).read_text())))
+    if len(sys.argv) > 2:  # one group for all runs
+        torch.distributed.init_process_group("gloo")
+    for path in sys.argv[1:]:
+        run(TrainConfig(**json.loads(Path(path).read_text())))
+    if len(sys.argv) > 2:
+        gc.collect()
+        torch.distributed.destroy_process_group()
     fail_if_threads_stay()

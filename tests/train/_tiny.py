@@ -58,6 +58,16 @@ def normalised(num_classes: int, channels: int) -> nn.Module:
     )
 
 
+def wide(num_classes: int, channels: int) -> nn.Module:
+    """A linear model with a megabyte of weights, most of which do nothing."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 4096), nn.Linear(4096, num_classes))
+
+
+def dropping(num_classes: int, channels: int) -> nn.Module:
+    """A model with dropout, which takes random numbers at every step."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64 * channels, num_classes))
+
+
 def broken(num_classes: int, channels: int) -> nn.Module:
     """A model whose scores are NaN."""
     model = flat(num_classes, channels)

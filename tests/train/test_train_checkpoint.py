@@ -33,11 +33,13 @@ CPU = torch.device("cpu")
 def made(**overrides: Any) -> Checkpoint:
     """A minimal checkpoint."""
     values: dict[str, Any] = {
-        "place": TrainingPosition(epoch=1, samples=24, step=6, best_accuracy=0.5),
+        "place": TrainingPosition(epoch=1, samples=24, step=6, best_score=0.5),
         "model": {"weight": torch.arange(3.0)},
         "optimizer": {"state": {}, "param_groups": []},
         "scaler": {},
         "average": {},
+        "hook": {},
+        "random": {},
         "loader": {"position": 24},
         "shape": {"model": "resnet"},
         "config": {"epochs": 2},
@@ -47,7 +49,7 @@ def made(**overrides: Any) -> Checkpoint:
 
 def weights(output: Path, name: str = checkpoint.LAST) -> dict[str, torch.Tensor]:
     """The weights in a run's checkpoint."""
-    return dict(checkpoint.load(output / name, CPU).model)
+    return dict(checkpoint.load(output / name).model)
 
 
 def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -76,7 +78,7 @@ def damage(path: Path, at: int = -200) -> None:
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     """Every part of a checkpoint is loaded again, and no temporary file is left."""
     path = saved(tmp_path)
-    loaded = checkpoint.load(path, CPU)
+    loaded = checkpoint.load(path)
     assert torch.equal(loaded.model["weight"], torch.arange(3.0))
     assert replace(loaded, model={}) == replace(made(), model={})
     assert os.listdir(tmp_path) == ["last.pt"]
@@ -87,7 +89,8 @@ def test_torch_reads_a_checkpoint(tmp_path: Path) -> None:
     path = saved(tmp_path)
     for content in (torch.load(path, weights_only=True), torch.load(path, weights_only=True, mmap=True)):
         assert torch.equal(content["model"]["weight"], torch.arange(3.0))
-        assert content["place"] == {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "best_accuracy": 0.5}
+        numbers = {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": 0.5}
+        assert content["place"] == numbers
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.comment.startswith(b"shardio xxh3-128 ")
@@ -101,7 +104,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     def refused(content: bytes) -> None:
         damaged.write_bytes(content)
         with pytest.raises(StateMismatch, match=r"damaged\.pt: (its checksum|it does not end with a checksum)"):
-            checkpoint.load(damaged, CPU)
+            checkpoint.load(damaged)
 
     for at, bit in enumerate(random.integers(0, 8, len(whole)).tolist()):
         refused(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
@@ -132,10 +135,10 @@ def test_no_damage_is_loaded(data: st.DataObject, tmp_path_factory: pytest.TempP
             del blocks[one]
     path.write_bytes(b"".join(blocks))
     if path.read_bytes() == whole:
-        assert checkpoint.load(path, CPU).place == made().place
+        assert checkpoint.load(path).place == made().place
     else:
         with pytest.raises(StateMismatch, match="checksum"):
-            checkpoint.load(path, CPU)
+            checkpoint.load(path)
 
 
 @pytest.mark.parametrize("name", ["last.pt", "previous.pt", "best.pt"])
@@ -168,8 +171,8 @@ def test_a_save_that_fails_leaves_the_old_checkpoints(
                 patched.setattr(os, "replace", full)
         with pytest.raises(OSError, match=r"No space left on device: '.*last\.pt'"):
             folder.save_last(made(place=TrainingPosition(step=3)))
-    assert checkpoint.load(tmp_path / "last.pt", CPU).place.step == 2
-    assert checkpoint.load(tmp_path / "previous.pt", CPU).place.step == 1
+    assert checkpoint.load(tmp_path / "last.pt").place.step == 2
+    assert checkpoint.load(tmp_path / "previous.pt").place.step == 1
     assert sorted(os.listdir(tmp_path)) == ["last.pt", "previous.pt"]
 
 
@@ -184,7 +187,7 @@ def test_a_full_disk_is_one_line(
     try:
         error = failed(monkeypatch, capsys, train, "--output", disk / "run")
         assert error == f"shardio: {disk}/run/last.pt: No space left on device\n"
-        assert os.listdir(disk / "run") == []
+        assert os.listdir(disk / "run") == ["log.jsonl"]
     finally:
         os.system(f"umount {disk}")
 
@@ -216,19 +219,19 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     """Missing files, other files and other versions each have their own error."""
     path = tmp_path / "last.pt"
     with pytest.raises(ConfigError, match=r"there is no file .*last\.pt"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
     path.write_bytes(b"something else")
     with pytest.raises(StateMismatch, match="does not end with a checksum"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
     torch.save(made().to_dict(), path)
     with pytest.raises(StateMismatch, match="does not end with a checksum"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
     torch_archive.save(path, {"version": 7})
-    with pytest.raises(StateMismatch, match="version must be 3, got 7"):
-        checkpoint.load(path, CPU)
+    with pytest.raises(StateMismatch, match="version must be 4, got 7"):
+        checkpoint.load(path)
     torch_archive.save(path, {"version": Path("code")})  # an object, which only an unsafe pickle could restore
     with pytest.raises(StateMismatch, match="weights_only"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
 
 
 @pytest.mark.parametrize(
@@ -237,16 +240,19 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         ({"place": None}, "a checkpoint needs place"),
         ({"model": [1]}, "a checkpoint needs model"),
         ({"place": {"epoch": 1}}, "not the progress of a training"),
-        ({"place": {"epoch": -1, "samples": 0, "step": 0, "best_accuracy": None}}, "not the progress"),
-        ({"place": {"epoch": 1, "samples": 0, "step": True, "best_accuracy": None}}, "not the progress"),
-        ({"place": {"epoch": 1, "samples": 0, "step": 0, "best_accuracy": float("nan")}}, "not the progress"),
+        ({"place": {"epoch": -1, "samples": 0, "step": 0, "best_score": None}}, "not the progress"),
+        ({"place": {"epoch": 1, "samples": 0, "step": True, "best_score": None}}, "not the progress"),
+        (
+            {"place": {"epoch": 1, "samples": 0, "step": 0, "loss": 0.0, "score": 0.0, "best_score": float("nan")}},
+            "not the progress",
+        ),
     ],
 )
 def test_content_of_another_form_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     """A whole file with parts that no run writes is refused with what is wrong."""
     torch_archive.save(tmp_path / "last.pt", made().to_dict() | change)
     with pytest.raises(StateMismatch, match=message):
-        checkpoint.load(tmp_path / "last.pt", CPU)
+        checkpoint.load(tmp_path / "last.pt")
 
 
 @pytest.mark.parametrize(
@@ -258,13 +264,21 @@ def test_content_of_another_form_is_refused(change: dict[str, Any], message: str
         ("optimizer", {"state": None}),
         ("optimizer", {"state": {0: {"momentum_buffer": torch.zeros(7)}}}),
         ("optimizer", {"state": {99: {}}}),
+        ("optimizer", {"state": {0: {"momentum_buffer": "text"}}}),
         ("optimizer", {}),
+        ("scaler", {"x": 1}),
+        ("random", {}),
+        ("random", {"cpu": torch.zeros(1, 5056), "cuda": torch.zeros(1, 0, dtype=torch.uint8)}),
+        ("random", {"cpu": torch.zeros(1, 1, dtype=torch.uint8).expand(1, 1 << 40), "cuda": torch.zeros(1, 0)}),
+        ("shape", {"model": "_tiny:flat", "task": "classification", "num_classes": torch.ones(3), "channels": 1}),
+        ("place", {"epoch": 0, "samples": 99, "step": 6, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": None}),
+        ("place", {"epoch": 1, "samples": 12, "step": 5, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": None}),
         ("loader", {"version": 1}),
     ],
 )
 def test_parts_of_another_run_are_refused(part: str, change: Any, tmp_path: Path) -> None:
     """Weights, momentum and positions that do not fit are refused in words, before the first step."""
-    begun = config(tmp_path, epochs=1)
+    begun = config(tmp_path, epochs=1, precision="fp16" if part == "scaler" else "float32")
     result = run(begun)
     content = torch.load(result.checkpoint, weights_only=True)
     torch_archive.save(Path(result.checkpoint), content | {part: change})
@@ -282,7 +296,7 @@ def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
         file.write(packed.read_bytes())
         torch_archive._seal(file)
     with pytest.raises(StateMismatch, match="its members claim 1048576 bytes"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,8 +348,8 @@ def test_going_on_mid_epoch_ends_with_the_same_weights(
         stop_before_step(patched, 6)
         with pytest.raises(Stopped):
             run(halves)
-    place = checkpoint.load(tmp_path / "halves" / "last.pt", CPU).place
-    assert replace(place, loss=0.0) == TrainingPosition(epoch=1, samples=24, step=6)
+    place = checkpoint.load(tmp_path / "halves" / "last.pt").place
+    assert replace(place, loss=0.0, score=0.0) == TrainingPosition(epoch=1, samples=24, step=6)
     run(replace(halves, resume="auto"))
     losses = [
         [json.loads(line)["train_loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
@@ -394,7 +408,7 @@ def test_a_finished_run_has_nothing_left(tmp_path: Path) -> None:
     ended = config(tmp_path, val=dataset(tmp_path / "val", 17))
     first = run(ended)
     again = run(replace(ended, resume="auto"))
-    assert (again.accuracy, again.best_accuracy, again.epochs) == (first.accuracy, first.best_accuracy, 2)
+    assert (again.score, again.best_score, again.epochs) == (first.score, first.best_score, 2)
     assert again.samples_per_second_per_rank == 0
     assert len((tmp_path / "out" / "log.jsonl").read_text().splitlines()) == 2
 
@@ -427,3 +441,18 @@ def test_going_on_with_something_else_is_refused(change: dict[str, Any], message
     result: TrainResult = run(begun)
     with pytest.raises(StateMismatch, match=message):
         run(replace(begun, resume=result.checkpoint, epochs=2, **change))
+
+
+def test_numbers_of_a_shape_may_be_rounded() -> None:
+    """Means that were added up over another number of ranks are the same; others are not."""
+    saved = made(shape={"means": [1.0, 2.0], "channels": 1})
+    saved.check_shape({"means": [1.0, 2.0 * (1 + 1e-14)], "channels": 1}, Path("last.pt"))
+    for other in ([1.0, 2.001], [1.0], None):
+        with pytest.raises(StateMismatch, match=r"last\.pt: means is \[1\.0, 2\.0\] there"):
+            saved.check_shape({"means": other}, Path("last.pt"))
+
+
+def test_the_versions_of_modules_are_kept(tmp_path: Path) -> None:
+    """What a state dict tells of its modules' versions, which they need to load it, is in the checkpoint."""
+    run(config(tmp_path, epochs=1, model="_tiny:normalised"))
+    assert checkpoint.load(tmp_path / "out" / "last.pt").model._metadata["1"] == {"version": 2}  # type: ignore[attr-defined]  # torch's

@@ -39,7 +39,7 @@ from shardio.train import TrainConfig
         ({"hook": "int8"}, "hook must be 'none', 'fp16', 'bf16' or 'powersgd', got 'int8'"),
         ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise' or 'replace', got 'skip'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"model": ""}, "model must be 'resnet' or 'module:function', got ''"),
+        ({"model": ""}, "model must be a name, got ''"),
         ({"train": ""}, "train must be a path, got ''"),
         ({"output": None}, "output must be a path, got None"),
         ({"device": "gpu"}, "device must be 'cpu', 'cuda' or None, got 'gpu'"),

@@ -11,8 +11,9 @@ from _tiny import config, dataset
 import shardio
 from shardio.errors import ConfigError
 from shardio.order.world import World
-from shardio.train.data import count_classes, open_data, transforms
+from shardio.train.data import open_data
 from shardio.train.distributed import Job, choose_device
+from shardio.train.image_classification import ImageClassification, count_classes
 from shardio.transforms.recipe import Recipe
 
 JOB = Job(World(), torch.device("cpu"))
@@ -33,8 +34,9 @@ def test_image_sizes(
     size: tuple[int, int] | None, asked: int | None, train: tuple[int, int], val: tuple[int, int]
 ) -> None:
     """The sizes (height, width) of model inputs in training and validation."""
-    made = [Recipe.of(list_, channels=3, size=size).size for list_ in transforms(size, 3, asked)]
-    assert made == [train, val]
+    task = ImageClassification(2, 3, size, asked)
+    assert [Recipe.of(list_, channels=3, size=size).size for list_ in task.transforms()] == [train, val]
+    assert task.size == max(train)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from shardio.errors import ConfigError
+from shardio.train.image_classification import ImageClassification
 from shardio.train.model import load_model, resnet
+from shardio.train.volume_regression import VolumeRegression
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,21 @@ def test_only_deep_networks_begin_closed() -> None:
 def test_errors_name_what_is_missing(name: str, message: str) -> None:
     """A wrong model name is refused with the part that is missing."""
     with pytest.raises(ConfigError) as caught:
-        load_model(name, 3, 1, 28)
+        load_model(name, ImageClassification(3, 1, (28, 28)))
     assert str(caught.value) == message
 
 
 def test_own_function_gets_classes_and_channels() -> None:
     """`module:function` is called with classes and channels, and returns the model."""
-    model = load_model("_tiny:flat", 5, 3, 8)
+    model = load_model("_tiny:flat", ImageClassification(5, 3, (8, 8)))
     assert model(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
+
+
+def test_volumes_have_a_model_of_their_own() -> None:
+    """`cnn3d` takes volumes of any size; it is no model of images."""
+    task = VolumeRegression("x", "y", (2, 9, 16, 20), (0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2)
+    assert load_model("cnn3d", task)(torch.zeros(4, 2, 9, 16, 20)).shape == (4, 3)
+    with pytest.raises(ConfigError, match="model must be 'cnn3d' or 'module:function', got 'resnet'"):
+        load_model("resnet", task)
+    with pytest.raises(ConfigError, match="model must be 'resnet' or 'module:function', got 'cnn3d'"):
+        load_model("cnn3d", ImageClassification(5, 3))

@@ -22,7 +22,7 @@ from shardio.train.learner import Learner
 REQUEUE = 85
 
 
-def start(made: TrainConfig, ranks: int) -> list[subprocess.Popen[str]]:
+def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Popen[str]]:
     """Start `shardio train` on some ranks, without a launcher."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -30,7 +30,7 @@ def start(made: TrainConfig, ranks: int) -> list[subprocess.Popen[str]]:
     here = Path(__file__).resolve().parent
     paths = os.pathsep.join([str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")])
     options = ["--model", made.model, "--epochs", made.epochs, "--batch-size", made.batch_size, "--threads", 1]
-    options += ["--device", "cpu", "--output", made.output, "--resume", "auto"]
+    options += ["--device", "cpu", "--output", made.output, "--resume", "auto", *extra]
     command = [sys.executable, "-m", "shardio", "train", made.train, *map(str, options)]
     return [
         subprocess.Popen(
@@ -68,7 +68,7 @@ def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [REQUEUE] * ranks, ended
-    place = checkpoint.load(tmp_path / "out" / "last.pt", torch.device("cpu")).place
+    place = checkpoint.load(tmp_path / "out" / "last.pt").place
     for _, errors in ended:
         message = f"{number.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
         assert message in errors
@@ -100,9 +100,7 @@ def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch
             run(halves)
     assert signal.getsignal(signal.SIGTERM) == before
     run(replace(halves, resume="auto"))
-    one, other = (
-        checkpoint.load(tmp_path / name / "last.pt", torch.device("cpu")).model for name in ("whole", "halves")
-    )
+    one, other = (checkpoint.load(tmp_path / name / "last.pt").model for name in ("whole", "halves"))
     for name, value in one.items():
         assert torch.equal(other[name], value)
     logs = [

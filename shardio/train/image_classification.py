@@ -1,0 +1,146 @@
+"""Classes of images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional
+
+from ..dataset.dataset import Dataset
+from ..errors import ConfigError
+from ..format.fields import describe_fields
+from ..transforms import (
+    CenterCrop,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+from .config import TrainConfig
+from .distributed import Job
+
+SMALL = 64
+"""The longer side in pixels up to which images of one size keep that size."""
+
+_LABELS_PER_READ = 1 << 20
+_NORMALIZE = {
+    1: Normalize(0.5, 0.25),
+    3: Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # of ImageNet, as most published weights expect
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ImageClassification:
+    """Tell the class of an image, by cross-entropy.
+
+    Attributes:
+        outputs: number of classes.
+        channels: 1 for grey images, 3 for RGB.
+        stored_size: the (height, width) in pixels of all images; None if they differ.
+        crop: the side in pixels of the crops; None chooses it.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    inputs: ClassVar[str] = "image"
+    targets: ClassVar[str] = "label"
+
+    outputs: int
+    channels: int
+    stored_size: tuple[int, int] | None = None
+    crop: int | None = None
+
+    @classmethod
+    def of(cls, config: TrainConfig, train: Dataset, val: Dataset | None, job: Job) -> "ImageClassification":
+        """Return the task of these datasets; all ranks must call it.
+
+        Raises ConfigError if a dataset lacks a field or the two disagree.
+        """
+        sets = {config.train: train} | ({} if val is None else {str(config.val): val})
+        for path, dataset in sets.items():
+            _check_fields(path, dataset)
+        channels, shape = train.fields["image"].channels or 3, train.fields["image"].shape
+        if val is not None and (val.fields["image"].channels or 3) != channels:
+            raise ConfigError(
+                f"train and val must have the same number of channels: {config.train} has {channels} channels, "
+                f"{config.val} has {val.fields['image'].channels}"
+            )
+        return cls(
+            outputs=config.num_classes or count_classes(train, job),
+            channels=channels,
+            stored_size=None if shape is None else (shape[0], shape[1]),
+            crop=config.image_size,
+        )
+
+    @property
+    def size(self) -> int:
+        """The longer side in pixels of the model's input."""
+        return max(self._kept) if self._kept is not None else self.crop or 224
+
+    @property
+    def _kept(self) -> tuple[int, int] | None:
+        small = self.crop is None and self.stored_size is not None and max(self.stored_size) <= SMALL
+        return self.stored_size if small else None
+
+    def transforms(self) -> tuple[Sequence[Transform], Sequence[Transform]]:
+        """Return the transforms of images in training, and in validation.
+
+        Crops of small images of one size keep most of their area. Larger images are cropped as in Szegedy et al. 2014,
+        and validated on the middle 7/8 of their shorter side.
+        """
+        normalize, kept = _NORMALIZE[self.channels], self._kept
+        if kept is not None:
+            # The crops nearly keep the aspect ratio: stretched further, a small image would lose the few shapes it
+            # shows.
+            crop = RandomResizedCrop(kept, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
+            # A resize to the same size costs nothing, and allows a validation set whose images differ in size.
+            return [crop, RandomHorizontalFlip(), normalize], [Resize(kept), normalize]
+        side, larger = self.size, round(self.size * 256 / 224)
+        return (
+            [RandomResizedCrop(side), RandomHorizontalFlip(), normalize],
+            [Resize(larger), CenterCrop(side), normalize],
+        )
+
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Return the images as the transforms made them."""
+        return inputs
+
+    def losses(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """Return the cross-entropy of each sample."""
+        return functional.cross_entropy(outputs, targets.long(), reduction="none", label_smoothing=label_smoothing)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return 1 for each sample whose label has the highest score, else 0."""
+        return (outputs.argmax(dim=1) == targets).float()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what must be the same on resuming."""
+        return {"num_classes": self.outputs, "channels": self.channels}
+
+
+def count_classes(dataset: Dataset, job: Job) -> int:
+    """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
+    classes = dataset.manifest.metadata.get("classes")
+    if isinstance(classes, (list, tuple)) and len(classes) >= 2:
+        return len(classes)
+    start, stop = (len(dataset) * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
+    highest, lowest = 0, 0
+    for first in range(start, stop, _LABELS_PER_READ):
+        labels = dataset.read(np.arange(first, min(stop, first + _LABELS_PER_READ)), ["label"])["label"]
+        highest, lowest = max(highest, int(labels.max())), min(lowest, int(labels.min()))
+    top, bottom = job.largest(highest, -lowest)
+    if bottom > 0:
+        raise ConfigError(f"{dataset.path}: labels must be 0 or more, got {-int(bottom)}")
+    return max(2, int(top) + 1)
+
+
+def _check_fields(path: str, dataset: Dataset) -> None:
+    label, image = dataset.fields.get("label"), dataset.fields.get("image")
+    fields = describe_fields(dataset.fields)
+    if image is None or not image.is_image:
+        raise ConfigError(f"{path}: training needs an image field called 'image'; there are {fields}")
+    if label is None or label.kind != "scalar" or np.dtype(label.dtype).kind not in "iu":
+        raise ConfigError(f"{path}: training needs an integer scalar field called 'label'; there are {fields}")

@@ -1,0 +1,278 @@
+"""A Slurm cluster of this machine alone: its daemons, its jobs, and what the jobs run.
+
+A supervisor, which is this file run as a script, starts the daemons. It ends them and all that they have started when
+its standard input is closed, which happens however the tests end.
+"""
+
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import pytest
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
+"""Where jobs find `python`, and where Debian has the daemons."""
+
+NODE, CPUS, GPUS = "localhost", 4, ("/dev/null", "/dev/zero")
+"""The only node, with CPUs and GPUs that it need not have: only the options of sbatch ask for them."""
+
+_CONFIGURATION = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1
+LaunchParameters=use_interactive_step
+SlurmdParameters=config_overrides
+ReturnToService=2
+FirstJobId={first}
+GresTypes=gpu
+NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{gpus}
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster of one node.
+
+    Attributes:
+        folder: its configuration, state and logs.
+        environ: the variables of the commands that use it, and of their jobs.
+    """
+
+    folder: Path
+    environ: dict[str, str]
+
+    def run(self, *command: object, seconds: float = 120) -> str:
+        """Run a command of Slurm; return what it printed, or fail with the logs."""
+        words = [str(word) for word in command]
+        try:
+            done = subprocess.run(
+                words,
+                cwd=self.folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired as expired:
+            self.fail(f"{' '.join(words)}: longer than {seconds} s\n{expired.stdout!r}\n{expired.stderr!r}")
+        if done.returncode:
+            self.fail(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def submit(self, *command: object) -> "BatchJob":
+        """Submit a job with options of sbatch, a script and its arguments."""
+        output = self.folder / f"job-{secrets.token_hex(4)}.out"
+        number = self.run("sbatch", "--parsable", "--output", output, *command).strip()
+        return BatchJob(self, number, output)
+
+    def wait(self, what: str, holds: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait until something holds, or fail with the logs."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                self.fail(f"{what}: not within {seconds} s")
+            time.sleep(0.1)
+
+    def is_idle(self) -> bool:
+        """Whether the node is ready for a job."""
+        asked = subprocess.run(["sinfo", "-h", "-o", "%t"], env=self.environ, capture_output=True, text=True)
+        return asked.stdout.strip() == "idle"
+
+    def fail(self, message: str) -> None:
+        """Fail with a message, and the ends of all logs and outputs."""
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
+        ends = (f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(logs))
+        pytest.fail("\n".join([message, *ends]))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """A job of sbatch.
+
+    Attributes:
+        cluster: where it runs.
+        number: its number.
+        output: the file that it writes to.
+    """
+
+    cluster: Cluster
+    number: str
+    output: Path
+
+    def facts(self) -> dict[str, str]:
+        """Return Slurm's description of the job."""
+        told = self.cluster.run("scontrol", "show", "job", "--oneliner", self.number)
+        return dict(re.findall(r"(\w+)=(\S+)", told))
+
+    def signal(self, name: str) -> None:
+        """Send a signal to its steps."""
+        self.cluster.run("scancel", f"--signal={name}", self.number)
+
+    def wait_for_requeue(self, restarts: int) -> None:
+        """Wait until the job is queued for the nth time again."""
+
+        def is_queued() -> bool:
+            facts = self.facts()
+            return facts["JobState"] == "PENDING" and facts["Restarts"] == str(restarts)
+
+        self.wait(f"job {self.number} queued again", is_queued)
+
+    def start_soon(self) -> None:
+        """Start the queued job without the two minutes that Slurm waits after a requeue."""
+        # In the next second: Slurm takes a job that starts in the second of its end for the one that has ended.
+        self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now+1")
+
+    def wait(self, what: str, holds: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait until something holds; fail if the job has ended before, or it takes too long."""
+
+        def holds_or_ended() -> bool:
+            state = self.facts()["JobState"]  # first: what holds only at the end still counts
+            held = holds()
+            if not held and state in ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"):
+                self.cluster.fail(f"{what}: job {self.number} is {state}")
+            return held
+
+        self.cluster.wait(what, holds_or_ended, seconds)
+
+    def wait_for_end(self) -> None:
+        """Wait until the job has succeeded."""
+        self.wait(f"end of job {self.number}", lambda: self.facts()["JobState"] == "COMPLETED")
+
+
+def missing() -> str | None:
+    """Why there can be no cluster here, if so."""
+    wanted = [*DAEMONS, "srun", "sbatch", "scancel", "scontrol"]
+    if absent := [name for name in wanted if shutil.which(name, path=PATH) is None]:
+        return f"needs slurm-wlm and munge: no {', '.join(absent)}"
+    if os.geteuid() != 0:
+        return "Slurm's daemons need root"
+    return None
+
+
+@contextmanager
+def cluster(folder: Path, variables: dict[str, str]) -> Iterator[Cluster]:
+    """Start a cluster, wait until it is ready, and end it and its jobs at the end of the `with` block.
+
+    Args:
+        folder: an empty folder, with a short path as it will hold a socket.
+        variables: variables of all its jobs, besides those of this process.
+    """
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+    (folder / "munge.key").chmod(0o600)
+    host = socket.gethostname().partition(".")[0]
+    (folder / "slurm.conf").write_text(
+        _CONFIGURATION.format(
+            folder=folder,
+            host=host,
+            ports=_free_ports(2),
+            first=1 + secrets.randbelow(60_000),  # ranks make their port of it, and tests may run at the same time
+            node=NODE,
+            cpus=CPUS,
+            gpus=len(GPUS),
+        )
+    )
+    (folder / "gres.conf").write_text("".join(f"NodeName={NODE} Name=gpu File={device}\n" for device in GPUS))
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
+    environ = outer | {"PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")} | variables
+    command = [sys.executable, __file__, str(folder)]
+    # In a session of its own, it is not ended by Ctrl-C, which also ends the tests, but by what follows from that.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ, start_new_session=True) as supervisor:
+        made = Cluster(folder, environ)
+        made.wait("an idle node", made.is_idle, 30)
+        yield made
+        # Popen's own end of the `with` block closes the standard input, and waits.
+    assert supervisor.returncode == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def supervise(folder: Path) -> None:
+    """Run the daemons until standard input is closed; then end all processes that descend from this one."""
+    set_child_subreaper = 36
+    if ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0):
+        sys.exit("cannot become the parent of orphans")  # the daemons of the daemons would escape
+    try:
+        key, munge = f"--key-file={folder}/munge.key", folder / "munge.socket"
+        files = [f"--{name}-file={folder}/munged.{name}" for name in ("pid", "seed")]
+        # --force: the folders of pytest are private, which is a warning only, as all users are root.
+        _start(folder, "munged", "--foreground", "--force", key, f"--socket={munge}", *files)
+        deadline = time.monotonic() + 10
+        while not munge.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        _start(folder, "slurmctld", "-D", "-c")
+        _start(folder, "slurmd", "-D", "-N", NODE)
+        sys.stdin.read()
+    finally:
+        _end_all_children(grace=3)
+
+
+def _start(folder: Path, name: str, *options: str) -> None:
+    with open(folder / f"{name}.log", "wb") as log:
+        subprocess.Popen([name, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _end_all_children(grace: float) -> None:
+    """End the children of this process, and theirs, which become its own as soon as their parents have ended."""
+    deadline = time.monotonic() + grace
+    while children := _children():
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
+        time.sleep(0.05)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _children() -> Sequence[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # After the command's name, which may hold anything: the state, and the parent.
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(path.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    supervise(Path(sys.argv[1]))

@@ -1,0 +1,163 @@
+"""Slurm, mpirun and torchrun start training, end it, and start it again where it was.
+
+Slurm's daemons are real: they run on this machine for these tests.
+"""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _launched import VARIABLES, arguments, command, environ, epochs
+from _slurm import Cluster, cluster, missing
+from _tiny import config
+from _waiting_images import Images
+
+import shardio
+from shardio.care.verify import verify
+from shardio.train import TrainConfig
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "slurm"
+STEPS = 4
+"""The steps of an epoch."""
+
+REQUEUE = 85
+ONE_NODE = ["--nodes", "1", "--ntasks-per-node", "2", "--gpus-per-node", "2", "--cpus-per-task", "1"]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one node."""
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with cluster(tmp_path_factory.mktemp("slurm"), VARIABLES) as made:
+        yield made
+
+
+def two_ranks(folder: Path, **changes: object) -> TrainConfig:
+    """Two epochs of four steps on two ranks."""
+    return config(folder, batch_size=6, **changes)
+
+
+def whole(number: int) -> list[tuple[int, int, int]]:
+    """The log of so many epochs that two ranks have trained."""
+    return [(epoch, STEPS * epoch, 2) for epoch in range(1, number + 1)]
+
+
+@pytest.mark.cluster
+def test_srun_needs_no_other_variables(slurm: Cluster, tmp_path: Path) -> None:
+    """Two ranks find each other by what srun tells them."""
+    run = two_ranks(tmp_path)
+    slurm.run("srun", "--ntasks", 2, *command(run))
+    assert epochs(run) == whole(2)
+
+
+@pytest.mark.cluster
+def test_an_interactive_shell_is_one_process(slurm: Cluster) -> None:
+    """The shell that salloc opens is no rank of several, though its variables tell of two tasks."""
+    code = "import os, shardio; print(os.environ['SLURM_NTASKS'], shardio.World.detect().size)"
+    shell = ["srun", "--interactive", "--preserve-env", sys.executable, "-c", code]  # as salloc starts it
+    assert slurm.run("salloc", "--ntasks", 2, *shell).split() == ["2", "1"]
+
+
+@pytest.mark.cluster
+def test_a_job_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -> None:
+    """examples/slurm/train.sbatch goes on after the signal that announces its end, and after Slurm has requeued it."""
+    run = two_ranks(tmp_path, epochs=30, model="_launched:slow_at_first")
+    job = slurm.submit(*ONE_NODE, EXAMPLES / "train.sbatch", *arguments(run))
+
+    job.wait("an epoch", lambda: len(epochs(run)) >= 1)
+    job.signal("USR1")
+    job.wait_for_requeue(1)
+    first = len(epochs(run))
+    text = job.output.read_text()
+    assert f"Exited with exit code {REQUEUE}" in text
+    assert text.count("SIGUSR1 stopped the run") == 2  # ranks
+    job.start_soon()
+
+    job.wait("another epoch", lambda: len(epochs(run)) > first)
+    slurm.run("scontrol", "requeue", job.number)  # which sends SIGTERM, as a preemption does
+    job.wait_for_requeue(2)
+    job.start_soon()
+    job.wait_for_end()
+
+    assert epochs(run) == whole(30)
+    stopped = re.findall(r"(SIG\w+) stopped the run in epoch (\d+), after step (\d+)", job.output.read_text())
+    resumed = re.findall(r"resuming from .*last.pt: epoch (\d+), (\d+) samples into it", job.output.read_text())
+    assert len(resumed) == 2
+    _, epoch, step = stopped[0]
+    done = int(step) - STEPS * (int(epoch) - 1)
+    assert resumed[0] == (epoch, str(12 * done))
+    assert int(epoch) == first + 1
+    assert int(resumed[1][0]) > first
+
+
+@pytest.mark.cluster
+def test_a_conversion_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -> None:
+    """examples/slurm/convert.sbatch keeps what it has written before the signal."""
+    out = tmp_path / "images"
+    arguments = ["torch", "_waiting_images:Images", out, "--to", "hdf5", "--shard-size", "2KB"]
+    job = slurm.submit("--cpus-per-task", 2, EXAMPLES / "convert.sbatch", *arguments)
+
+    def shards(folder: str) -> dict[str, tuple[int, int]]:
+        """The shards in a folder, with what changes if one is written again."""
+        found = {path.name: path.stat() for path in out.glob(f"{folder}/*.h5")}
+        return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items()}
+
+    unfinished = ".converting/run-*/shards"
+    job.wait("shards", lambda: len(shards(unfinished)) >= 5)
+    job.signal("USR1")
+    job.wait_for_requeue(1)
+    before = shards(unfinished)
+    job.start_soon()
+    job.wait_for_end()
+
+    assert len(before.items() & shards(".").items()) >= 3  # all but those that the two workers were writing
+    assert verify(out).problems == ()
+    made, images = shardio.open(out), Images()
+    assert len(made) == len(images)
+    assert [(bytes(sample["image"]), sample["label"]) for sample in made] == [images[n] for n in range(len(images))]
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs openmpi-bin: no mpirun")
+def test_mpirun_needs_no_other_variables(tmp_path: Path) -> None:
+    """Two ranks find each other by what mpirun tells them, and stop at a signal that it forwards."""
+    run = two_ranks(tmp_path, epochs=4000)
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+    with subprocess.Popen(
+        [*mpirun, *command(run)], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not epochs(run) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGUSR1)
+            output = process.communicate(timeout=120)[0]
+        finally:
+            process.kill()
+    assert process.returncode == REQUEUE, output
+    assert "SIGUSR1 stopped the run" in output
+    done = epochs(run)
+    assert done == whole(len(done))
+    assert done
+
+
+@pytest.mark.cluster
+def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
+    """After the death of a rank, torchrun's new ranks resume from the last checkpoint."""
+    run = two_ranks(tmp_path, epochs=3, model="_launched:kills_rank_1_once")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    # Without this variable new ranks may read the addresses of the old ones: torch's issue 135712.
+    variables = environ() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(
+        [sys.executable, *torchrun, *command(run)[1:]], env=variables, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"resuming from .*last.pt: epoch 2, 0 samples into it", done.stdout + done.stderr)
+    assert epochs(run) == whole(3)
