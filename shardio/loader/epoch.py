@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -72,6 +73,8 @@ class EpochIterator(Iterator[Batch]):
             raise StopIteration
         self.running.check()
         before = self._progress.place
+        # An error ends the loop, but it is no reason to deliver the batches before it again.
+        if_failed = before if self._step == 0 else replace(before, if_dropped=None)
         try:
             batch = self._next_batch()
             after = before.after(self._schedule, self._step)
@@ -80,7 +83,7 @@ class EpochIterator(Iterator[Batch]):
             self._progress.place = after
             return batch
         except BaseException:
-            self._progress.place = before  # a tracing debugger runs code, and an interrupt, at any line
+            self._progress.place = if_failed  # a tracing debugger runs code, and an interrupt, at any line
             self.close()
             raise
 
@@ -157,6 +160,11 @@ class RunningEpoch:
         self._closed = self._ended = False
         self._closing = threading.Lock()
         close_at_exit(self)  # closes the engines too
+
+    @property
+    def closed(self) -> bool:
+        """Whether the epoch is over: its threads have ended, or are about to."""
+        return self._closed
 
     def check(self) -> None:
         """Raise PipelineClosed if the epoch is closed, or another process has begun it."""

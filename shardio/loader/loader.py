@@ -1,6 +1,7 @@
 """The loader: it joins dataset, order, workers and device, handles bad samples, and keeps a resumable state."""
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
-from .state import VERSION, EpochProgress, checked_state
+from .state import VERSION, EpochPlace, EpochProgress, checked_state
 from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
@@ -37,7 +38,9 @@ class Loader:
     """Batches of a dataset for one rank of a data-parallel job.
 
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
-    steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out).
+    steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out). A loop that
+    you leave early ends its epoch, too, unless it has delivered no more than one batch: a peek such as
+    `next(iter(loader))` leaves the epoch where it was (if that batch was not the epoch's last).
 
     A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
     and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
@@ -199,6 +202,7 @@ class Loader:
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
         self._progress = EpochProgress()
         self._running: RunningEpoch | None = None
+        self._loop: weakref.ref[EpochIterator] | None = None
         self._meter: Meter | None = None
         if len(self._schedule) == 0:
             raise ConfigError(
@@ -228,7 +232,13 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The current epoch: the one that `state_dict` returns."""
-        return self._progress.place.epoch
+        return self._place.epoch
+
+    @property
+    def _place(self) -> EpochPlace:
+        place, loop = self._progress.place, None if self._loop is None else self._loop()
+        lives = loop is not None and not loop.running.closed
+        return place if lives or place.if_dropped is None else place.if_dropped
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
@@ -239,17 +249,15 @@ class Loader:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
         # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
-        if self._progress.place.midway:  # the last loop was left early: this loop is the next epoch
-            self._progress = EpochProgress(self._progress.place.epoch + 1)
-        else:
-            self._progress = EpochProgress(self._progress.place.epoch, self._progress.place.position)
-        schedule = replace(self._schedule, start=self._progress.place.position)
+        place = self._place.begin()
+        schedule = replace(self._schedule, start=place.position)
         if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
-            self._progress = EpochProgress(self._progress.place.epoch + 1)
+            place = replace(place, epoch=place.epoch + 1, position=0)
             schedule = self._schedule
+        self._progress = EpochProgress(place)
         self._quarantine.begin(len(schedule) * self.batch_size)
         epoch = EpochIterator(
-            self._plan.at_epoch(self._progress.place.epoch),
+            self._plan.at_epoch(place.epoch),
             schedule,
             workers=self._workers,
             prefetcher=self._prefetcher,
@@ -258,7 +266,7 @@ class Loader:
             source_names=self.dataset.id_columns.get("source", ()),
         )
         # Not the iterator itself: when a loop that is left early drops it, its threads end.
-        self._running, self._meter = epoch.running, epoch.running.meter
+        self._running, self._meter, self._loop = epoch.running, epoch.running.meter, weakref.ref(epoch)
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -267,21 +275,23 @@ class Loader:
         A running loop continues unchanged, and no longer advances the state. Raises ConfigError unless `epoch` is a
         whole number of at least 0.
         """
-        self._progress = EpochProgress(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
+        self._progress = EpochProgress(EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        After an epoch's last batch it is the beginning of the next epoch.
+        After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
+        iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
         """
+        place = self._place
         return {
             "version": VERSION,
             "digest": self.dataset.digest,
             "samples": self._plan.n,
             "seed": self._plan.seed,
             "order": self._plan.order,
-            "epoch": self._progress.place.epoch,
-            "position": self._progress.place.position,
+            "epoch": place.epoch,
+            "position": place.position,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..errors import StateMismatch, StateWarning
@@ -21,17 +21,25 @@ class EpochPlace:
         epoch: the epoch, 0, 1, ...
         position: the first position that has not been delivered.
         midway: whether a loop has delivered some batches of the epoch, but not the last one.
+        if_dropped: the place before the loop, to which the loader returns if the loop is dropped here; None once the
+            loop has delivered two batches, or the epoch's last one.
     """
 
     epoch: int = 0
     position: int = 0
     midway: bool = False
+    if_dropped: "EpochPlace | None" = None
+
+    def begin(self) -> "EpochPlace":
+        """Return the place at which a new loop begins: in the next epoch if the last loop was left midway."""
+        return replace(EpochPlace(self.epoch + 1) if self.midway else self, if_dropped=self)
 
     def after(self, schedule: Schedule, step: int) -> "EpochPlace":
         """Return the place after `step`; after the last step, the beginning of the next epoch."""
         if step + 1 == len(schedule):
             return EpochPlace(self.epoch + 1)
-        return EpochPlace(self.epoch, schedule.position_after(step), midway=True)
+        position = schedule.position_after(step)
+        return EpochPlace(self.epoch, position, midway=True, if_dropped=self.if_dropped if step == 0 else None)
 
 
 @final
@@ -42,8 +50,8 @@ class EpochProgress:
         place: the place; a single assignment moves it, so that no interrupt can come in between.
     """
 
-    def __init__(self, epoch: int = 0, position: int = 0) -> None:
-        self.place = EpochPlace(epoch, position)
+    def __init__(self, place: EpochPlace = EpochPlace()) -> None:
+        self.place = place
 
 
 def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, strict: bool) -> EpochProgress:
@@ -73,8 +81,8 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
         restarts = "samples" in differing
         loss = "starts over" if restarts else "may deliver samples twice or not at all"
         warnings.warn(f"{message}: epoch {epoch} {loss}", StateWarning, stacklevel=3)
-        return EpochProgress(epoch, 0 if restarts else position)
-    return EpochProgress(epoch, position)
+        return EpochProgress(EpochPlace(epoch, 0 if restarts else position))
+    return EpochProgress(EpochPlace(epoch, position))
 
 
 def _check_form(state: Any, current: Mapping[str, Any]) -> None:

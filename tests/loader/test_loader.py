@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardio
@@ -157,17 +157,97 @@ def test_after_the_last_batch_the_next_epoch_begins() -> None:
 
 
 def test_iterating_again_is_the_next_epoch() -> None:
-    """The loop after a complete or abandoned one is the next epoch, and set_epoch selects any."""
+    """The loop after a complete one, or one left after two batches, is the next epoch, and set_epoch selects any."""
     ds = numbers(12)
     loader = load(ds, 4)
     orders = [shardio.Plan(12, 0, epoch).indices(0, 12).tolist() for epoch in range(4)]
     assert [i for b in loader for i in b["index"].tolist()] == orders[0]
-    for _ in loader:
-        break
+    for step, _ in enumerate(loader):
+        if step == 1:
+            break
     assert [i for b in loader for i in b["index"].tolist()] == orders[2]
     loader.set_epoch(1)
     assert [i for b in loader for i in b["index"].tolist()] == orders[1]
     assert loader.epoch == 2
+
+
+@given(
+    taken=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["drop", "close", "next loop", "resume"])), max_size=8),
+    processes=st.just(False),
+)
+@settings(max_examples=60, deadline=None)
+@example([(1, "drop"), (5, "drop"), (1, "close"), (6, "next loop"), (1, "next loop"), (3, "resume")], True)
+def test_a_peek_costs_nothing(taken: list[tuple[int, str]], processes: bool) -> None:
+    """A loop that is dropped after at most one batch leaves the state and the next loop as they were; others do not."""
+    ds = numbers(23)  # five batches of 4
+    loader = load(ds, 4, isolate=processes)
+    epoch = position = 0
+    midway = alive = False
+    for count, ending in taken:
+        state = loader.state_dict()
+        assert alive or (state["epoch"], state["position"]) == (loader.epoch, position) == (epoch, position)
+        begun = (epoch + 1, 0) if midway else (epoch, position)
+        order = shardio.Plan(23, 0, begun[0]).indices(begun[1], 20).tolist()
+        count = min(count, len(order) // 4)
+        batches = iter(loader)
+        assert [i for _ in range(count) for i in next(batches)["index"].tolist()] == order[: 4 * count]
+        ended = 4 * count == len(order)
+        inside = (begun[0] + 1, 0) if ended else (begun[0], begun[1] + 4 * count)
+        state = loader.state_dict()
+        assert (state["epoch"], state["position"]) == inside
+        if count > 1 or ended:
+            (epoch, position), midway = inside, not ended
+        if ending == "close":
+            batches.close()
+        elif ending == "resume":
+            loader = load(ds, 4)
+            loader.load_state_dict(state)
+            (epoch, position), midway = inside, False
+        alive = ending == "next loop"
+        if not alive:
+            del batches
+
+
+def test_a_peek_after_resuming_costs_nothing() -> None:
+    """Any world that resumes may peek first: the rest of the epoch is delivered once, and the state is as loaded."""
+    first = load(numbers(40), 4, tail="pad")
+    before = [i for _, batch in zip(range(3), first, strict=False) for i in valid_indices(batch)]
+    state = first.state_dict()
+    ranks = [load(numbers(40), 3, tail="pad", world=World(rank, 2)) for rank in range(2)]
+    for loader in ranks:
+        loader.load_state_dict(state)
+        next(iter(loader))
+        assert loader.state_dict() == state
+    after = [i for loader in ranks for batch in loader for i in valid_indices(batch)]
+    assert sorted(before + after) == list(range(40))
+
+
+def test_a_peek_at_a_mixture_costs_nothing() -> None:
+    """A mixture, whose sources have epochs of their own, is no exception."""
+    loader, same = (
+        load(shardio.mix({"a": numbers(20), "b": numbers(12)}, weights={"a": 1, "b": 1}), 4) for _ in range(2)
+    )
+    next(iter(loader))
+    for batch, wanted in zip(loader, same, strict=True):
+        assert batch["index"].tolist() == wanted["index"].tolist()
+        assert batch["source"].tolist() == wanted["source"].tolist()
+
+
+def test_an_error_in_the_second_batch_is_no_peek() -> None:
+    """The batch before an error stays delivered."""
+
+    def fail(batch: dict[str, Any]) -> dict[str, Any]:
+        if 10 in batch["index"]:
+            raise ValueError
+        return batch
+
+    loader = load(numbers(20), 10, shuffle=None, map=fail)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(shardio.MapError):
+        next(batches)
+    del batches
+    assert loader.state_dict()["position"] == 10
 
 
 def test_stored_order_without_shuffle() -> None:
