@@ -29,6 +29,7 @@ from .format.fields import Field, infer_fields, label_as_int64
 from .format.images import ImageInfo
 from .format.images import probe as probe_image
 from .format.images import sniff as sniff_image
+from .system.local_path import local_path
 from .system.optional import load as load_optional
 from .system.types import Sample
 
@@ -50,6 +51,7 @@ __all__ = [
     "infer_fields",
     "label_as_int64",
     "load_optional",
+    "local_path",
     "names",
     "probe_image",
     "sniff_image",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, encode_png
+from shardio.source import Field, Sample, check_index, encode_png, local_path
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -77,7 +77,7 @@ def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
     """
     if subset not in ("train", "test"):
         raise ConfigError(f"subset must be 'train' or 'test', got {subset!r}")
-    folder, kind = _find(Path(src).absolute())
+    folder, kind = _find(local_path(src).absolute())
     names = [name for name in _names(folder) if re.fullmatch(kind.files[subset], name)]
     if not names:
         raise SourceError(f"{printable(folder)} holds no files of {subset}")

@@ -16,7 +16,7 @@ from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import open_regular
 from shardio.foreign.image_files import check_image_size
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, probe_image
+from shardio.source import Field, Sample, check_index, local_path, probe_image
 
 from ._fields import choose_fields, image_or_bytes
 from ._string_array import StringArray
@@ -68,7 +68,7 @@ def filelist(
         SourceError: the list cannot be read, or a row differs from the others; the message names the line.
         ConfigError: a column does not exist, two fields would have the same name, or `classes` do not fit the labels.
     """
-    table = _table(Path(src).absolute(), delimiter)
+    table = _table(local_path(src).absolute(), delimiter)
     folder = table.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
         raise SourceError(f"root must be a folder, got {printable(folder)}")

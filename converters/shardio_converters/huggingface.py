@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.image_files import read_image
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, load_optional
+from shardio.source import Field, Sample, check_index, load_optional, local_path
 
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
 from ._fields import choose_fields, measure_field
@@ -161,7 +160,7 @@ def _loaded(src: Any) -> tuple[str, Any]:
         raise SourceError(f"an {type(src).__name__} cannot be converted: {reason}; load it without streaming=True")
     if not isinstance(src, (str, os.PathLike)):
         raise SourceError(f"expected a datasets.Dataset or a directory, got {type(src).__name__}")
-    root = Path(src).absolute()  # never a URL, which would be opened
+    root = local_path(src).absolute()
     for path in root.rglob("*"):
         if not path.is_file() and not path.is_dir():  # the library would wait for somebody to write into a pipe
             raise SourceError(f"{printable(path)} is not a file")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import check_regular, open_regular
-from shardio.source import Field, Sample, check_index, encode_png
+from shardio.source import Field, Sample, check_index, encode_png, local_path
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK = 1 << 20
@@ -45,7 +45,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
         SourceError: `src` cannot be read, holds no such pair of files or several, or a file contradicts its header.
         ConfigError: `classes` are given, but there are no labels.
     """
-    root = Path(src).absolute()
+    root = local_path(src).absolute()
     found = _find(root, "" if subset is None else f"{subset}-")
     pictures = [file for file in found if file.holds_images]
     labels = [file for file in found if file.holds_labels]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.image_files import read_image, read_images
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index
+from shardio.source import Field, Sample, check_index, local_path
 
 from ._string_array import StringArray
 
@@ -51,7 +51,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
         ConfigError: `extensions` names no suffix.
     """
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
-    root = Path(src).absolute()
+    root = local_path(src).absolute()
     tops = sorted(_scan(root), key=lambda entry: entry.name)
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +17,7 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import find_files
 from shardio.foreign.names import printable
 from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
-from shardio.source import Field, Sample, check_index, label_as_int64
+from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._fields import array_field, check_characters, choose_fields, sample_value
 
@@ -47,7 +46,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.
         ConfigError: `fields` names an array that does not exist.
     """
-    root = Path(src).absolute()
+    root = local_path(src).absolute()
     files = find_files(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
     if files != [root]:
         stored = {path.stem: read_npy_header(path) for path in files}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, label_as_int64
+from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once
 from ._fields import check_characters, choose_fields, listed_shapes, measure_field, sample_value
@@ -47,7 +47,7 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
             field holds their type.
         ConfigError: `fields` names an array that does not exist.
     """
-    root = Path(src).absolute()
+    root = local_path(src).absolute()
     usual = {name: column for name, column in columns(root).items() if column.shape}
     if not usual:
         raise SourceError(f"{printable(root)} holds no arrays with rows")

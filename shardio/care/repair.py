@@ -37,6 +37,7 @@ from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..system import strict_json
 from ..system.directory import Directory
+from ..system.local_path import local_path
 from ..system.types import Sample
 
 DAMAGED_SUFFIX = ".damaged"
@@ -82,7 +83,7 @@ def repair(
     Raises NotADataset if the directory holds no shards or none can be saved, ConfigError if shardio did not write them
     or nothing states the fields, OSError if a file cannot be read or written.
     """
-    path = Path(directory)
+    path = local_path(directory)
     old = _load_manifest(path)
     if old is not None and old.adopted:
         raise ConfigError(

@@ -22,6 +22,7 @@ from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..order.world import World
 from ..system.directory import Directory
+from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .journal import Journal, Record
 from .pack import OnError, PackOptions, WrittenDataset, pack
@@ -92,7 +93,7 @@ def adopt(
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
     manifest.check_metadata(source.metadata)
-    final = Path(out).absolute()
+    final = local_path(out).absolute()
     beside = _is_beside(source.files, final)
     context = TaskContext(
         source,

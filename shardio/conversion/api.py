@@ -14,6 +14,8 @@ from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
+from ..system import cpus
+from ..system.local_path import local_path
 from ..system.types import Indices
 from . import source as sources
 from .dataset_source import DatasetSource
@@ -190,8 +192,8 @@ def convert(
         )
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
-    world = world or World()
-    count = max(1, len(os.sched_getaffinity(0)) // world.local_size) if workers is None else workers
+    place, world = local_path(out), world or World()
+    count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
         workers=count,
         dask=dask,
@@ -223,18 +225,18 @@ def convert(
         return Conversion({}, samples.fields, found_notes, estimates)
     skip_report = None if report is None or world.rank else Path(report)
     if skip_report is not None:
-        open_report(skip_report, Path(out)).close()  # fails now rather than after the work
+        open_report(skip_report, place).close()  # fails now rather than after the work
     datasets = {}
     try:
         for name, chosen in choose(samples, subset, job.runner(), job.progress).items():
-            datasets[name] = _write(samples, Output(Path(out).absolute(), name), chosen, shards, _of_split(job, name))
+            datasets[name] = _write(samples, Output(place.absolute(), name), chosen, shards, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
-            write_report(skip_report, Path(out), [("", sample) for sample in error.skipped])
+            write_report(skip_report, place, [("", sample) for sample in error.skipped])
         raise
     if skip_report is not None:
         write_report(
-            skip_report, Path(out), [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
+            skip_report, place, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     return Conversion(datasets, samples.fields, found_notes)
 

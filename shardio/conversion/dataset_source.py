@@ -15,6 +15,7 @@ from ..dataset.shard_writer import Encoded
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import checksums
 from ..format.fields import CHECKSUM, Field, shape_column
+from ..system.local_path import local_path
 from ..system.types import Sample
 
 _BLOCK_BYTES = 8 << 20
@@ -34,7 +35,7 @@ class DatasetSource:
     threads = True
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._paths = [Path(path).absolute() for path in paths]
+        self._paths = [local_path(path).absolute() for path in paths]
         self._open()
 
     def _open(self) -> None:

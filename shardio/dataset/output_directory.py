@@ -18,6 +18,7 @@ from ..containers import tar_layout
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind
+from ..system.local_path import local_path
 from .shard_writer import WORKPLACE
 
 JOURNAL = ".converting"
@@ -107,7 +108,7 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory
 
     Raises ConfigError if `path` holds anything else.
     """
-    final = Output(Path(path)).make()
+    final = Output(local_path(path)).make()
     existing = _existing(final)
     if existing and not overwrite:
         kind = "the dataset" if manifest.FILE_NAME in existing else "the unfinished dataset"

@@ -18,6 +18,7 @@ from typing import IO, Any, final
 from .. import containers
 from ..errors import SourceError
 from ..system import optional as _optional
+from ..system.local_path import local_path
 from ..system.regular_files import check_regular as check_regular
 from ..system.regular_files import open_regular as open_regular
 from .names import Paths, printable
@@ -201,7 +202,7 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> 
 
 
 def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], description: str) -> list[Path]:
-    path = Path(src).absolute()
+    path = local_path(src).absolute()
     try:
         if path.is_dir():
             with os.scandir(path) as entries:

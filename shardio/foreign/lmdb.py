@@ -12,13 +12,13 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, SourceError
+from ..system.local_path import local_path
 from . import protobuf
 from .files import File, unreadable
 from .names import printable
@@ -55,7 +55,7 @@ class _Tree(NamedTuple):
 
 def open_lmdb(src: str | os.PathLike[str]) -> File:
     """Open the data file of an environment: `src` itself, or `data.mdb` in it; SourceError if that fails."""
-    path = Path(src).absolute()
+    path = local_path(src).absolute()
     try:
         if path.is_dir():
             path /= "data.mdb"

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import npy, strict_json
 from ..system.directory import Directory
+from ..system.local_path import local_path
+from . import found_instead
 from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
@@ -220,14 +222,14 @@ def load(path: str | os.PathLike[str]) -> Manifest:
 
     Raises NotADataset if there is none, ManifestError if it cannot be trusted.
     """
-    given = Path(path)
+    given = local_path(path)
     place = given / FILE_NAME if given.is_dir() else given
     if given.is_dir() and not place.is_file():
-        inside = sorted(file.parent.name for file in given.glob(f"*/{FILE_NAME}"))
-        hint = f"it holds the datasets {', '.join(inside)}" if inside else "a conversion may have been cut off"
-        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {hint}")
+        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {found_instead.in_folder(given, FILE_NAME)}")
     if not place.is_file():
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
+    if (other := found_instead.in_file(place)) is not None:
+        raise NotADataset(f"{given}: a dataset is a directory with {FILE_NAME}; {other}")
     try:
         data = strict_json.read_bytes(place)
     except ValueError as error:

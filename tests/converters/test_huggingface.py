@@ -349,12 +349,18 @@ class TestRefusals:
         with pytest.raises(SourceError, match=rf"expected a datasets.Dataset or a directory, got {type(src).__name__}"):
             huggingface(src)
 
-    @pytest.mark.parametrize("src", ["gone", "", "file", "s3://bucket/data", "hf://datasets/a/b", "https://a.b/c"])
+    @pytest.mark.parametrize("src", ["gone", "", "file"])
     def test_no_such_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, src: str) -> None:
-        """A missing path, a URL, a file and a directory of another kind are refused."""
+        """A missing path, a file and a directory of another kind are refused."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "file").write_bytes(b"words")
         with pytest.raises(SourceError, match=f"{tmp_path}.* is not what save_to_disk writes: FileNotFoundError: Dir"):
+            huggingface(src)
+
+    @pytest.mark.parametrize("src", ["s3://bucket/data", "hf://datasets/a/b", "https://a.b/c"])
+    def test_urls(self, src: str) -> None:
+        """A URL is refused, and never opened."""
+        with pytest.raises(ConfigError, match=f"a path must be local, got the URL {src}"):
             huggingface(src)
 
 

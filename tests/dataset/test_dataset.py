@@ -4,10 +4,13 @@ import json
 import multiprocessing
 import os
 import pickle
+import shlex
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from _builders import jpeg
@@ -554,3 +557,47 @@ def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
     """Masks and fractions are refused as indices, not rounded."""
     with pytest.raises(ConfigError, match="indices must be whole numbers"):
         write(tmp_path / "d", count=3).read(indices)
+
+
+def _tar(path: Path) -> None:
+    with tarfile.open(path, "w") as file:
+        file.add(__file__, "a.txt")
+
+
+def _hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "given", "said"),
+    [
+        ("photos/cat/1.jpg", Path.touch, "photos", "it holds images: 'shardio convert imagefolder {} OUT'"),
+        ("my shards/a.tar", _tar, "my shards", "it holds tar files: 'shardio index {} -o OUT'"),
+        ("records/a.tfrecord", Path.touch, "records", "it holds TFRecord files: 'shardio index {} -o OUT'"),
+        ("volumes/a.npz", Path.touch, "volumes", "it holds NumPy files: 'shardio convert numpy {} OUT'"),
+        ("a.tar", _tar, "a.tar", "it is a tar file: 'shardio index {} -o OUT'"),
+        ("a.h5", _hdf5, "a.h5", "it is an HDF5 file: 'shardio index {} -o OUT'"),
+        ("d/.converting/plan.json", Path.touch, "d", "run the same command with --resume"),
+        ("d/shard-000000.tar", Path.touch, "d", "'shardio repair {}' saves what its shards hold"),
+        ("d/notes.txt", Path.touch, "d", "it holds no shards"),
+    ],
+)
+def test_what_is_no_dataset_says_what_it_is(
+    tmp_path: Path, name: str, make: Callable[[Path], object], given: str, said: str
+) -> None:
+    """A folder of images, a tar and so on, given as a dataset, are named with the command that makes one of them."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+    with pytest.raises(NotADataset) as error:
+        shardio.open(tmp_path / given)
+    assert said.format(shlex.quote(str(tmp_path / given))) in str(error.value)
+
+
+def test_the_datasets_of_a_folder_are_named(tmp_path: Path) -> None:
+    """The folder of several splits is no dataset; the error names them."""
+    for split in ("train", "val"):
+        write(tmp_path / split)
+    with pytest.raises(NotADataset, match=f"it holds the datasets train, val: .* such as {tmp_path}/train"):
+        shardio.open(tmp_path)

@@ -1,0 +1,23 @@
+"""Paths that users give: URLs are refused, because `Path` would make local folders of them."""
+
+import os
+import re
+from pathlib import Path
+
+from ..errors import ConfigError
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*|/.*|)", re.DOTALL)  # Path makes // a /
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return `path`, which must be a local one; raise ConfigError for `scheme://...`.
+
+    A local folder whose name looks like the start of a URL can be given as `./s3:/photos`.
+    """
+    found = _URL.fullmatch(os.fspath(path)) if isinstance(os.fspath(path), str) else None
+    if found is None:
+        return Path(path)
+    scheme, rest = found["scheme"], found["rest"].lstrip("/")
+    if scheme.lower() == "file":
+        raise ConfigError(f"a path must have no scheme, got file:///{rest}: give /{rest}")
+    raise ConfigError(f"a path must be local, got the URL {scheme}://{rest}: copy its files to a local disk")

@@ -1,0 +1,97 @@
+"""A URL is refused in words wherever a path is expected; no folder `s3:` is made or sought."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardio
+from shardio.cli import main
+from shardio.errors import ConfigError
+from shardio.system.local_path import local_path
+from shardio.train import TrainConfig
+from shardio.train import run as train
+
+TRAIN = Path(__file__).parents[2] / "examples" / "fashion-mnist" / "train"
+URL = "s3://bucket/photos"
+
+
+@pytest.mark.parametrize("path", ["photos", "/data/s3/photos", "./s3:/photos", "a:b", "x:/y", "data/12:30", b"a", ""])
+def test_what_is_local(path: Any) -> None:
+    """Anything else is a path, whatever it is called."""
+    assert local_path(path if isinstance(path, str) else os.fsdecode(path)) == Path(os.fsdecode(path))
+
+
+@pytest.mark.parametrize(
+    "url", [URL, "gs://b", "https://host/x.tar", "hdfs:///x", "S3://b/c", Path(URL), "az+x://b/{0..3}.tar"]
+)
+def test_what_is_not(url: Any) -> None:
+    """The message names the whole URL, also where a Path has lost one of its slashes."""
+    with pytest.raises(ConfigError, match=r"local, got the URL [\w+]+://"):
+        local_path(url)
+
+
+def test_a_file_url_names_the_path() -> None:
+    """A URL of a local file is refused with the path that works."""
+    with pytest.raises(ConfigError, match=r"no scheme, got file:///data/x: give /data/x$"):
+        local_path("file:///data/x")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        shardio.open,
+        lambda url: shardio.Loader(url, 2),
+        lambda url: shardio.mix({"a": url}),
+        lambda url: shardio.create(url, fields={"x": "int64"}),
+        shardio.verify,
+        shardio.stats,
+        shardio.repair,
+        lambda url: shardio.convert(url, "out", converter="idx"),
+        lambda url: train(TrainConfig(train=url, output="out")),
+        lambda url: train(TrainConfig(train="data", output=url)),
+    ],
+)
+def test_from_python(use: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever takes a dataset refuses a URL, and makes nothing."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=URL):
+        use(URL)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "idx", str(TRAIN), URL],
+        *(
+            ["convert", source, URL, "out"]
+            for source in ("imagefolder", "numpy", "webdataset", "lmdb", "parquet", "zarr")
+        ),
+        *(
+            ["convert", source, URL, "out"]
+            for source in ("idx", "cifar", "hdf5", "filelist", "tfrecord", "huggingface")
+        ),
+        ["index", f"{URL}/x.tar", "-o", "out"],
+        ["info", URL],
+        ["reshard", URL, "out"],
+        ["merge", URL, "data", "out"],
+        ["show", URL],
+        ["bench", URL],
+    ],
+    ids=" ".join,
+)
+def test_from_the_command_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command ends with one line that names the URL, and makes nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["shardio", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"local, got the URL {URL}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
