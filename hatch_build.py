@@ -1,7 +1,8 @@
 """Compile the C part of shardio at installation, if a C compiler and libjpeg-turbo's headers are available.
 
-`SHARDIO_NATIVE=require` raises an error if they are not, and `SHARDIO_NATIVE=off` leaves the C part out. `CC` and
-`CFLAGS` are honoured.
+`SHARDIO_NATIVE=require` raises an error if they are not, and `SHARDIO_NATIVE=off` leaves the C part out.
+`SHARDIO_JPEG_ROOT` names a folder with `include/jpeglib.h` and `lib/libjpeg.a`, a libjpeg-turbo that the C part then
+holds; without it, the C part needs the shared library that it was compiled with. `CC` and `CFLAGS` are honoured.
 """
 
 import os
@@ -32,12 +33,16 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
         choice = os.environ.get("SHARDIO_NATIVE", "auto")
         if choice not in CHOICES:
             raise ValueError(f"SHARDIO_NATIVE must be one of {', '.join(CHOICES)}, got {choice!r}")
+        root = os.environ.get("SHARDIO_JPEG_ROOT")
+        for name in ("include/jpeglib.h", "lib/libjpeg.a") if root else ():
+            if not Path(root or "", name).is_file():
+                raise ValueError(f"SHARDIO_JPEG_ROOT must be a folder with {name}, got {root!r}")
         folder = Path(self.root) / FOLDER
         target = folder / "_native.so"
         target.unlink(missing_ok=True)
         if choice == "off":
             return
-        problem = compile_library(folder, target)
+        problem = compile_library(folder, target, root)
         if problem is None:
             build_data["artifacts"].append(str(FOLDER / target.name))
             build_data["pure_python"] = False
@@ -48,8 +53,8 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
             self.app.display_warning(f"shardio runs without its C part, so that JPEG decoding is slower: {problem}")
 
 
-def compile_library(folder: Path, target: Path) -> str | None:
-    """Build `target`; return None, or what went wrong."""
+def compile_library(folder: Path, target: Path, jpeg_root: str | None = None) -> str | None:
+    """Build `target`, with the static libjpeg-turbo in `jpeg_root` if it is given; return None, or what went wrong."""
     compiler, flags = shlex.split(os.environ.get("CC", "cc")), shlex.split(os.environ.get("CFLAGS", ""))
     sources = [str(folder / name) for name in SOURCES]
     command = [
@@ -57,13 +62,15 @@ def compile_library(folder: Path, target: Path) -> str | None:
         "-std=gnu11",
         "-O3",
         "-ffp-contract=off",  # floats are rounded after each operation, as torch rounds them
+        *([f"-I{jpeg_root}/include"] if jpeg_root else []),
         *flags,
         "-shared",
         "-fPIC",
         "-o",
         str(target),
         *sources,
-        "-ljpeg",
+        # Its functions stay hidden: the process may hold other versions of them, of Pillow or OpenCV.
+        *([f"{jpeg_root}/lib/libjpeg.a", "-Wl,--exclude-libs,ALL"] if jpeg_root else ["-ljpeg"]),
         "-lm",
         "-pthread",
     ]

@@ -26,6 +26,14 @@ static void install(void) {
 }
 
 void shardio_catch(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install);
+    // Not pthread_once, which moved to libc in glibc 2.34: a wheel that uses it runs on no older system.
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static int installed;
+    if (__atomic_load_n(&installed, __ATOMIC_ACQUIRE)) return;
+    pthread_mutex_lock(&mutex);
+    if (!installed) {
+        install();
+        __atomic_store_n(&installed, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&mutex);
 }
