@@ -1,6 +1,15 @@
 """Settings for all tests."""
 
+import os
+import signal
+
 from hypothesis import settings
 
 settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers share the cores: torch's threads would wait for each other. Set before torch is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as after `nohup ... &`: tests interrupt themselves and others
+    signal.signal(signal.SIGINT, signal.default_int_handler)
