@@ -14,8 +14,10 @@ from ..transforms.recipe import Recipe
 PixelArray: TypeAlias = NDArray[np.uint8]
 """One image, uint8 [height, width, channels]."""
 
-# NumPy has no bfloat16: arrays hold its bits as uint16.
-_NUMPY_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of arrays in memory; uint16 for the bits of bfloat16, which NumPy lacks."""
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class OutputFormat:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the arrays; uint16 for the bits of bfloat16."""
-        return np.dtype(_NUMPY_DTYPES[self.recipe.dtype])
+        return numpy_dtype(self.recipe.dtype)
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape in memory, HWC or CHW, of one image of (height, width) pixels."""

@@ -46,13 +46,15 @@ class Loader:
     and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
     repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
     the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
-    `[B, C, H, W]` after ToFloat or Normalize. You may keep a batch without copying it: its memory is reused only when
-    nothing refers to the batch, or to a tensor or view of it, any more.
+    `[B, C, H, W]` after ToFloat or Normalize; arrays have the stored dtype, or float32 after these. You may keep a
+    batch without copying it: its memory is reused only when nothing refers to the batch, or to a tensor or view of it,
+    any more.
 
     Args:
         dataset: a path, a Dataset or a Mixture (see `shardio.mix`).
         batch_size: samples per rank and step.
-        transforms: a list for the one image field, or {field: list}; see the transforms in `shardio`.
+        transforms: a list for the one image field (if there is none, for the one field of arrays of one shape), or
+            {field: list}; see the transforms in `shardio`.
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
             favour long reads (see docs/order.md); or None for the stored order.
         block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.

@@ -109,7 +109,7 @@ class VolumeRegression:
         augment: list[Transform] = [RandomAxisFlip(axes=axes), *turns]
         if self.crop is None:
             return augment, []
-        return [RandomSpatialCrop(self._sides), *augment], [CenterSpatialCrop(self._sides)]
+        return [RandomSpatialCrop(self.crop), *augment], [CenterSpatialCrop(self.crop)]
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Return standardized volumes."""

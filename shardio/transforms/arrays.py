@@ -1,18 +1,19 @@
 """Transforms of arrays of one shape, such as volumes (C, D, H, W): crops, flips and rotations by quarter turns.
 
-They move values and change none. Axes are counted from the end (-1 is the last), so that one transform serves arrays
-with any number of leading axes, such as channels, which stay in place.
+They move values and change none; ToFloat and Normalize may follow them. Axes are counted from the end (-1 is the last),
+so that one transform serves arrays with any number of leading axes, such as channels, which stay in place.
 """
 
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .normalization import Normalize, Precision, ToFloat, merged, per_channel
 from .random_generator import RandomGenerator
 from .steps import Mask
 from .validation import check_probability
@@ -53,26 +54,28 @@ class RandomSpatialCrop:
     """Crop a block of `size` at a random place.
 
     Args:
-        size: lengths along the last axes, one for each axis that is cropped; an integer crops the last axis only.
+        size: lengths along the last axes, one for each axis that is cropped. An integer is the length of every axis
+            but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
 
     Raises:
-        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that.
+        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
+            arrays of one axis if `size` is an integer: give `(48,)` for those.
     """
 
     size: int | Shape
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _as_shape(self.size))
+        object.__setattr__(self, "size", _as_size(self.size))
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
         """Return a crop for arrays of this shape."""
-        size = _as_shape(self.size)
+        size = _block_size(self.size, shape)
         room = np.array(shape[-len(size) :]) - size + 1
         return (ArrayCrop(np.floor(generator.uniform(len(size)) * room).astype(np.int64), size),)
 
     def out_shape(self, shape: Shape) -> Shape:
         """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
-        return _cropped_shape(shape, _as_shape(self.size))
+        return _cropped_shape(shape, _block_size(self.size, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +83,28 @@ class CenterSpatialCrop:
     """Crop the block of `size` in the center.
 
     Args:
-        size: lengths along the last axes, one for each axis that is cropped; an integer crops the last axis only.
+        size: lengths along the last axes, one for each axis that is cropped. An integer is the length of every axis
+            but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
 
     Raises:
-        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that.
+        ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
+            arrays of one axis if `size` is an integer: give `(48,)` for those.
     """
 
     size: int | Shape
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _as_shape(self.size))
+        object.__setattr__(self, "size", _as_size(self.size))
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
         """Return a crop for arrays of this shape."""
-        size = _as_shape(self.size)
+        size = _block_size(self.size, shape)
         corner = (np.array(shape[-len(size) :]) - size) // 2
         return (ArrayCrop(np.tile(corner.astype(np.int64), (len(generator.indices), 1)), size),)
 
     def out_shape(self, shape: Shape) -> Shape:
         """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
-        return _cropped_shape(shape, _as_shape(self.size))
+        return _cropped_shape(shape, _block_size(self.size, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,33 +179,68 @@ ArrayTransform: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomAxisFl
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayConversion:
+    """The conversion of arrays to floats.
+
+    Attributes:
+        dtype: the dtype of the results, to which values are rounded after they were computed in float32.
+        moments: the mean, which is subtracted, and the standard deviation, by which the difference is divided: float32,
+            of a shape that broadcasts over the arrays. None leaves values as they are.
+    """
+
+    dtype: Precision
+    moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+
+    @classmethod
+    def of(cls, normalize: Normalize, shape: Shape) -> "ArrayConversion":
+        """Return the conversion of arrays of this shape. Raise ConfigError if they have other channels."""
+        why = f": the channels of arrays of shape {shape} are the first axis" if shape else ""
+        numbers = per_channel(normalize, shape[0] if shape else 1, why=why)
+        mean, std = numbers.T.reshape(2, *shape[:1], *(1 for _ in shape[1:]))
+        identity = not mean.any() and bool((std == 1).all())
+        return cls(normalize.dtype or "float32", None if identity else (mean, std))
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayRecipe:
     """The transforms of an array field, checked.
 
     Attributes:
-        transforms: the transforms, in order.
+        transforms: the transforms that move values, in order.
         shape: the shape of the stored arrays.
         out_shape: the shape of the results.
+        conversion: the conversion to floats, which comes last; None leaves the stored dtype.
     """
 
     transforms: tuple[ArrayTransform, ...]
     shape: Shape
     out_shape: Shape
+    conversion: ArrayConversion | None = None
 
     @classmethod
-    def of(cls, transforms: Sequence[object], shape: Shape) -> "ArrayRecipe":
-        """Check `transforms` against arrays of this shape. Raise ConfigError if they do not suit it."""
+    def of(cls, transforms: Sequence[object], shape: Shape, dtype: np.dtype[Any]) -> "ArrayRecipe":
+        """Check `transforms` against arrays of this shape and dtype. Raise ConfigError if they do not suit them."""
         checked: list[ArrayTransform] = []
+        normalize: Normalize | None = None
         out_shape = shape
         for position, transform in enumerate(transforms):
-            if not isinstance(transform, ArrayTransform):
+            name = type(transform).__name__
+            if isinstance(transform, ToFloat | Normalize):
+                if dtype.kind == "c":
+                    raise ConfigError(f"transform {position}: {name} takes real numbers, got arrays of {dtype}")
+                normalize = merged(normalize, transform, transforms[position - 1], position)
+            elif not isinstance(transform, ArrayTransform):
                 raise ConfigError(
                     f"transform {position} must be a shardio array transform, got {transform!r}; arrays of pixels "
                     "become images when they are converted with --as-image"
                 )
-            out_shape = transform.out_shape(out_shape)
-            checked.append(transform)
-        return cls(tuple(checked), shape, out_shape)
+            elif normalize is not None:
+                raise ConfigError(f"transform {position}: {name} must come before ToFloat and Normalize")
+            else:
+                out_shape = transform.out_shape(out_shape)
+                checked.append(transform)
+        conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape)
+        return cls(tuple(checked), shape, out_shape, conversion)
 
     def moves(self, *, seed: int, epoch: int, indices: NDArray[np.int64]) -> tuple[Move, ...]:
         """Return all moves for the arrays of these samples, int64 [B]."""
@@ -212,14 +252,27 @@ class ArrayRecipe:
         return tuple(moves)
 
 
-def _as_shape(value: int | Sequence[int]) -> Shape:
+def _as_size(value: int | Sequence[int]) -> int | Shape:
+    size: int | Shape
     try:
-        shape = tuple(map(operator.index, [value] if isinstance(value, int) else value))
+        size = operator.index(value) if isinstance(value, int | np.integer) else tuple(map(operator.index, value))
     except TypeError:
-        shape = ()
-    if not shape or min(shape) < 1:
+        size = ()
+    if not size or np.min(size) < 1:
         raise ConfigError(f"size must be whole numbers of at least 1, got {value!r}")
-    return shape
+    return size
+
+
+def _block_size(size: int | Shape, shape: Shape) -> Shape:
+    """Return the lengths along the last axes of arrays of this shape: one number means all axes but the first."""
+    if not isinstance(size, int):
+        return size
+    if len(shape) < 2:
+        raise ConfigError(
+            f"a size of one number, {size}, is for all axes but the first, the channels, and arrays of shape {shape} "
+            f"have no other: give ({size},)"
+        )
+    return (size,) * (len(shape) - 1)
 
 
 def _as_axes(value: Sequence[int]) -> tuple[int, ...]:

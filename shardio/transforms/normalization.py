@@ -1,12 +1,16 @@
-"""Conversion of uint8 pixels to floats: ToFloat and Normalize, the last transforms but RandomErasing."""
+"""Conversion to floats: ToFloat and Normalize, the last transforms but RandomErasing, of images and of arrays."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ConfigError
 
 Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
-"""The dtype of images that are floats."""
+"""The dtype of images and arrays that are converted to floats."""
 
 
 def _check_precision(value: str | None) -> None:
@@ -16,15 +20,16 @@ def _check_precision(value: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToFloat:
-    """Convert images from uint8 [B, H, W, C] in 0..255 to floats [B, C, H, W] in [0, 1].
+    """Convert images or arrays to floats.
 
-    This is torchvision's `ToDtype(..., scale=True)`. Values are computed in float32 and then rounded to `dtype`.
+    Images, uint8 [B, H, W, C] in 0..255, become [B, C, H, W] in [0, 1], as by torchvision's `ToDtype(..., scale=True)`.
+    Arrays keep their shape and the scale of their numbers. Values are computed in float32 and then rounded to `dtype`.
 
     Args:
         dtype: `"float32"`, `"float16"` or `"bfloat16"`.
 
     Raises:
-        ConfigError: if `dtype` is none of these.
+        ConfigError: if `dtype` is none of these. The loader raises it for arrays of complex numbers.
     """
 
     dtype: Precision = "float32"
@@ -35,18 +40,21 @@ class ToFloat:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """Convert images from uint8 [B, H, W, C] to floats [B, C, H, W] by `(x / 255 - mean) / std`, per channel.
+    """Convert to floats by `(x - mean) / std`, per channel.
 
-    `mean` and `std` are on the scale of 0 to 1, as torchvision's are. No ToFloat is needed before it.
+    Of images, uint8 [B, H, W, C], x is the pixel divided by 255, and the result is [B, C, H, W]: `mean` and `std` are
+    on the scale of 0 to 1, as torchvision's are. Of arrays, whose first axis is the channels, x is the stored number,
+    and the shape stays. No ToFloat is needed before it. Each operation is rounded to float32, on a device too.
 
     Args:
-        mean: one number per channel, or one for all channels, in [-1, 1].
-        std: one number per channel, or one for all channels, above 0 and at most 10.
+        mean: one number per channel, or one for all channels; for images in [-1, 1].
+        std: one number per channel, or one for all channels, above 0; for images at most 10.
         dtype: `"float32"`, `"float16"` or `"bfloat16"`. None, the default, takes the dtype of a ToFloat directly before
             it, else float32.
 
     Raises:
-        ConfigError: if a number is out of range, as those on the scale of 0 to 255 are, or the dtype is unknown.
+        ConfigError: if a number is out of range or the dtype is unknown. The loader raises it for another number of
+            channels, for images if `mean` or `std` is on the scale of 0 to 255, and for arrays of complex numbers.
     """
 
     mean: float | tuple[float, ...]
@@ -55,13 +63,55 @@ class Normalize:
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            value = getattr(self, name)
-            object.__setattr__(
-                self, name, (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
-            )
-        for name, largest in (("mean", 1.0), ("std", 10.0)):
-            if any(abs(value) > largest for value in getattr(self, name)):
-                raise ConfigError(f"{name} is on the scale of 0 to 1, got {getattr(self, name)}: divide it by 255")
-        if not self.std or any(not s > 0 for s in self.std):  # type: ignore[union-attr]  # a tuple by now
+            object.__setattr__(self, name, _as_floats(getattr(self, name), name))
+        if any(not np.float32(value) > 0 for value in np.atleast_1d(self.std)):
             raise ConfigError(f"std must be above 0, got {self.std!r}")
         _check_precision(self.dtype)
+
+
+def merged(conversion: Normalize | None, transform: ToFloat | Normalize, previous: object, position: int) -> Normalize:
+    """Return the one Normalize that stands for a ToFloat or Normalize and for what converts before it in its list.
+
+    Args:
+        conversion: what the list's transforms before it come to; None if they convert nothing.
+        transform: the transform.
+        previous: the transform directly before it.
+        position: its place in the list, for messages.
+
+    Raises:
+        ConfigError: if the two cannot follow each other.
+    """
+    if isinstance(transform, ToFloat):
+        if conversion is not None:
+            raise ConfigError(f"transform {position}: ToFloat must come once, and before any Normalize")
+        return Normalize(0.0, 1.0, transform.dtype)
+    if conversion is not None and not isinstance(previous, ToFloat):
+        raise ConfigError(f"transform {position}: Normalize must come once, directly after ToFloat if there is one")
+    return replace(transform, dtype=transform.dtype or (conversion.dtype if conversion else None) or "float32")
+
+
+def per_channel(normalize: Normalize, channels: int, *, why: str = "") -> NDArray[np.float32]:
+    """Return mean and standard deviation per channel, float32 [channels, 2].
+
+    Raises ConfigError, which ends with `why`, if there is another number of them.
+    """
+    columns = []
+    for name, numbers in (("mean", normalize.mean), ("std", normalize.std)):
+        values = np.atleast_1d(np.asarray(numbers, np.float32))
+        if len(values) not in (1, channels):
+            wanted = "1 number" if channels == 1 else f"1 or {channels} numbers"
+            raise ConfigError(f"Normalize's {name} must have {wanted}, got {len(values)}{why}")
+        columns.append(np.broadcast_to(values, channels))
+    return np.stack(columns, axis=1)
+
+
+def _as_floats(value: object, name: str) -> tuple[float, ...]:
+    """Return a number, or several, as finite floats, of which float32 holds an approximation."""
+    try:
+        numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64))))
+    except (TypeError, ValueError):
+        numbers = ()
+    largest = float(np.finfo(np.float32).max)
+    if not numbers or not all(math.isfinite(number) and abs(number) <= largest for number in numbers):
+        raise ConfigError(f"{name} must be a finite number, or one for each channel, got {value!r}")
+    return numbers

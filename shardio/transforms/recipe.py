@@ -19,6 +19,7 @@ from . import (
     ToFloat,
     Transform,
 )
+from .normalization import merged, per_channel
 from .steps import Crop, Erase, Scale, Sizes, Step
 
 
@@ -54,30 +55,22 @@ class Recipe:
             ConfigError: for a transform of another kind, in the wrong order, or that does not suit the channels.
         """
         compiled: list[SizeChangingTransform | SizePreservingTransform] = []
-        normalization: NDArray[np.float32] | None = None
-        dtype, erasings = "uint8", 0
+        conversion: Normalize | None = None
+        erasings = 0
         for position, transform in enumerate(transforms):
             for simple in getattr(transform, "transforms", (transform,)):
                 if isinstance(simple, RandomErasing):
-                    _check_erasing(simple, position, channels, as_bytes=normalization is None)
+                    _check_erasing(simple, position, channels, as_bytes=conversion is None)
             match transform:
-                case ToFloat():
-                    if normalization is not None:
-                        raise ConfigError(f"transform {position}: ToFloat must come once, and before any Normalize")
-                    normalization, dtype = _normalization(0.0, 1.0, channels), transform.dtype
-                case Normalize():
-                    previous = transforms[position - 1] if position else None
-                    if normalization is not None and not isinstance(previous, ToFloat):
-                        raise ConfigError(
-                            f"transform {position}: Normalize must come once, directly after ToFloat if there is one"
-                        )
-                    normalization = _normalization(transform.mean, transform.std, channels)
-                    dtype = transform.dtype or (dtype if dtype != "uint8" else "float32")
-                case RandomErasing() if normalization is not None:
+                case ToFloat() | Normalize():
+                    if isinstance(transform, Normalize):
+                        _check_scale(transform, position)
+                    conversion = merged(conversion, transform, transforms[position - 1], position)
+                case RandomErasing() if conversion is not None:
                     compiled.append(transform)
                     erasings += 1
                 case _ if isinstance(transform, SizeChangingTransform | SizePreservingTransform):
-                    if normalization is not None:
+                    if conversion is not None:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
@@ -89,7 +82,10 @@ class Recipe:
                     )
                 case _:
                     raise ConfigError(f"transform {position} must be a shardio image transform, got {transform!r}")
-        return cls(tuple(compiled), normalization, dtype, size, erasings)
+        if conversion is None:
+            return cls(tuple(compiled), None, "uint8", size)
+        normalization = per_channel(conversion, channels)
+        return cls(tuple(compiled), normalization, conversion.dtype or "float32", size, erasings)
 
     def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""
@@ -144,14 +140,11 @@ def _check_erasing(erasing: RandomErasing, position: int, channels: int, *, as_b
         )
 
 
-def _normalization(
-    mean: float | tuple[float, ...], std: float | tuple[float, ...], channels: int
-) -> NDArray[np.float32]:
-    """Return mean and standard deviation per channel, float32 [channels, 2]."""
-    columns = []
-    for name, numbers in (("mean", mean), ("std", std)):
-        values = np.atleast_1d(np.asarray(numbers, np.float32))
-        if len(values) not in (1, channels):
-            raise ConfigError(f"Normalize's {name} must have 1 or {channels} numbers, got {len(values)}")
-        columns.append(np.broadcast_to(values, channels))
-    return np.stack(columns, axis=1)
+def _check_scale(normalize: Normalize, position: int) -> None:
+    """Raise ConfigError for numbers that no image on the scale of 0 to 1 has."""
+    for name, numbers, largest in (("mean", normalize.mean, 1.0), ("std", normalize.std, 10.0)):
+        if any(abs(number) > largest for number in np.atleast_1d(numbers)):
+            raise ConfigError(
+                f"transform {position}: Normalize's {name} of images is on the scale of 0 to 1, got {numbers}: divide "
+                "it by 255"
+            )

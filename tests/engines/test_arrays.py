@@ -1,17 +1,21 @@
-"""Crops, flips and rotations of arrays: equal on host and device, and determined by seed, epoch and index alone."""
+"""Transforms of arrays: equal on host and device, and determined by seed, epoch and index alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from _builders import jpeg, spoiled
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as hypothesis_arrays
 
 import shardio
 from shardio import World
-from shardio.engines.array_moves import apply_moves, apply_moves_to_tensor
+from shardio.engines.array_transforms import as_delivered, delivered_dtype, transform_arrays, transform_tensor
 from shardio.errors import ConfigError
+from shardio.loader.device.copier import BlockingCopier
 from shardio.transforms import ArrayRecipe
 from shardio.transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90
 
@@ -33,6 +37,11 @@ def load(data: shardio.Dataset, batch_size: int = 4, **options: Any) -> shardio.
     return shardio.Loader(data, batch_size, **(given | options))
 
 
+def recipe_of(transforms: Sequence[Any], shape: tuple[int, ...], dtype: str = "float32") -> ArrayRecipe:
+    """The recipe for arrays of this shape and dtype."""
+    return ArrayRecipe.of(transforms, shape, np.dtype(dtype))
+
+
 @given(
     shape=st.tuples(*[st.integers(1, 7)] * 3),
     cut=st.tuples(*[st.integers(1, 7)] * 2),
@@ -43,14 +52,14 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
     """NumPy and torch give equal results for any shapes, and each is a rotated block of its array."""
     cut = (min(cut[0], shape[1]), min(cut[0], shape[2], shape[1]))
     cut = (cut[1], cut[1])
-    recipe = ArrayRecipe.of(
+    recipe = recipe_of(
         [shardio.RandomSpatialCrop(cut), shardio.RandomAxisFlip(0.5, (-1, -2)), shardio.RandomRotate90()], shape
     )
     arrays = np.random.default_rng(seed).random((count, *shape))
     moves = recipe.moves(seed=seed, epoch=1, indices=np.arange(count))
     out = np.empty((count, *recipe.out_shape))
-    apply_moves(arrays, moves, out)
-    assert torch.equal(torch.from_numpy(out), apply_moves_to_tensor(torch.from_numpy(arrays), moves, recipe.out_shape))
+    transform_arrays(arrays, recipe, moves, out)
+    assert torch.equal(torch.from_numpy(out), transform_tensor(torch.from_numpy(arrays), recipe, moves))
     places, row, column, turn = moves
     assert isinstance(places, ArrayCrop)
     assert isinstance(row, ArrayFlip)
@@ -64,16 +73,129 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
         assert np.array_equal(out[number], np.rot90(block, turn.quarters[number], (-2, -1)))
 
 
+@pytest.mark.parametrize("crop", [shardio.RandomSpatialCrop, shardio.CenterSpatialCrop])
+def test_one_number_is_the_length_of_every_axis_but_the_first(crop: Any) -> None:
+    """The first axis is the channels; the others get the same length, with the crops of a size for each axis."""
+    for shape, wanted in (((4, 9, 8, 7), (4, 6, 6, 6)), ((4, 9), (4, 6)), ((1, 2, 9, 8), None), ((9,), None)):
+        if wanted is None:
+            with pytest.raises(ConfigError, match=r"a block of \(6, 6, 6\)|size of one number, 6, .* give \(6,\)"):
+                recipe_of([crop(6)], shape)
+            continue
+        each = crop(wanted[1:])
+        assert recipe_of([crop(6)], shape).out_shape == recipe_of([each], shape).out_shape == wanted
+        indices = np.arange(9)
+        (one,), (other,) = (recipe_of([t], shape).moves(seed=1, epoch=0, indices=indices) for t in (crop(6), each))
+        assert isinstance(one, ArrayCrop)
+        assert isinstance(other, ArrayCrop)
+        assert np.array_equal(one.corners, other.corners)
+
+
+PER_CHANNEL = st.floats(-1e4, 1e4, width=32)
+STORED = ["bool", "uint8", "int16", "uint16", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+
+
+@given(data=st.data(), dtype=st.sampled_from(STORED), result=st.sampled_from(["float32", "float16", "bfloat16"]))
+def test_numbers_are_plain_numpys_on_host_and_device(data: st.DataObject, dtype: str, result: Any) -> None:
+    """`(x - mean) / std`, each rounded to float32, then to the dtype: for any stored numbers, also inf and NaN."""
+    shape = data.draw(st.lists(st.integers(1, 4), max_size=4).map(tuple))
+    channels = shape[0] if shape else 1
+    numbers = st.one_of(PER_CHANNEL, st.lists(PER_CHANNEL, min_size=channels, max_size=channels).map(tuple))
+    mean = data.draw(numbers)
+    std = data.draw(st.one_of(st.floats(2**-9, 1e4, width=32), st.just(tuple(range(1, channels + 1)))))
+    arrays = data.draw(hypothesis_arrays(np.dtype(dtype), (3, *shape)))
+    moves = [shardio.RandomAxisFlip(0.5)] if shape and data.draw(st.booleans()) else []
+    to_float = [shardio.ToFloat(result)] if data.draw(st.booleans()) else []
+    normalize = shardio.Normalize(mean, std, None if to_float else result)
+    converted = [normalize] if not to_float or data.draw(st.booleans()) else []
+    recipe = recipe_of([*moves, *to_float, *converted], shape, dtype)
+    drawn = recipe.moves(seed=0, epoch=0, indices=np.arange(3))
+    given_arrays = arrays.copy()
+    out = np.empty((3, *shape), delivered_dtype(recipe, arrays.dtype))
+    transform_arrays(arrays, recipe, drawn, out)
+    host = as_delivered(out, recipe)
+    device = transform_tensor(torch.from_numpy(arrays), recipe, drawn)
+    assert np.array_equal(arrays, given_arrays, equal_nan=arrays.dtype.kind == "f")
+    with np.errstate(all="ignore"):
+        moved = [
+            np.flip(array, -1) if moves and move.mask[row] else array  # type: ignore[union-attr]
+            for row, array in enumerate(arrays)
+            for move in drawn or (None,)
+        ]
+        wanted = np.stack(moved).astype(np.float32)
+        if converted:
+            columns = [np.asarray(n, np.float32).reshape(-1, *(1 for _ in shape[1:])) for n in (mean, std)]
+            wanted = ((wanted - columns[0]) / columns[1]).reshape(wanted.shape)
+    for found in (host, device):
+        assert found.dtype == getattr(torch, result)
+        assert torch.equal(found.nan_to_num(7), torch.from_numpy(wanted).to(found.dtype).nan_to_num(7))
+    assert torch.equal(host.isnan(), device.isnan())
+
+
+CONVERTED = [*ALL, shardio.Normalize((1000.0, 1400.0), (3.0, 7.0), dtype="bfloat16")]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device whose tensors the test can read."""
+    copier = BlockingCopier(torch.device("cpu"))
+    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", lambda device: copier)
+    return "meta"
+
+
+@pytest.mark.parametrize(
+    ("transforms", "isolate"),
+    [
+        (CONVERTED, True),
+        ([shardio.Normalize(10, 3)], False),  # in place
+        ([], False),
+        ([shardio.ToFloat("float16"), shardio.Normalize(0, 1)], False),
+    ],
+)
+def test_a_loader_converts_its_arrays(transforms: Any, isolate: bool, device: str) -> None:
+    """Threads or processes, and a device, deliver the recipe's values."""
+    data, recipe = volumes(12), recipe_of(transforms, VOLUME)
+    for options in ({"isolate": isolate}, {"device": device}):
+        for batch in load(data, transforms={"field": transforms}, **options):
+            indices = batch["index"].numpy()
+            moves = recipe.moves(seed=3, epoch=0, indices=indices)
+            stored = torch.from_numpy(data.read(indices, ["field"])["field"])
+            assert torch.equal(batch["field"], transform_tensor(stored, recipe, moves))
+
+
+def test_a_masked_array_is_zeros(device: str) -> None:
+    """A bad sample's array is zeros, which nothing normalizes, on the host and on a device."""
+    rows = [
+        {"field": np.full((2, 4), n, np.int16), "image": (spoiled if n == 3 else bytes)(jpeg(20, 24, seed=n))}
+        for n in range(8)
+    ]
+    data = shardio.from_samples(rows)
+    options = {"transforms": {"field": [shardio.Normalize(10, 2)]}, "on_bad_sample": "mask", "max_bad": 2}
+    for where in (None, device):
+        (batch,) = load(data, 8, device=where, engine="cpu", **options)
+        for row, index in enumerate(batch["index"].tolist()):
+            assert (batch["field"][row] == ((index - 10) / 2 if index != 3 else 0)).all()
+
+
+def test_torch_dataset_delivers_the_same() -> None:
+    """A TorchDataset's samples are a Loader's rows."""
+    data = volumes(4)
+    (batch,) = load(data, transforms=CONVERTED)
+    samples = shardio.TorchDataset(data, transforms=CONVERTED, seed=3)
+    for row, index in enumerate(batch["index"].tolist()):
+        assert torch.equal(samples[index]["field"], batch["field"][row])
+
+
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"isolate": True}, {"verify": True}])
 def test_a_loader_moves_its_arrays(options: dict[str, Any]) -> None:
     """A batch holds the recipe's result for each sample, whichever way the batch is made."""
     data = volumes(12)
-    recipe = ArrayRecipe.of(ALL, VOLUME)
+    recipe = recipe_of(ALL, VOLUME)
     for batch in load(data, **options):
         assert batch["field"].shape == (4, 2, 4, 6, 6)
         wanted = np.empty((4, *recipe.out_shape), np.float32)
         indices = batch["index"].numpy()
-        apply_moves(data.read(indices, ["field"])["field"], recipe.moves(seed=3, epoch=0, indices=indices), wanted)
+        moves = recipe.moves(seed=3, epoch=0, indices=indices)
+        transform_arrays(data.read(indices, ["field"])["field"], recipe, moves, wanted)
         assert np.array_equal(batch["field"].numpy(), wanted)
 
 
@@ -94,11 +216,11 @@ def test_a_list_is_for_the_one_array_field() -> None:
 def test_axes_move_as_often_as_asked() -> None:
     """p is the share of arrays flipped along each axis; the three rotations are equally likely."""
     indices = np.arange(6000)
-    flip = ArrayRecipe.of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
+    flip = recipe_of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
     for mirror in flip:
         assert isinstance(mirror, ArrayFlip)
         assert mirror.mask.mean() == pytest.approx(0.3, abs=0.03)
-    (turn,) = ArrayRecipe.of([shardio.RandomRotate90(0.6)], VOLUME).moves(seed=0, epoch=0, indices=indices)
+    (turn,) = recipe_of([shardio.RandomRotate90(0.6)], VOLUME).moves(seed=0, epoch=0, indices=indices)
     assert isinstance(turn, ArrayRotate90)
     assert np.bincount(turn.quarters, minlength=4) / 6000 == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.03)
 
@@ -111,6 +233,14 @@ def test_axes_move_as_often_as_asked() -> None:
         ([shardio.RandomAxisFlip(0.5, (-5,))], "there is no axis -5"),
         ([shardio.RandomRotate90(axes=(-3, -1))], "needs axes of one size"),
         ([shardio.RandomHorizontalFlip()], "must be a shardio array transform, got"),
+        (
+            [shardio.Normalize((1, 2, 3), 1)],
+            r"mean must have 1 or 2 numbers, got 3: .* shape \(2, 6, 8, 8\) are the first",
+        ),
+        ([shardio.Normalize(1, (1,) * 8)], "std must have 1 or 2 numbers, got 8"),
+        ([shardio.ToFloat(), shardio.RandomRotate90()], "transform 1: RandomRotate90 must come before ToFloat"),
+        ([shardio.Normalize(0, 1), shardio.ToFloat()], "transform 1: ToFloat must come once, and before any Normalize"),
+        ([shardio.Normalize(0, 1)] * 2, "transform 1: Normalize must come once"),
     ],
 )
 def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> None:
@@ -119,11 +249,24 @@ def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> No
         load(volumes(4), transforms={"field": transforms})
 
 
+def test_complex_numbers_are_no_floats() -> None:
+    """Complex arrays may be moved, and are refused by what makes floats."""
+    assert recipe_of([shardio.RandomAxisFlip()], (2, 3), "complex64").out_shape == (2, 3)
+    with pytest.raises(ConfigError, match="transform 0: ToFloat takes real numbers, got arrays of complex64"):
+        recipe_of([shardio.ToFloat()], (2, 3), "complex64")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: shardio.RandomSpatialCrop(0), "size must be whole numbers of at least 1, got 0"),
         (lambda: shardio.RandomSpatialCrop(("a",)), "size must be"),  # type: ignore[arg-type]
+        (lambda: shardio.CenterSpatialCrop(()), r"size must be whole numbers of at least 1, got \(\)"),
+        (lambda: shardio.Normalize("a", 1), "mean must be a finite number, or one for each channel, got 'a'"),  # type: ignore[arg-type]
+        (lambda: shardio.Normalize(0, ()), r"std must be a finite number, or one for each channel, got \(\)"),
+        (lambda: shardio.Normalize(0, float("inf")), "std must be a finite number"),
+        (lambda: shardio.Normalize(1e39, 1), "mean must be a finite number"),  # float32 ends at 3.4e38
+        (lambda: shardio.Normalize(0, 1e-50), "std must be above 0"),  # which is 0 as float32
         (lambda: shardio.RandomAxisFlip(axes=(1,)), "axes must be different whole numbers below 0"),
         (lambda: shardio.RandomAxisFlip(axes=(-1, -1)), "axes must be different"),
         (lambda: shardio.RandomRotate90(axes=(-1,)), "axes must be two"),  # type: ignore[arg-type]

@@ -179,9 +179,15 @@ def test_floats_are_torchvisions() -> None:
         (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
         (lambda: RandomHorizontalFlip(1.5), r"p must be in \[0, 1\], got 1.5"),
         (lambda: Normalize(0.5, 0.0), "std must be above 0"),
-        (lambda: Normalize((123.7, 116.3, 103.5), 58.0), "mean is on the scale of 0 to 1, got .123.7"),
-        (lambda: Normalize(0.0, 255), r"std is on the scale of 0 to 1, got \(255.0,\): divide it by 255"),
-        (lambda: Normalize(math.nan, math.nan), "std must be above 0"),  # NaN compares as false
+        (
+            lambda: Recipe.of([Normalize((123.7, 116.3, 103.5), 58.0)], channels=3, size=None),
+            "transform 0: Normalize's mean of images is on the scale of 0 to 1, got .123.7",
+        ),
+        (
+            lambda: Recipe.of([Normalize(0.0, 255)], channels=3, size=None),
+            r"std of images is on the scale of 0 to 1, got \(255.0,\): divide it by 255",
+        ),
+        (lambda: Normalize(math.nan, 1), "mean must be a finite number"),
         (lambda: Recipe.of([Normalize((0.5, 0.5), 1)], channels=3, size=None), "1 or 3 numbers, got 2"),
         (lambda: Recipe.of([ToFloat(), CenterCrop(8)], channels=3, size=None), "CenterCrop must come before"),
         (lambda: Recipe.of([ToFloat(), ToFloat()], channels=3, size=None), "ToFloat must come once"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...engines.array_moves import apply_moves_to_tensor
+from ...engines.array_transforms import transform_tensor
 from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
 from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
@@ -63,7 +63,7 @@ def _field(filled: FilledRows, name: str) -> Any:
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, filled.keys)
-        finish = partial(apply_moves_to_tensor, moves=moves, out_shape=array.recipe.out_shape)
+        finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
     if name in spec.gpu_direct_fields:
         return _field_in_files(filled, name, finish)
     if name not in filled.arrays:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
 from ...dataset.readable import SelectedSamples
-from ...engines.array_moves import apply_moves
+from ...engines.array_transforms import transform_arrays
 from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
@@ -251,8 +251,10 @@ class BatchRows:
         spec, kind = self.spec, self.spec.fields[name]
         image, array = spec.images.get(name), spec.arrays.get(name)
         out, scratch = self._arrays[name][part] if kind.fixed else None, None
-        from_scratch = image is not None and not image.cpu_engine.keeps_pixels
-        if kind.fixed and (from_scratch or (array is not None and not array.on_device)):  # transforms write the batch
+        from_scratch = (image is not None and not image.cpu_engine.keeps_pixels) or (
+            array is not None and not (array.on_device or array.in_place)
+        )
+        if kind.fixed and from_scratch:  # transforms write the batch
             count = len(self._indices[part])
             memory = lent.enter_context(spec.scratch.lend()).take(count * kind.row_bytes)
             out = memory.view(kind.row_dtype).reshape(count, *kind.row_shape)
@@ -273,7 +275,8 @@ class BatchRows:
     def _transform_arrays(self, name: str, part: slice, values: NDArray[Any]) -> None:
         array = self.spec.arrays[name]
         if not array.on_device:
-            apply_moves(values, array_moves(array.recipe, self._keys(part)), self._arrays[name][part])
+            moves = array_moves(array.recipe, self._keys(part))
+            transform_arrays(values, array.recipe, moves, self._arrays[name][part])
 
     def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
         """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""

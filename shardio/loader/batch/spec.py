@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...dataset.readable import ReadableDataset
+from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...engines.fused_images import Decode
@@ -91,15 +92,24 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """The transforms of one array field: crops, flips and quarter turns.
+    """The transforms of one array field: crops, flips and quarter turns, and a conversion to floats.
 
     Attributes:
         recipe: the field's transforms.
         on_device: whether the device runs them; workers do otherwise.
+        in_place: whether workers run them on the batch's own memory, as nothing moves values or changes their dtype.
     """
 
     recipe: ArrayRecipe
     on_device: bool
+    in_place: bool
+
+    @classmethod
+    def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> "ArraySpec":
+        """Return the specification for arrays of one shape. Raise ConfigError if the transforms do not suit them."""
+        recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype)
+        keeps_layout = not recipe.transforms and delivered_dtype(recipe, kind.row_dtype) == kind.row_dtype
+        return cls(recipe, on_device, keeps_layout and not on_device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +155,10 @@ class BatchSpec:
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
-        image = self.images.get(name)
-        return torch.from_numpy(values) if image is None else image.cpu_engine.output_format.tensor(values)
+        image, array = self.images.get(name), self.arrays.get(name)
+        if image is not None:
+            return image.cpu_engine.output_format.tensor(values)
+        return torch.from_numpy(values) if array is None or array.on_device else as_delivered(values, array.recipe)
 
     def array_layout(self, rows: int) -> ArrayLayout:
         """Return the shape and dtype, with `rows` rows, of each field that workers make as one array."""
@@ -158,9 +170,10 @@ class BatchSpec:
                     numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
             elif kind.fixed and name not in self.gpu_direct_fields:
-                transformed = array is not None and not array.on_device
-                shape = array.recipe.out_shape if array is not None and transformed else kind.row_shape
-                layout[name] = ((rows, *shape), kind.row_dtype)
+                if array is None or array.on_device:
+                    layout[name] = ((rows, *kind.row_shape), kind.row_dtype)
+                else:
+                    layout[name] = ((rows, *array.recipe.out_shape), delivered_dtype(array.recipe, kind.row_dtype))
         return layout
 
     def reading_on_host(self) -> "BatchSpec":
@@ -183,7 +196,7 @@ def batch_spec(
     finish_on_device = target.device.type != "cpu" and needs_host is None
     fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
     arrays = {
-        name: ArraySpec(ArrayRecipe.of(transforms[name], kind.row_shape), finish_on_device)
+        name: ArraySpec.of(transforms[name], kind, on_device=finish_on_device)
         for name, kind in fixed_arrays.items()
         if name in transforms
     }

@@ -1,0 +1,123 @@
+"""Transforms of arrays carried out: by NumPy on the host, as views up to one final copy, or by torch on a device.
+
+Both give the same values: each operation is rounded to float32, and the result to the delivered dtype.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..transforms.arrays import ArrayConversion, ArrayCrop, ArrayFlip, ArrayRecipe, ArrayRotate90, Move
+from .output_format import numpy_dtype
+from .torch_steps import to_device
+
+_VALUES_AT_ONCE = 1 << 16
+"""Values that are converted in one go where nothing moves them: they stay in a processor's cache between operations."""
+
+_MOST_OF_ONE_THREAD = 1 << 15
+"""Values up to which torch works on the thread that calls it. Workers are threads enough."""
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""The dtypes as which torch moves those of which it cannot reverse an axis."""
+
+
+def delivered_dtype(recipe: ArrayRecipe, stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the arrays in memory; uint16 for the bits of bfloat16."""
+    return stored if recipe.conversion is None else numpy_dtype(recipe.conversion.dtype)
+
+
+def as_delivered(arrays: NDArray[Any], recipe: ArrayRecipe) -> torch.Tensor:
+    """Return a view of arrays of `delivered_dtype` as the tensor to deliver."""
+    tensor = torch.from_numpy(arrays)
+    is_bits = recipe.conversion is not None and recipe.conversion.dtype == "bfloat16"
+    return tensor.view(torch.bfloat16) if is_bits else tensor
+
+
+def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Move], out: NDArray[Any]) -> None:
+    """Carry out a recipe on arrays [B, *shape], with moves drawn for them; copy each value once.
+
+    Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself.
+    """
+    rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(recipe.shape)))
+    rounds = recipe.conversion is not None and recipe.conversion.dtype != "float32"
+    scratch = np.empty((rows, *recipe.out_shape), np.float32) if rounds else None
+    with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
+        for start in range(0, len(arrays), rows):
+            moved = arrays[start : start + rows] if not moves else _moved(arrays[start], moves, start)[None]
+            part = out[start : start + rows]
+            if recipe.conversion is None:
+                part[...] = moved
+            else:
+                _convert(moved, recipe.conversion, part, scratch)
+
+
+def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]:
+    """Return a view of an array, moved as the moves of this row of the batch say."""
+    for move in moves:
+        match move:
+            case ArrayCrop():
+                array = array[_block(move, row)]
+            case ArrayFlip():
+                array = np.flip(array, move.axis) if move.mask[row] else array
+            case ArrayRotate90():
+                array = np.rot90(array, int(move.quarters[row]), move.axes)
+    return array
+
+
+def _convert(
+    values: NDArray[Any], conversion: ArrayConversion, out: NDArray[Any], scratch: NDArray[np.float32] | None
+) -> None:
+    """Write converted values to `out`; `scratch` holds float32 of as many rows where `out` does not."""
+    floats = out if scratch is None else scratch[: len(out)]
+    if conversion.moments is None:
+        floats[...] = values
+    else:
+        mean, std = conversion.moments
+        np.subtract(values, mean, out=floats, dtype=np.float32, casting="unsafe")
+        np.divide(floats, std, out=floats)
+    if scratch is not None:  # torch rounds ten times as fast as NumPy, which has no bfloat16 either
+        source = torch.from_numpy(floats).reshape(-1)
+        target = torch.from_numpy(out.reshape(-1)).view(getattr(torch, conversion.dtype))
+        for start in range(0, len(target), _MOST_OF_ONE_THREAD):
+            stop = start + _MOST_OF_ONE_THREAD
+            target[start:stop] = source[start:stop]
+
+
+def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]) -> torch.Tensor:
+    """Carry out a recipe on a tensor [B, *shape] on its device, with moves drawn for it; return [B, *out_shape].
+
+    The result is a new tensor, or `arrays` itself if nothing changes it.
+    """
+    values = _moved_tensor(arrays, recipe.out_shape, moves) if moves else arrays
+    if (conversion := recipe.conversion) is None:
+        return values
+    values = values.to(torch.float32)
+    if conversion.moments is not None:
+        mean, std = (to_device(numbers, values.device) for numbers in conversion.moments)
+        values = (values - mean).div_(std)
+    return values.to(getattr(torch, conversion.dtype))
+
+
+def _moved_tensor(arrays: torch.Tensor, out_shape: tuple[int, ...], moves: Sequence[Move]) -> torch.Tensor:
+    arrays, dtype = arrays.view(_SIGNED.get(arrays.dtype, arrays.dtype)), arrays.dtype
+    out = arrays.new_empty((len(arrays), *out_shape))
+    for row, array in enumerate(arrays):
+        for move in moves:
+            match move:
+                case ArrayCrop():
+                    array = array[_block(move, row)]
+                case ArrayFlip():
+                    array = array.flip(move.axis) if move.mask[row] else array
+                case ArrayRotate90():
+                    quarters = int(move.quarters[row])
+                    array = torch.rot90(array, quarters, move.axes) if quarters else array
+        out[row] = array
+    return out.view(dtype)
+
+
+def _block(crop: ArrayCrop, row: int) -> Any:
+    return (..., *(slice(low, low + size) for low, size in zip(crop.corners[row].tolist(), crop.size, strict=True)))
