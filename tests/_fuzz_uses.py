@@ -179,6 +179,10 @@ def read(place: Place) -> None:
     for name in dataset.fields:
         with contextlib.suppress(ShardioError):
             check_origin(place, map(raw, dataset.read(range(min(len(dataset), 100)), [name])[name]))
+    try:
+        dataset._repr_html_()
+    except Exception as error:  # which a notebook would show instead of the dataset
+        raise Finding("repr", f"{type(error).__name__}: {error}") from error
     dataset.close()
 
 

@@ -58,17 +58,16 @@ def contact_sheet(
         dataset, count, transforms={name: transforms}, seed=seed, world=World(), fields=fields, threads=2, prefetch=1
     )
     batch = next(iter(loader))
-    classes = dataset.manifest.metadata.get("classes")
-    tiles = [_tile(batch[name][row].numpy(), _caption(batch, row, classes)) for row in range(count)]
+    tiles = [_tile(batch[name][row].numpy(), _caption(batch, row, dataset.classes)) for row in range(count)]
     sheet = _arrange(tiles, min(columns, count))
     with naming(path):
         path.write_bytes(cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))[1].tobytes())
     return count
 
 
-def _caption(batch: dict[str, Any], row: int, classes: Any) -> str:
+def _caption(batch: dict[str, Any], row: int, classes: Sequence[str] | None) -> str:
     label = batch["label"][row].item() if "label" in batch else ""
-    if isinstance(classes, list) and isinstance(label, int) and 0 <= label < len(classes):
+    if classes is not None and isinstance(label, int) and 0 <= label < len(classes):
         label = classes[label]
     return f"#{batch['index'][row].item()}  label {label}" if label != "" else f"#{batch['index'][row].item()}"
 

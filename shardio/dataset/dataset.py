@@ -21,6 +21,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
+from ..system.units import format_size
 from .location import Location
 from .readable import ReadableDataset
 from .reader_cache import ReaderCache
@@ -56,12 +57,33 @@ class Dataset:
         """The fields of every sample, by name."""
         return self.manifest.fields
 
+    @property
+    def classes(self) -> list[str] | None:
+        """The class names by `label`, or by the only field that has such names; None if no source has stated them.
+
+        They are the list `classes` in `manifest.metadata`, where names of other fields' classes are, too.
+        """
+        names = self.manifest.metadata.get("classes")
+        named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        return list(names) if named and names else None
+
     def __len__(self) -> int:
         return self.manifest.samples
 
     def __repr__(self) -> str:
         kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the fields and a few samples as HTML, which notebooks show. It reads at most four samples."""
+        from . import notebook  # loads Pillow
+
+        shards = self.manifest.shards
+        facts = {
+            "samples": f"{len(self):,}",
+            "shards": f"{len(shards):,} ({self.manifest.container}), {format_size(int(shards.bytes.sum()))}",
+        }
+        return notebook.to_html(self, facts, self.classes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return one sample: field names to values. An image is its encoded bytes, a scalar a Python number."""

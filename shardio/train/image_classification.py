@@ -123,9 +123,8 @@ class ImageClassification:
 
 def count_classes(dataset: Dataset, job: Job) -> int:
     """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
-    classes = dataset.manifest.metadata.get("classes")
-    if isinstance(classes, (list, tuple)) and len(classes) >= 2:
-        return len(classes)
+    if dataset.classes is not None and len(dataset.classes) >= 2:
+        return len(dataset.classes)
     start, stop = (len(dataset) * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
     highest, lowest = 0, 0
     for first in range(start, stop, _LABELS_PER_READ):
