@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from shardio.conversion.api import convert
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDS = str(Path(__file__).parents[1] / "_ends.py")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ENDS]
 
 
@@ -25,32 +27,71 @@ def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, *words: str | Path) -> list[float]:
-    """Run Python in `folder`; return the losses that it printed, by epoch."""
+def output(folder: Path, *words: str | Path) -> str:
+    """Run Python in `folder`; return what it printed."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run(folder: Path, *words: str | Path) -> list[float]:
+    """Run Python in `folder`; return the losses that it printed, by epoch."""
     found = {
         int(epoch): float(loss)
-        for epoch, loss in re.findall(r"^epoch (\d+): loss (\S+?),?(?: .*)?$", done.stdout, re.M)
+        for epoch, loss in re.findall(r"^epoch (\d+): loss (\S+?),?(?: .*)?$", output(folder, *words), re.M)
     }
     return [found[epoch] for epoch in sorted(found)]
 
 
 @pytest.mark.slow
 def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Path) -> None:
-    """After two epochs on two ranks, one rank resumes with the third."""
+    """After two epochs on two ranks, one rank resumes with the third. Any ranks count each sample once."""
     first = run(tmp_path, *TORCHRUN, EXAMPLES / "train_ddp.py", fashion, "--epochs", "2")
     assert len(first) == 2
     assert first[1] < first[0] < 2.0
     (third,) = run(tmp_path, EXAMPLES / "train_ddp.py", fashion, "--epochs", "3")
     assert third < first[1]
+    evaluate = EXAMPLES / "evaluate_ddp.py"
+    alone = output(tmp_path, evaluate, fashion, "--batch-size", "5000")
+    assert re.fullmatch(r"accuracy 0\.[5-9]\d+: \d+ of 5000\n", alone)
+    assert output(tmp_path, *TORCHRUN, evaluate, fashion, "--batch-size", "97") == alone
+
+
+@pytest.mark.slow
+def test_plain_pytorch_goes_on_where_it_was_killed(fashion: Path, tmp_path: Path) -> None:
+    """A run that was killed and goes on ends with the weights, momentum and loader state of one that was not."""
+    words: list[str | Path] = [
+        EXAMPLES / "train_ddp.py",
+        fashion,
+        "--epochs",
+        "1",
+        "--save-every",
+        "10",
+        "--checkpoint",
+    ]
+    run(tmp_path, *words, "whole.pt")
+    part = tmp_path / "part.pt"
+    with subprocess.Popen([sys.executable, *words, part], env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 100
+        while not part.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    begun = torch.load(part, weights_only=True)["loader"]
+    assert begun["epoch"] == 0
+    assert begun["position"] % 500 == 0
+    run(tmp_path, *words, part)
+    whole, ended = (torch.load(path, weights_only=True) for path in (tmp_path / "whole.pt", part))
+    assert ended["loader"] == whole["loader"]
+    assert all(torch.equal(ended["model"][name], whole["model"][name]) for name in whole["model"])
+    momenta = [[one["momentum_buffer"] for one in end["optimizer"]["state"].values()] for end in (whole, ended)]
+    assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
 
 
 @pytest.mark.slow
