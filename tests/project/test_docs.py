@@ -1,5 +1,6 @@
 """The documents are true: every command and snippet in them runs in order, and every link and path exists."""
 
+import doctest
 import os
 import re
 import shutil
@@ -10,33 +11,34 @@ from pathlib import Path
 import pytest
 from _builders import jpeg
 
+import shardio
+import shardio.train
+
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"(?P<skip><!-- not run here: [^>]+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
-COMMANDS = {
-    "convert",
-    "index",
-    "info",
-    "verify",
-    "stats",
-    "repair",
-    "reshard",
-    "merge",
-    "show",
-    "bench",
-    "train",
-    "demo",
-}
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run here: [^>]+ -->\n)?"
+    r"```(?P<language>\w+)\n(?P<code>.*?)```"
+    r"(?:\n\n```text\n(?P<printed>.*?)```)?",
+    re.DOTALL,
+)
 
 
 def documents() -> list[Path]:
     """README and all files in docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [path for path in documents() if "```" in path.read_text()],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_snippets_run(document: Path, tmp_path: Path) -> None:
-    """Every bash and python block succeeds, in a folder with some photos and the example data."""
+    """Every bash and python block succeeds, in a folder with some photos and the example data.
+
+    A block that is directly followed by a text block prints that text, in which `...` may be anything.
+    """
     for number in range(40):
         path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,9 @@ def test_snippets_run(document: Path, tmp_path: Path) -> None:
             env={"PATH": path_of_commands, "HOME": str(tmp_path)},
         )  # fmt: skip
         assert done.returncode == 0, f"{block['code']}\n{done.stdout}\n{done.stderr}"
+        if block["printed"] is not None:
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            assert doctest.OutputChecker().check_output(block["printed"], done.stdout, flags), done.stdout
 
 
 def _on_one_core() -> list[str]:
@@ -62,21 +67,38 @@ def _on_one_core() -> list[str]:
 
 
 def test_every_command_is_documented() -> None:
-    """README names every command and no other."""
-    text = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"shardio ([a-z]+)(?= |`)", text))
-    modules = {path.stem for path in (ROOT / "shardio" / "cli").glob("[a-z]*.py")}
-    assert modules == COMMANDS
-    for name in COMMANDS:
-        assert re.search(rf"shardio {name}\b|\b{name}[,)]", text), name
-    assert named & COMMANDS >= {"convert", "info", "verify", "show", "bench", "train"}
+    """The page of the commands has a row for each command and no other."""
+    rows = re.findall(r"^\| `shardio ([a-z]+)\b", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(path.stem for path in (ROOT / "shardio" / "cli").glob("[a-z]*.py"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Each name that shardio exports has an entry in docs/api, once, and so have the modules that users import."""
+    entries = [
+        entry
+        for page in sorted((ROOT / "docs" / "api").glob("*.md"))
+        for entry in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    ]
+    assert len(entries) == len(set(entries))
+    names = {f"shardio.{name}" for name in shardio.__all__}
+    assert names <= set(entries)
+    assert {f"shardio.train.{name}" for name in shardio.train.__all__} <= set(entries)
 
 
 def test_links_lead_somewhere() -> None:
-    """Every relative link in the documents leads to a file."""
+    """Every relative link in the documents leads to a file, and to a heading of it."""
     for document in [*documents(), *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"))]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+        for target, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", document.read_text()):
+            path = document.parent / target if target else document
+            assert path.exists(), f"{document.name}: {target}"
+            assert not heading or heading in _anchors(path), f"{document.name}: {target}#{heading}"
+
+
+def _anchors(document: Path) -> set[str]:
+    """What the headings of a document are called in links, on the site and where the repository is shown."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def test_paths_in_the_architecture_exist() -> None:
