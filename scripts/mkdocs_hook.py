@@ -46,6 +46,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(moved, markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Link what docstrings call `docs/NAME.md`."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return re.sub(r"(?<![\w/])docs/([\w-]+)\.md", r'<a href="../\1.html">docs/\1.md</a>', html)
+
+
 def _site_path(path: str) -> str:
     """What a file of the repository is called in the site."""
     if path == HOME:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_snippets_run(document: Path, tmp_path: Path) -> None:
     for number in range(40):
         path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(375, 500, seed=number))
+        path.write_bytes(_photo(number))
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     path_of_commands = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for block in BLOCK.finditer(document.read_text()):
@@ -57,6 +58,11 @@ def test_snippets_run(document: Path, tmp_path: Path) -> None:
         if block["printed"] is not None:
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             assert doctest.OutputChecker().check_output(block["printed"], done.stdout, flags), done.stdout
+
+
+@cache
+def _photo(number: int) -> bytes:
+    return jpeg(375, 500, seed=number)
 
 
 def _on_one_core() -> list[str]:
