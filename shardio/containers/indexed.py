@@ -96,4 +96,4 @@ class IndexedContainer:
 
 def _open(path: Path, fields: Mapping[str, Field]) -> _OpenShard:
     file = RawFile(path)
-    return _OpenShard(file, side_index.read(path, fields, file.size))
+    return _OpenShard(file, side_index.read(path, fields))

@@ -124,16 +124,18 @@ def load(shard: Path) -> NDArray[Any]:
     return np.asarray(mapped)
 
 
-def read(shard: Path, fields: Mapping[str, Field], size: int) -> NDArray[Any]:
-    """Map the side index of the shard at `shard` into memory, read-only, and check it.
+def read(shard: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
+    """Map the side index of the shard at `shard` into memory, read-only, and check its columns.
+
+    Whether the shard holds all that the index names is checked where values are read: of a shard that was cut short,
+    the samples before the cut are whole.
 
     Args:
         shard: the shard's path.
         fields: the shard's fields, with hidden columns; the index may have further columns.
-        size: the shard's size in bytes.
 
     Raises:
-        ShardCorrupt: the index is missing, damaged or of other fields, or the shard is cut short.
+        ShardCorrupt: the index is missing, damaged or of other fields.
     """
     index, path = load(shard), path_of(shard)
     expected = dtype_of(fields)
@@ -142,8 +144,4 @@ def read(shard: Path, fields: Mapping[str, Field], size: int) -> NDArray[Any]:
             raise ShardCorrupt(f"{path}: the index has no column {name!r}")
         if index.dtype[name] != expected[name]:
             raise ShardCorrupt(f"{path}, column {name!r}: expected {expected[name]}, got {index.dtype[name]}")
-    for name in located(fields) if len(index) else ():
-        end = int(index[f"{name}.offset"][-1]) + int(index[f"{name}.size"][-1])
-        if end > size:
-            raise ShardCorrupt(f"{shard}, field {name!r}, row {len(index) - 1}: ends at byte {end} of {size}")
     return index

@@ -1,5 +1,8 @@
 """Conditions, shuffles and splits choose which samples are packed and in which order; reshard and merge."""
 
+import os
+import shutil
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -228,6 +231,29 @@ def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
     assert shardio.open(tmp_path / "out").read(range(49), ["label"])["label"].tolist() == [
         n for n in range(50) if n != 23
     ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_whole_samples_of_a_tar_that_was_cut_short(dataset: Path, tmp_path: Path, workers: int) -> None:
+    """Of a tar that was cut short all samples before the cut are copied, of a lost one none; the others are named."""
+    shutil.copytree(dataset, tmp_path / "in")
+    ds = shardio.open(tmp_path / "in")
+    starts = ds.manifest.shards.starts.tolist()
+    lost, cut = (tmp_path / "in" / name for name in ds.manifest.shards.names[:2])
+    lost.unlink()
+    os.truncate(cut, 20_000)
+    with tarfile.open(cut) as tar:
+        with pytest.raises(tarfile.ReadError):
+            tar.getmembers()
+        incomplete = int(tar.members[-1].name.partition(".")[0])
+    assert starts[1] < incomplete < starts[2]
+    result = convert(DatasetSource([tmp_path / "in"]), tmp_path / "out", on_error="skip", max_bad=50, workers=workers)
+    bad = [sample.number for sample in result.skipped]
+    assert bad == [*range(starts[1]), *range(incomplete, starts[2])]
+    made = shardio.open(tmp_path / "out")
+    assert verify(made, deep=True).problems == ()
+    labels = made.read(range(len(made)), ["label"])["label"].tolist()
+    assert labels == [number for number in range(50) if number not in bad]
 
 
 def test_merge(dataset: Path, tmp_path: Path) -> None:
