@@ -7,7 +7,7 @@ from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import check_uncompressed, find_files
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
 from shardio.foreign.tfrecord import scan as scan_file
@@ -19,7 +19,13 @@ _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
 
-def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: bool = True) -> "TFRecord":
+def tfrecord(
+    src: Paths,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    crc: bool = True,
+    on_error: str = "raise",
+) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
     The fields are inferred from the first 100 records and the last. A feature with one bytes value becomes an image if
@@ -36,18 +42,21 @@ def tfrecord(src: Paths, *, fields: str | Mapping[str, str] | None = None, crc: 
         fields: the features to take, with names for their fields, as in "image=image/encoded,label=image/class/label".
             Without it: all that the first record has, with `/` replaced by `.` in their names.
         crc: verify the checksums of records; those of their lengths are always verified.
+        on_error: `"skip"` takes the records before the place where a file is damaged between records or was cut off;
+            one bad sample then stands for all that follow.
 
     Example:
         shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
         shardio convert tfrecord old.tfrecord data/old --no-crc
 
     Raises:
-        SourceError: `src` does not exist, holds no records, is damaged between records or truncated, or a feature has
-            several bytes values in one record.
+        SourceError: `src` does not exist, holds no records, is damaged between records or truncated (unless `on_error`
+            is `"skip"`), or a feature has several bytes values in one record.
         ConfigError: `fields` names a feature that none of the first records has.
     """
     paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
-    places = ValueLocations(paths, scan_files(paths, _scan), open_tfrecord)
+    spans, damage = scan_damaged_files(paths, _scan, on_error)
+    places = ValueLocations(paths, spans, open_tfrecord, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no records")
     probed = _probe(places, crc)
@@ -123,8 +132,8 @@ class _Seen:
     text: bool
 
 
-def _scan(path: Path) -> Spans:
-    return scan_file(open_tfrecord(path))
+def _scan(path: Path, damage: list[str] | None) -> Spans:
+    return scan_file(open_tfrecord(path), damage)
 
 
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:

@@ -15,7 +15,7 @@ import numpy as np
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members, tar
 from shardio.foreign.files import File, check_uncompressed, find_files
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
+from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.source import Field, Sample, check_index
@@ -25,7 +25,13 @@ from ._fields import choose_fields
 _KEY_DIGITS = 12
 
 
-def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key: bool | None = None) -> "WebDataset":
+def webdataset(
+    src: Paths,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    key: bool | None = None,
+    on_error: str = "raise",
+) -> "WebDataset":
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
 
     Adjacent files with the same name up to the first dot form a sample. `jpg`, `jpeg`, `png`, `webp` and `bmp` become
@@ -44,20 +50,22 @@ def webdataset(src: Paths, *, fields: str | Mapping[str, str] | None = None, key
             it: all extensions of the first sample.
         key: add a text field `key` with each sample's key. Without this option it is added unless the keys are running
             numbers of 12 digits, as shardio writes them, or another field has that name.
+        on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
+            stands for all that follow.
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00331}.tar' data/cc3m --fields image=jpg,caption=txt
         shardio convert webdataset shards data/plain --no-key
 
     Raises:
-        SourceError: `src` does not exist or holds no samples, or a tar is damaged, truncated, or holds links or sparse
-            files.
+        SourceError: `src` does not exist or holds no samples, a tar is damaged or truncated (unless `on_error` is
+            `"skip"`), or holds links or sparse files.
         ConfigError: `fields` names an extension that none of the first samples has, or `key` would be a second field of
             that name.
     """
     paths = find_files(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
-    found = scan_files(paths, _scan)
-    places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar)
+    found, damage = scan_damaged_files(paths, _scan, on_error)
+    places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
     parts = _parts(places, fields, printable(src))
@@ -152,11 +160,11 @@ def _open(places: ValueLocations, index: int) -> _Files:
         return _Files(file, run.key, run.places())
 
 
-def _scan(path: Path) -> tuple[Spans, bool]:
+def _scan(path: Path, damage: list[str] | None) -> tuple[Spans, bool]:
     """The location of each sample in a tar, and whether the keys are running numbers, as shardio writes them."""
     offsets, sizes = array("q"), array("q")
     running, first = True, 0
-    for number, run in enumerate(tar.scan(tar.open_tar(path))):
+    for number, run in enumerate(tar.scan(tar.open_tar(path), damage)):
         offsets.append(run.offset)
         sizes.append(run.size)
         digits = len(run.key) == _KEY_DIGITS and run.key.isdecimal()

@@ -3,6 +3,7 @@
 import inspect
 import types
 import typing
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,12 +95,16 @@ def convert(
 
 
 def _command(name: str, converter: sources.Converter) -> Any:
-    """Return the command of one converter: SRC, OUT, its own options, and the shared ones."""
+    """Return the command of one converter: SRC, OUT, its own options, and the shared ones, of which it may have some."""
     docstring = read(converter)
     signature = inspect.signature(converter, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    shared = {option.name for option in fields(PackingOptions)}
+    own = [p for p in keywords if p.name not in shared]
+    both = [p.name for p in keywords if p.name in shared]
 
     def command(src: str, out: Path, packing: PackingOptions, **options: Any) -> None:
+        options |= {name: getattr(packing, name) for name in both}
         packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
 
     arguments = [

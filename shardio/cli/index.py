@@ -62,7 +62,7 @@ def index(
 
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
     """
-    source = _source(kind or format_of(paths), paths, fields)
+    source = _source(kind or format_of(paths), paths, fields, on_error)
     world = World.detect()
     with progress("samples", quiet=world.rank > 0) as report_progress:
         dataset = adopt(
@@ -85,13 +85,13 @@ def index(
         print_rotated([dataset])
 
 
-def _source(kind: str, paths: list[str], fields: str | None) -> Any:
+def _source(kind: str, paths: list[str], fields: str | None, on_error: str) -> Any:
     if kind not in ("webdataset", "tfrecord", "lmdb", "hdf5"):
         raise ConfigError(f"format must be webdataset, tfrecord, lmdb or hdf5, got {kind!r}")
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
     # A key is a name, not a value in the file, so it cannot be read in place.
-    options = {"fields": fields, "key": False}
+    options = {"fields": fields, "key": False, "on_error": on_error}
     supported = {name: value for name, value in options.items() if value is not None and name in parameters}
     if fields is not None and "fields" not in parameters:
         raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")

@@ -214,7 +214,7 @@ def convert(
         orient=orient,
         max_image_pixels=max_image_pixels,
     )
-    samples = _source(source, converter, converter_options)
+    samples = _source(source, converter, converter_options, on_error)
     image_fields, squeezed_fields = _names(as_image), _names(squeeze)
     found_notes = notes(samples, image_fields, squeezed_fields)
     raw = RawImages(resize) if store_pixels else None
@@ -262,10 +262,12 @@ def _of_split(options: PackOptions, name: str) -> PackOptions:
     return replace(options, progress=lambda what, done, total: options.progress(f"{what} {name}", done, total))
 
 
-def _source(source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None) -> Source:
+def _source(
+    source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None, on_error: OnError
+) -> Source:
     """Return the `Source` that the first arguments of `convert` describe."""
     if converter is not None:
-        return _converted(source, converter, options or {})
+        return _converted(source, converter, options or {}, on_error)
     if options:
         raise ConfigError(f"converter_options go with a converter, got {dict(options)}")
     if isinstance(source, (str, os.PathLike)):
@@ -290,7 +292,7 @@ def _datasets(paths: Sequence[PathLike]) -> Source:
         raise NotADataset(f"{error} (for other data name its converter, such as converter='imagefolder')") from error
 
 
-def _converted(source: Any, converter: str | Converter, options: Mapping[str, Any]) -> Source:
+def _converted(source: Any, converter: str | Converter, options: Mapping[str, Any], on_error: OnError) -> Source:
     function = sources.find(converter) if isinstance(converter, str) else converter
     parameters = list(inspect.signature(function).parameters.values())
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -299,7 +301,8 @@ def _converted(source: Any, converter: str | Converter, options: Mapping[str, An
         name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)
         has = f"the options {', '.join(known)}" if known else "no options"
         raise ConfigError(f"converter {name!r} has {has}, got {', '.join(unknown)}")
-    return function(source, **options)
+    shared = {"on_error": on_error} if "on_error" in known else {}
+    return function(source, **{**shared, **options})
 
 
 def _transformed(

@@ -4,16 +4,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadSample, ConfigError
 from ..system.types import Indices
 from .files import File
 
 _THREADS = 16  # scans mostly wait for the disk
 _OPEN = 8  # files kept open: a compressed one occupies the disk unpacked for as long
+
+T = TypeVar("T")
 
 Opener: TypeAlias = Callable[[Path], File]
 """Open a file or raise SourceError; a module-level function, so that it pickles by name."""
@@ -39,6 +42,8 @@ class ValueLocations:
         paths: the files.
         spans: the spans of each file's records.
         opener: opens one of the files.
+        damage: why each file's records end early, None for a whole file; without it, all are whole. One more record,
+            which cannot be located, then stands for all that are lost at the file's end.
 
     Attributes:
         paths: the files.
@@ -47,11 +52,16 @@ class ValueLocations:
         sizes: the bytes of each record, int64 `[n]`.
     """
 
-    def __init__(self, paths: Sequence[Path], spans: Sequence[Spans], opener: Opener) -> None:
+    def __init__(
+        self, paths: Sequence[Path], spans: Sequence[Spans], opener: Opener, damage: Sequence[str | None] = ()
+    ) -> None:
+        reasons = {file: reason for file, reason in enumerate(damage) if reason is not None}
+        spans = [_with_lost(span) if file in reasons else span for file, span in enumerate(spans)]
         self.paths = tuple(paths)
         self.starts = np.cumsum([0, *(len(offsets) for offsets, _ in spans)], dtype=np.int64)
         self.offsets = np.concatenate([offsets for offsets, _ in spans])
         self.sizes = np.concatenate([sizes for _, sizes in spans])
+        self._damage = {int(self.starts[file + 1]) - 1: reason for file, reason in reasons.items()}
         self._opener = opener
         self._open: dict[int, File] = {}
 
@@ -62,7 +72,12 @@ class ValueLocations:
         return {**self.__dict__, "_open": {}}
 
     def locate(self, index: int) -> ValueLocation:
-        """Locate record `index`, opening its file if necessary; SourceError if that fails."""
+        """Locate record `index`, opening its file if necessary.
+
+        Raises SourceError if that fails, BadSample if the record stands for those that damage has lost.
+        """
+        if index in self._damage:
+            raise BadSample(self._damage[index])
         number = bisect_right(self.starts, index) - 1
         file = self._open.pop(number, None) or self._opener(self.paths[number])
         self._open[number] = file  # last: the most recently used
@@ -73,6 +88,12 @@ class ValueLocations:
     def probes(self) -> Indices:
         """Return the numbers of the records from which fields are inferred: the first 100 and the last."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
+
+
+def _with_lost(spans: Spans) -> Spans:
+    """Return the spans with an empty one at their end."""
+    offsets, sizes = spans
+    return np.append(offsets, 0), np.append(sizes, 0)
 
 
 class LocatedSource:
@@ -101,3 +122,25 @@ def scan_files(paths: Sequence[Path], work: Callable[[Path], Any]) -> list[Any]:
     """Call `work` for each file, in parallel; raise the first failure in the order of the files."""
     with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
         return list(pool.map(work, paths))
+
+
+def scan_damaged_files(
+    paths: Sequence[Path], work: Callable[[Path, list[str] | None], T], on_error: str
+) -> tuple[list[T], list[str | None]]:
+    """Call `work(path, damage)` for each file as `scan_files` does, where `work` may find files whose ends are lost.
+
+    Args:
+        paths: the files.
+        work: raises SourceError if the end of a file is lost; given a list, it adds the reason there instead.
+        on_error: `"raise"`, or `"skip"` to take what precedes the damage.
+
+    Returns:
+        The results, and for each file the reason why its end is lost, or None.
+
+    Raises ConfigError for another `on_error`.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+    damage: dict[Path, list[str]] = {path: [] for path in paths}
+    results = scan_files(paths, lambda path: work(path, damage[path] if on_error == "skip" else None))
+    return results, [reasons[0] if reasons else None for reasons in damage.values()]

@@ -78,10 +78,11 @@ def open_tar(path: Path) -> File:
     return open_file(path, ("gzip", "bzip2", "xz", "zstd"))
 
 
-def scan(file: File) -> Iterator[TarSample]:
+def scan(file: File, damage: list[str] | None = None) -> Iterator[TarSample]:
     """Yield the samples of a tar in order, reading only headers.
 
-    Raises SourceError where the tar is damaged; it names the byte and counts the complete samples before it.
+    Raises SourceError where the tar is damaged or was cut off; it names the byte and counts the complete samples before
+    it. Given a list as `damage`, it adds this text there instead, and yields no more samples.
     """
     count = 0
     try:
@@ -89,7 +90,10 @@ def scan(file: File) -> Iterator[TarSample]:
             yield run
             count += 1
     except _Damaged as error:
-        raise SourceError(f"{printable(file.path)}, {error}; {count} complete samples precede it") from error
+        text = f"{printable(file.path)}, {error}; {count} complete samples precede it"
+        if damage is None or isinstance(error, _Refused):
+            raise SourceError(text) from error
+        damage.append(text)
     except OSError as error:
         raise unreadable(file.path, error) from error
 
@@ -109,6 +113,10 @@ def sample_at(file: File, offset: int, size: int) -> TarSample:
 class _Damaged(Exception):
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"byte {at}: {reason}")
+
+
+class _Refused(_Damaged):
+    """The tar is whole, but holds something that is not read."""
 
 
 class _Header(NamedTuple):
@@ -175,7 +183,7 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
         kind = _DIRECTORY if header.kind == b"\0" and header.name.endswith(b"/") else header.kind
         if extended.sparse or not (kind in _REGULAR or kind in _NO_FILES):
             what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the unknown type {kind!r}")
-            raise _Damaged(at, f"{_text(name)!r} is {what}; only files are read")
+            raise _Refused(at, f"{_text(name)!r} is {what}; only files are read")
         data, at = at + _BLOCK, _after(file, at, _Header(name, 0 if kind == _DIRECTORY else size, kind))
         if kind in _REGULAR:
             yield _Entry(start, name, data, size, at)
@@ -188,7 +196,7 @@ def _after(file: File, at: int, header: _Header) -> int:
         kind = "its extended header" if header.kind in _EXTENSIONS else f"the member {_text(header.name)!r}"
         raise _Damaged(at, f"{kind} has {header.size} bytes, but the file ends at byte {file.size}: it was cut off")
     if header.kind in _EXTENSIONS and header.size > _LARGEST_EXTENSION:
-        raise _Damaged(at, f"an extended header has at most {_LARGEST_EXTENSION} bytes, this one has {header.size}")
+        raise _Refused(at, f"an extended header has at most {_LARGEST_EXTENSION} bytes, this one has {header.size}")
     return data + header.size + -header.size % _BLOCK
 
 
@@ -242,7 +250,7 @@ class _Extended:
         elif kind != b"K":
             for keyword, value in _records(body, at):
                 if kind == b"g" and (keyword in (b"path", b"size") or keyword.startswith(b"GNU.sparse")):
-                    raise _Damaged(at, f"a header for all members may not give them a {_text(keyword)}")
+                    raise _Refused(at, f"a header for all members may not give them a {_text(keyword)}")
                 if keyword == b"path":
                     self.name = value.partition(b"\0")[0].rstrip(b"/")
                 elif keyword == b"size":
@@ -265,8 +273,8 @@ def _records(body: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _check_end(file: File, at: int) -> None:
-    """Raise _Damaged if anything but zeros follows the end mark: the samples of another archive would be lost."""
+    """Raise _Refused if anything but zeros follows the end mark: the samples of another archive would be lost."""
     while block := file.read(at, _KEEP):
         if rest := block.lstrip(b"\0"):
-            raise _Damaged(at + len(block) - len(rest), "there is more data after the tar's end mark")
+            raise _Refused(at + len(block) - len(rest), "there is more data after the tar's end mark")
         at += len(block)

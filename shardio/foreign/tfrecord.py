@@ -73,11 +73,11 @@ def open_tfrecord(path: Path) -> File:
     return open_file(path, ("gzip", "zlib"), lambda head: len(head) == _BEFORE and _framed(head, checksum))
 
 
-def scan(file: File) -> Spans:
+def scan(file: File, damage: list[str] | None = None) -> Spans:
     """Locate the data of each record by reading the lengths alone, whose checksums are verified.
 
-    Raises SourceError where a length is damaged, since no later record can be found; it names the byte and counts the
-    complete records before it.
+    Raises SourceError where a length is damaged or the file was cut off, since no later record can be found; it names
+    the byte and counts the complete records before it. Given a list as `damage`, it adds this text there instead.
     """
     checksum = _crc32c()
     offsets, sizes = array("q"), array("q")
@@ -89,8 +89,10 @@ def scan(file: File) -> Spans:
             sizes.append(size)
             at += _BEFORE + size + _AFTER
     except ValueError as error:
-        before = f"{len(sizes)} complete records precede it"
-        raise SourceError(f"{printable(file.path)}, byte {at}: {error}; {before}") from error
+        text = f"{printable(file.path)}, byte {at}: {error}; {len(sizes)} complete records precede it"
+        if damage is None:
+            raise SourceError(text) from error
+        damage.append(text)
     except OSError as error:
         raise unreadable(file.path, error) from error
     return np.array(offsets, np.int64), np.array(sizes, np.int64)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import random
 import shutil
@@ -451,6 +452,42 @@ class TestBadSamples:
         dataset = shardio.open(tmp_path / "out")
         assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
         assert verify(dataset, deep=True).problems == ()
+
+    @pytest.mark.parametrize("make", [tars, records], ids=["tars", "tfrecords"])
+    def test_what_precedes_a_cut(self, make: Callable[[Path], Path], tmp_path: Path) -> None:
+        """Of files that were cut off the whole samples are taken; one bad sample stands for the rest of each file."""
+        first, *others = sorted(make(tmp_path / "in").iterdir())
+        os.truncate(first, first.stat().st_size // 2)
+        for path in others[1:]:
+            os.truncate(path, 0)
+        refused = run("index", tmp_path / "in", "-o", tmp_path / "out", code=1)
+        assert f"{first.name}, byte " in refused
+        assert "was cut off; " in refused
+        skip = ("--on-error", "skip", "--max-bad", 2, "--report", tmp_path / "bad.jsonl")
+        run("index", tmp_path / "in", "-o", tmp_path / "out", *skip)
+        made = shardio.open(tmp_path / "out")
+        counts = made.manifest.shards.samples.tolist()
+        assert 0 < counts[0] < (3 if make is tars else 4)
+        labels = [number - 2 * (make is tars) for number in range(COUNT)]
+        second = 3 if make is tars else 4
+        assert [made[n]["label"] for n in range(len(made))] == [*labels[: counts[0]], *labels[second : second + 3]]
+        assert verify(made, deep=True).problems == ()
+        reasons = [json.loads(line)["reason"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+        assert [reason.partition(", byte ")[0] for reason in reasons] == [str(path) for path in (first, *others[1:])]
+        converter = "webdataset" if make is tars else "tfrecord"
+        run("convert", converter, tmp_path / "in", tmp_path / "copy", "--on-error", "skip", "--max-bad", 2)
+        copy = convert(tmp_path / "in", tmp_path / "again", converter=converter, on_error="skip", max_bad=2).manifest
+        assert copy.digest == shardio.open(tmp_path / "copy").digest
+        assert copy.samples == len(made)
+
+    def test_a_cut_file_exceeds_the_budget(self, tmp_path: Path) -> None:
+        """A file that was cut off counts as a bad sample."""
+        cut = sorted(tars(tmp_path / "in").iterdir())[0]
+        os.truncate(cut, cut.stat().st_size // 2)
+        with pytest.raises(TooManyBad, match="1 of . samples are bad"):
+            adopt(webdataset(tmp_path / "in", key=False, on_error="skip"), tmp_path / "out", on_error="skip", max_bad=0)
+        with pytest.raises(ConfigError, match="on_error must be 'raise' or 'skip', got 'no'"):
+            webdataset(tmp_path / "in", on_error="no")
 
     def test_a_file_that_changed(self, tmp_path: Path) -> None:
         """Verification reports a file that changed after it was adopted."""

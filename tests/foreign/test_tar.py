@@ -205,7 +205,7 @@ class TestRefusals:
         with pytest.raises(
             SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 complete samples"
         ):
-            list(scan(open_tar(path)))
+            list(scan(open_tar(path), damage=[]))
 
     @pytest.mark.parametrize(
         "headers", [{"GNU.sparse.major": "1", "GNU.sparse.realsize": "9"}, {"GNU.sparse.map": "0,1"}]
@@ -243,6 +243,9 @@ class TestDamage:
             with pytest.raises(SourceError, match=r"byte \d+: .*cut off; [0-3] complete samples") as caught:
                 list(scan(open_tar(path)))
             assert abs(int(str(caught.value).split("; ")[-1][0]) - whole) <= 1
+            damage: list[str] = []
+            assert f"; {len(list(scan(open_tar(path), damage)))} complete samples" in damage[0]
+            assert damage == [str(caught.value)]
         path.write_bytes(data[: ends[-1] + BLOCK])
         assert len(list(scan(open_tar(path)))) == 3
 
@@ -326,7 +329,7 @@ class TestDamage:
         with pytest.raises(
             SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 complete samples"
         ):
-            list(scan(open_tar(path)))
+            list(scan(open_tar(path), damage=[]))
 
     def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
         """An offset into a file that was rewritten gives a bad sample, not other data."""
