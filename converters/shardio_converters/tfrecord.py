@@ -95,6 +95,11 @@ class TFRecord(LocatedSource):
         """The converter's name."""
         return {"source": "tfrecord"}
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The feature of each field."""
+        return self._names
+
     def places(self, index: int) -> dict[str, tuple[int, int]]:
         """See `shardio.source.HasPlaces`: lone bytes values and lists of floats lie there as shardio stores them."""
         check_index(index, len(self._places))

@@ -95,6 +95,11 @@ class WebDataset(LocatedSource):
         """The converter's name."""
         return {"source": "webdataset"}
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The extension of each field's file."""
+        return {name: part.extensions[0] for name, part in self._parts.items()}
+
     def places(self, index: int) -> dict[str, tuple[int, int]]:
         """See `shardio.source.HasPlaces`."""
         check_index(index, len(self._places))

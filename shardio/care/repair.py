@@ -1,7 +1,8 @@
-"""Repair: rebuild a dataset whose manifest, indexes or ends of files are lost.
+"""Repair: rebuild a dataset whose manifest, indexes, shards or ends of shards are lost.
 
-A lost index is rebuilt from its tar, a lost manifest from the shards. A tar that was cut short loses its last,
-incomplete sample. HDF5 and LMDB files that were cut short can no longer be opened, and are set aside.
+A lost index is rebuilt from its tar, a lost manifest from the shards. A tar that was cut short keeps the samples before
+the cut. HDF5 and LMDB files that were cut short can no longer be opened, and are set aside. Lost shards leave the
+manifest.
 """
 
 import contextlib
@@ -9,8 +10,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +33,17 @@ from ..errors import (
     SourceError,
 )
 from ..foreign import members, tar
-from ..format import checksums, manifest
-from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..format import manifest
+from ..format.fields import Field, shape_column, with_hidden
 from ..system import strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.types import Sample
-
-DAMAGED_SUFFIX = ".damaged"
-"""Appended to the name of a file that cannot be repaired."""
+from . import repair_adopted as adopted
+from .repaired import Repair, ShardRepair, free_name, summarize, unlike_manifest
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _END_OF_TAR = bytes(2 * layout.BLOCK)
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """The result of `shardio.repair`.
-
-    Attributes:
-        manifest: the manifest of the repaired dataset.
-        done: one line for each thing that was repaired, lost or set aside; empty if nothing was wrong.
-        same: whether the digest equals that of the old manifest; None if there was none.
-    """
-
-    manifest: manifest.Manifest
-    done: tuple[str, ...]
-    same: bool | None
 
 
 def repair(
@@ -72,58 +56,73 @@ def repair(
     """Repair a damaged dataset in place.
 
     Args:
-        directory: the directory of a dataset that shardio wrote, such as `Dataset.path`.
+        directory: the directory of a dataset that shardio wrote, such as `Dataset.path`. Of a dataset that
+            `shardio index` made, only indexes and the manifest are repaired: the files themselves stay as they are.
         like: the fields, for a dataset whose manifest and shards no longer state them.
         metadata: the metadata of a lost manifest, such as the names of the classes.
         progress: called with the number of shards done and the total.
 
     Returns:
-        The new manifest and a description of each repair.
+        The new manifest and what was repaired, kept and lost of each shard.
 
     Raises NotADataset if the directory holds no shards or none can be saved, ConfigError if shardio did not write them
     or nothing states the fields, OSError if a file cannot be read or written.
     """
     path = local_path(directory)
     old = _load_manifest(path)
-    if old is not None and old.adopted:
-        raise ConfigError(
-            f"{path}: the dataset is adopted, and shardio changes no files of others: index them again with overwrite"
-        )
     if not path.is_dir():
         raise NotADataset(f"{path}: expected shards of one container, found none: it is no directory")
     folder = Directory(path)
+    if old is not None and old.adopted:
+        return _repair_adopted(folder, old, progress)
     container, names = _find_shards(folder, old)
     _check_names(folder, container, names, links=old is not None)
     if old is None:
         _check_written_by_shardio(path, container, names)
     remove_temporary(folder)
-    done: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} was lost or damaged; rebuilt"]
-    fields = dict(like) if like else _find_fields(path, container, names, old, done)
-    shards = list(_repaired_shards(folder, container, names, fields, done, progress))
-    if not shards:
-        raise NotADataset(f"{path}: nothing can be saved: {'; '.join(done)}")
-    if old is not None:
-        done += _stale(old, shards)
-        if not done:
-            return Repair(old, (), True)
+    notes: list[str] = [] if old is not None else [f"{manifest.FILE_NAME} was lost or damaged; rebuilt"]
+    fields = dict(like) if like else _find_fields(path, container, names, old, notes)
+    found = list(_repaired_shards(folder, container, names, fields, old, progress))
+    shards = _shards_left(path, found, notes)
+    repairs = tuple(repaired for _, repaired in found if repaired.reasons)
+    if old is not None and not repairs:
+        return Repair(old, (), (), True)
     if old is None and metadata is None:
-        done.append("the metadata of the lost manifest, such as the names of the classes, is lost")
+        notes.append("the metadata of the lost manifest, such as the names of the classes, is lost")
     kept_metadata = (metadata or {}) if old is None else old.metadata
     repaired = describe(container, fields, shards, kept_metadata)
     finish_dataset(OutputDirectory(folder, folder), repaired)
     same = None if old is None else repaired.digest == old.digest
-    return Repair(repaired, tuple(done), same)
+    return Repair(repaired, repairs, tuple(notes), same)
 
 
-def _stale(old: manifest.Manifest, shards: list[WrittenShard]) -> list[str]:
-    """Return a line for each shard that the manifest does not describe: a repair was cut off before it wrote that."""
-    sizes = zip(old.shards.samples.tolist(), old.shards.bytes.tolist(), strict=True)
-    said = dict(zip(old.shards.names, sizes, strict=True))
-    return [
-        f"{shard.name}: holds {shard.samples} samples in {shard.bytes} bytes, the manifest said {said[shard.name]}"
-        for shard in shards
-        if (shard.samples, shard.bytes) != said[shard.name]
-    ]
+def _repair_adopted(folder: Directory, old: manifest.Manifest, progress: Callable[[int, int], None] | None) -> Repair:
+    """Repair a dataset of files of other programs: its indexes and its manifest, never the files."""
+    found = []
+    for number, shard in enumerate(adopted.repaired_shards(folder, old)):
+        found.append(shard)
+        if progress is not None:
+            progress(number + 1, len(old.shards))
+    shards = _shards_left(folder.path, found, [])
+    repairs = tuple(repaired for _, repaired in found if repaired.reasons)
+    if not repairs:
+        return Repair(old, (), (), True)
+    repaired = describe(
+        old.container, old.fields, shards, old.metadata, adopted=True, conversion=adopted.kept_conversion(old)
+    )
+    finish_dataset(OutputDirectory(folder, folder), repaired)
+    return Repair(repaired, repairs, (), repaired.digest == old.digest)
+
+
+def _shards_left(
+    path: Path, found: Sequence[tuple[WrittenShard | None, ShardRepair]], notes: Sequence[str]
+) -> list[WrittenShard]:
+    """Return the shards that hold samples; raise NotADataset if none does."""
+    shards = [shard for shard, _ in found if shard is not None]
+    if not shards:
+        lines = [*notes, *(str(repaired) for _, repaired in found)]
+        raise NotADataset(f"{path}: nothing can be saved: {'; '.join(lines)}")
+    return shards
 
 
 def _load_manifest(folder: Path) -> manifest.Manifest | None:
@@ -194,7 +193,7 @@ def _readable_runs(path: Path) -> Iterator[tar.TarSample]:
 
 
 def _find_fields(
-    folder: Path, container: str, names: list[str], old: manifest.Manifest | None, done: list[str]
+    folder: Path, container: str, names: list[str], old: manifest.Manifest | None, notes: list[str]
 ) -> dict[str, Field]:
     if old is not None:
         return dict(old.fields)
@@ -202,7 +201,7 @@ def _find_fields(
         try:
             fields = containers.get(container).read_fields(folder / name)
             if fields is None and container == "tar":
-                fields = _tar_fields(folder / name, done)
+                fields = _tar_fields(folder / name, notes)
         except (DatasetError, SourceError):
             continue  # another shard may state them
         if fields is not None:
@@ -215,53 +214,41 @@ def _repaired_shards(
     container: str,
     names: list[str],
     fields: Mapping[str, Field],
-    done: list[str],
+    old: manifest.Manifest | None,
     progress: Callable[[int, int], None] | None,
-) -> Iterator[WrittenShard]:
-    """Repair each shard, and yield those that hold samples."""
+) -> Iterator[tuple[WrittenShard | None, ShardRepair]]:
+    """Repair each shard; yield it, or None if it holds no samples, and what was done."""
     for number, name in enumerate(names):
         path = folder.path / name
+        reasons: list[str] = []
+        shard, before = None, None if old is None else int(old.shards.samples[number])
         try:
             if container == "tar":
-                _repair_tar(folder, name, fields, done)
-            if (shard := _summarize(path, container, fields)).samples:
-                yield shard
-            else:
-                done.append(f"{name}: no complete sample is left")
+                held = _repair_tar(folder, name, fields, reasons)
+                before = held if before is None else before
+            shard = summarize(path, container, fields)
         except (DatasetError, SourceError) as error:
-            done.append(f"{name}: lost and set aside: {error}")
-            for file in containers.get(container).files(path):
-                if folder.kind(file.name) is not None:
-                    folder.rename(file.name, folder, _free_name(folder, file.name))
+            files = [file.name for file in containers.get(container).files(path) if folder.kind(file.name) is not None]
+            what = "lost and set aside" if files else "lost"
+            reasons.append(f"{what}: {str(error).removeprefix(f'{path}: ')}")
+            for file in files:
+                folder.rename(file, folder, free_name(folder, file))
+        if shard is not None and old is not None and not reasons:  # else a repair was cut off before it wrote the rest
+            reasons += filter(None, [unlike_manifest(shard, old.shards.samples[number], old.shards.bytes[number])])
+        kept = shard.samples if shard is not None else 0
+        if shard is not None and not kept:
+            reasons.append("no complete sample is left")
+        lost = None if before is None else max(0, before - kept)
+        yield shard if kept else None, ShardRepair(name, kept, lost, tuple(reasons))
         if progress is not None:
             progress(number + 1, len(names))
 
 
-def _free_name(folder: Directory, name: str) -> str:
-    """Return the first of `NAME.damaged`, `NAME.2.damaged` and so on that is not there yet."""
-    numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
-    names = (f"{name}{number}{DAMAGED_SUFFIX}" for number in numbers)
-    return next(free for free in names if folder.kind(free) is None)
+def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], reasons: list[str]) -> int | None:
+    """Make the tar end with a complete sample, and its index list exactly the samples that it holds.
 
-
-def _summarize(path: Path, container: str, fields: Mapping[str, Field]) -> WrittenShard:
-    """Return a shard's entry in the manifest; raise ShardCorrupt if it cannot be opened."""
-    kind = containers.get(container)
-    reader = kind.reader(path, with_hidden(fields))
-    rows = np.arange(len(reader))
-    sample_checksums = np.asarray(reader.read(rows, CHECKSUM))
-    shapes: dict[str, tuple[int, int] | None] = {}
-    for name, field in fields.items():
-        if field.kind == "image":
-            sizes = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
-            shapes[name] = (int(sizes[0][0]), int(sizes[0][1])) if len(sizes) == 1 else None
-    reader.close()
-    size, checksum = checksums.of_files(kind.files(path))
-    return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes)
-
-
-def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], done: list[str]) -> None:
-    """Make the tar end with a complete sample, and its index list exactly the samples that it holds."""
+    Returns the number of samples that it held as far as its index tells, else None.
+    """
     path = folder.path / name
     if folder.kind(name) is None:
         raise ShardCorrupt(f"{path}: there is no such file")
@@ -269,17 +256,17 @@ def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], done:
     intact, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
     intact = intact and path.stat().st_size == end + len(_END_OF_TAR)
+    before = None if index is None else len(index)
     if index is not None and intact and len(index) == len(runs):
-        return
+        return before
     if not intact:
         kept = _truncate(folder, name, end)
-        done.append(f"{name}: cut short or damaged after {len(runs)} complete samples; truncated there{kept}")
+        reasons.append(f"cut short or damaged after {len(runs)} complete samples; truncated there{kept}")
     if index is None:
-        done.append(f"{side_index.path_of(path).name} was lost or damaged; rebuilt")
+        reasons.append(f"its index {side_index.path_of(path).name} was lost or damaged; rebuilt")
         index = _index_of(path, runs, fields)
-    elif len(index) > len(runs):
-        done.append(f"{name}: {len(index) - len(runs)} samples are lost")
     side_index.write(folder, name, index[: len(runs)])
+    return before
 
 
 def _truncate(folder: Directory, name: str, end: int) -> str:
@@ -287,7 +274,7 @@ def _truncate(folder: Directory, name: str, end: int) -> str:
     kept = ""
     with os.fdopen(folder.open(name, os.O_RDWR), "r+b", buffering=0) as file:
         if os.fstat(file.fileno()).st_size > end:
-            rest = _free_name(folder, f"{name}.end")
+            rest = free_name(folder, f"{name}.end")
             with folder.replacing(rest) as target:
                 file.seek(end)
                 shutil.copyfileobj(file, target)
@@ -361,7 +348,7 @@ def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error
 
 
-def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
+def _tar_fields(path: Path, notes: list[str]) -> dict[str, Field] | None:
     """Infer the fields of a tar without a manifest from its index, or else from the names of its members."""
     _, runs = _scan(path)
     if not runs:
@@ -370,7 +357,7 @@ def _tar_fields(path: Path, done: list[str]) -> dict[str, Field] | None:
     try:
         return _indexed_fields(side_index.load(path), opened, extensions)
     except (OSError, ShardCorrupt):
-        done.append("the fields are inferred from the names of the tars' members: numbers may be wider than they were")
+        notes.append("the fields are inferred from the names of the tars' members: numbers may be wider than they were")
         named = members.field_names(extensions)
         return {
             name: members.field_of(extension, [opened.read(*extensions[extension])])

@@ -95,7 +95,7 @@ def convert(
 
 
 def _command(name: str, converter: sources.Converter) -> Any:
-    """Return the command of one converter: SRC, OUT, its own options, and the shared ones, of which it may have some."""
+    """Return the command of one converter: SRC, OUT, its own options, and the shared ones, which it may have too."""
     docstring = read(converter)
     signature = inspect.signature(converter, eval_str=True)
     keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -7,6 +7,7 @@ import typer
 
 from ..care.repair import repair as run
 from ..format import manifest
+from ._output import write_json
 from ._progress import progress
 
 
@@ -16,14 +17,21 @@ def repair(
         Path | None,
         typer.Option(help="Take fields and class names that the damaged dataset no longer states from this one."),
     ] = None,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
+    ] = None,
 ) -> None:
-    """Rebuild a lost index or manifest from the shards, and drop incomplete samples.
+    """Rebuild a lost index or manifest from the shards, and drop what is lost: of each shard it says how much.
 
-    A tar that was cut short loses its last, incomplete sample. A shard that cannot be opened is renamed NAME.damaged.
+    A tar that was cut short keeps the samples before the cut. A shard that cannot be opened is renamed NAME.damaged.
+    Of files that `shardio index` adopted, only the indexes change.
 
     Examples:
 
       shardio repair data/photos
+
+      shardio repair data/photos --json repaired.json
 
       shardio repair data/photos/val --like data/photos/train
     """
@@ -31,11 +39,15 @@ def repair(
     known = {} if similar is None else {"like": similar.fields, "metadata": similar.metadata}
     with progress("shards") as show:
         result = run(dataset, **known, progress=lambda done, total: show("repairing", done, total))
+    if write_json(json_file, {"dataset": str(dataset), **result.to_dict()}):
+        return
     for line in result.done:
         print(line)
     repaired = result.manifest
-    summary = f"{dataset}: {repaired.samples} samples in {len(repaired.shards)} shards, digest {repaired.digest}"
+    summary = f"{dataset}: {repaired.samples} samples in {len(repaired.shards)} shards"
+    lost = "" if result.lost == 0 else f", {'an unknown number' if result.lost is None else result.lost} lost"
+    digest = f", digest {repaired.digest}"
     if not result.done:
-        print(f"{summary}: nothing to repair; verify --deep also checks every sample")
+        print(f"{summary}{digest}: nothing to repair; verify --deep also checks every sample")
     else:
-        print(summary + {True: ", as before", False: ", not as before", None: ""}[result.same])
+        print(summary + lost + digest + {True: ", as before", False: ", not as before", None: ""}[result.same])

@@ -169,11 +169,46 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
 
 
+def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> None:
+    """Write the index of one adopted file anew, without its bad samples.
+
+    Args:
+        source: an `Adoptable` source with the dataset's fields.
+        number: the number of the file in it.
+        name: the file's name in the dataset.
+        folder: the dataset's directory.
+
+    Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
+    """
+    path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
+    file = _AdoptTask(number, range(start, stop), path, name, state_of(path))
+    if not isinstance(source, HasPlaces):
+        hdf5_index.write(folder, name, *_hdf5_columns(source, file, lambda count: None)[:2])
+        return
+    index, _, _ = _places(source, file, True, lambda count: None)
+    if not len(index):
+        raise ShardCorrupt(f"{path}: no complete sample is left")
+    side_index.write(folder, name, index)
+
+
 def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
     """Write the index of a file whose values are contiguous in it, see `containers.side_index`; return the record."""
     source: Any = context.source
-    fields = with_hidden(source.fields)
-    index = np.zeros(len(file.samples), side_index.dtype_of(fields))
+    index, skipped, rotated = _places(source, file, context.skip, advance)
+    if not len(index):
+        return Record(NO_SHARD, skipped)
+    shards = journal.open_shards()
+    _link(context, file, shards)
+    side_index.write(shards, file.name, index)
+    shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
+    return Record(_shard(file, journal, index[CHECKSUM], shapes), skipped, rotated)
+
+
+def _places(
+    source: Any, file: _AdoptTask, skip: bool, advance: Advance
+) -> tuple[NDArray[Any], tuple[Skipped, ...], int]:
+    """Return the side index of a file, the samples that were left out, and the number of images that a tag rotates."""
+    index = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields)))
     skipped: list[Skipped] = []
     row = rotated = 0
     with open(file.path, "rb", buffering=0, opener=open_regular) as data:
@@ -182,18 +217,12 @@ def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, adva
                 rotated += _describe(source, number, data.fileno(), index[row : row + 1])
                 row += 1
             except BadSample as error:
-                if not context.skip:
+                if not skip:
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
     file.check_unchanged()
-    if not row:
-        return Record(NO_SHARD, tuple(skipped))
-    index, shards = index[:row], journal.open_shards()
-    _link(context, file, shards)
-    side_index.write(shards, file.name, index)
-    shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return Record(_shard(file, journal, index[CHECKSUM], shapes), tuple(skipped), rotated)
+    return index[:row], tuple(skipped), rotated
 
 
 def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> int:
@@ -245,7 +274,17 @@ def _stores(field: Field, raw: Any, value: Any) -> bool:
 
 def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
     """Write the index of an HDF5 file (its datasets' names as fields, scalars, hidden columns); return the record."""
-    source: Any = context.source
+    names, columns, sizes = _hdf5_columns(context.source, file, advance)
+    shards = journal.open_shards()
+    _link(context, file, shards)
+    hdf5_index.write(shards, file.name, names, columns)
+    return Record(_shard(file, journal, columns[CHECKSUM], sizes), ())
+
+
+def _hdf5_columns(
+    source: Any, file: _AdoptTask, advance: Advance
+) -> tuple[dict[str, str], dict[str, NDArray[Any]], dict[str, NDArray[np.int32]]]:
+    """Return the content of an HDF5 file's index: names of datasets by field, columns; and the sizes of its images."""
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: path for name, path in source.names.items() if name not in scalars}
     fields = {name: source.fields[name] for name in names}
@@ -274,12 +313,8 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     file.check_unchanged()
     sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
-    sample_checksums = np.concatenate(checksum_parts)
-    shards = journal.open_shards()
-    _link(context, file, shards)
-    columns = {**scalars, **{shape_column(name): column for name, column in sizes.items()}, CHECKSUM: sample_checksums}
-    hdf5_index.write(shards, file.name, names, columns)
-    return Record(_shard(file, journal, sample_checksums, sizes), ())
+    sized = {shape_column(name): column for name, column in sizes.items()}
+    return names, {**scalars, **sized, CHECKSUM: np.concatenate(checksum_parts)}, sizes
 
 
 def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:

@@ -118,10 +118,12 @@ class HasPlaces(Adoptable, Protocol):
 
 @runtime_checkable
 class HasNames(Adoptable, Protocol):
-    """An adoptable source of HDF5 files.
+    """An adoptable source whose fields have names of their own in its files.
+
+    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them.
 
     Attributes:
-        names: the path within the file of each field's dataset.
+        names: by field, the name in the files, which the option `fields` of its converter takes.
     """
 
     names: Mapping[str, str]

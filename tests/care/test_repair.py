@@ -1,5 +1,6 @@
 """Repair: it rebuilds lost indexes and manifests, drops incomplete samples, and reports each change."""
 
+import json
 import os
 import random
 import shutil
@@ -7,21 +8,27 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _adoptable import records, tables, tars
 from _builders import jpeg
+from _cli import run
 from webdataset import TarWriter
 
 import shardio
+from shardio import containers
 from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.conversion.adopt import adopt
 from shardio.errors import ConfigError, NotADataset
 from shardio.system.directory import Directory
 from shardio.testing import samples as kinds
+from shardio_converters.hdf5 import hdf5
+from shardio_converters.tfrecord import tfrecord
 from shardio_converters.webdataset import webdataset
 
 CONTAINERS = ["tar", "hdf5", "lmdb"]
@@ -92,7 +99,8 @@ def test_a_lost_index(dataset: Path, damage: str) -> None:
         shutil.copy(dataset / "shard-000000.idx.npy", index)
         np.save(index, np.zeros(3))
     result = repair(dataset)
-    assert result.done == ("shard-000001.idx.npy was lost or damaged; rebuilt",)
+    assert result.shards[0].reasons == ("its index shard-000001.idx.npy was lost or damaged; rebuilt",)
+    assert (len(result.shards), result.shards[0].lost, result.notes) == (1, 0, ())
     assert result.same
     assert content(dataset) == before
 
@@ -142,6 +150,138 @@ def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
     assert (dataset / f"{path.name}.damaged").exists()
     np.testing.assert_equal(values(dataset), samples[shards.samples[0] :])
     assert not result.same
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_what_is_kept_and_lost_of_each_shard(dataset: Path, container: str, tmp_path: Path) -> None:
+    """Of a lost shard, a cut one and a lost index, repair keeps what is whole, and counts what is kept and lost."""
+    samples, table = values(dataset), shardio.open(dataset).manifest.shards
+    (names, counts), starts = (list(table.names), table.samples.tolist()), table.starts.tolist()
+    assert len(names) > 3
+    (dataset / names[0]).unlink()
+    os.truncate(dataset / names[1], (dataset / names[1]).stat().st_size // 2)
+    if container == "tar":
+        (dataset / names[3]).with_suffix(".idx.npy").unlink()
+    told = run("repair", dataset, "--json", tmp_path / "repaired.json")
+    result = json.loads((tmp_path / "repaired.json").read_text())
+    kept = result["shards"][1]["kept"]
+    assert (kept > 0) == (container == "tar")
+    assert [(shard["shard"], shard["kept"], shard["lost"]) for shard in result["shards"]] == [
+        (names[0], 0, counts[0]),
+        (names[1], kept, counts[1] - kept),
+        *([(names[3], counts[3], 0)] if container == "tar" else []),
+    ]
+    assert result["lost"] == counts[0] + counts[1] - kept
+    assert f"{names[0]}: lost" in told
+    assert f"there is no such file: 0 samples kept, {counts[0]} lost\n" in told
+    assert f": {kept} samples kept, {counts[1] - kept} lost\n" in told
+    assert f", {result['lost']} lost, digest {result['digest']}, not as before" in told
+    np.testing.assert_equal(values(dataset), samples[starts[1] : starts[1] + kept] + samples[starts[2] :])
+    assert repair(dataset).to_dict()["shards"] == []
+
+
+ADOPTABLE: dict[str, Callable[[Path], Any]] = {
+    "tars": lambda path: webdataset(path, fields="picture=jpg,what=cls,tokens=tokens.npy", key=False, on_error="skip"),
+    "tfrecords": lambda path: tfrecord(path, fields="image,what=label", on_error="skip"),
+    "hdf5": lambda path: hdf5(path, fields="label=labels,pixels=data/images,files=jpegs"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("tars", "out"), ("tars", "in"), ("tfrecords", "out"), ("tfrecords", "in"), ("hdf5", "out")]
+)
+def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
+    """Repair of adopted files changes indexes alone: it drops lost files, keeps what precedes a cut, and says so."""
+    folder = {"tars": tars, "tfrecords": records, "hdf5": tables}[kind](tmp_path / "in")
+    adopt(ADOPTABLE[kind](folder), out := tmp_path / place)
+    samples, table = values(out), shardio.open(out).manifest.shards
+    names, counts, starts = list(table.names), table.samples.tolist(), table.starts.tolist()
+    os.truncate(cut := out / names[0], (out / names[0]).stat().st_size * 2 // 3)
+    containers.get(shardio.open(out).manifest.container).files(out / names[1])[1].unlink()
+    if lost := names[2:]:
+        (out / lost[0]).resolve().unlink()
+    before = {
+        path: path.read_bytes() for path in folder.iterdir() if ".idx." not in path.name and path.suffix != ".json"
+    }
+    result = repair(out)
+    assert before.items() <= {path: path.read_bytes() for path in folder.iterdir()}.items()
+    kept = result.shards[0].kept
+    assert (kept > 0) == (kind != "hdf5")
+    told = [(shard.shard, shard.kept, shard.lost) for shard in result.shards]
+    assert told == [
+        (cut.name, kept, counts[0] - kept),
+        (names[1], counts[1], 0),
+        *((name, 0, count) for name, count in zip(lost, counts[2:], strict=True)),
+    ]
+    assert not result.same
+    np.testing.assert_equal(values(out), samples[:kept] + samples[starts[1] : starts[2]])
+    assert repair(out).done == ()
+    if kind != "hdf5":
+        adopt(ADOPTABLE[kind](folder), out, on_error="skip", max_bad=1, overwrite=True)
+        assert verify(shardio.open(out)).problems == ()
+
+
+def test_an_adopted_file_that_comes_back(tmp_path: Path) -> None:
+    """A dataset none of whose adopted files is there stays as it is; files that changed are told by checksums."""
+    adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
+    before = content(tmp_path / "out")
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file: 0 samples kept, 3 lost"):
+        repair(tmp_path / "out")
+    (tmp_path / "away").rename(tmp_path / "in")
+    assert content(tmp_path / "out") == before
+    changed = sorted((tmp_path / "in").iterdir())[0]
+    data = bytearray(changed.read_bytes()) + bytes(512)
+    data[data.index(b"\xff\xd8\xff") + 300] ^= 1
+    changed.write_bytes(data)
+    (shard,) = repair(tmp_path / "out").shards
+    assert (shard.kept, shard.lost) == (2, 1)
+    assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
+
+
+@pytest.mark.parametrize("place", ["out", "in"])
+def test_a_repair_of_adopted_files_that_is_killed(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken up by the next one, and nothing is left of it."""
+    adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / place)
+    first, second = sorted((tmp_path / "in").glob("*.tar"))[:2]
+    os.truncate(first, first.stat().st_size * 2 // 3)
+    (next((tmp_path / place).glob("*1.idx.npy"), None) or second.with_suffix(".idx.npy")).write_bytes(b"damaged")
+    shutil.copytree(tmp_path, whole := tmp_path.with_name(f"{tmp_path.name}-whole"), symlinks=True)
+    repair(whole / place)
+    for steps in range(20):
+        attempt = tmp_path.with_name(f"{tmp_path.name}-{steps}")
+        shutil.copytree(tmp_path, attempt, symlinks=True)
+        with monkeypatch.context() as patched:
+            left = iter(range(steps))
+            replace = os.replace
+
+            def stopping(*arguments: Any, left: Any = left, replace: Any = replace, **options: Any) -> None:
+                if next(left, None) is None:
+                    raise Killed
+                replace(*arguments, **options)
+
+            patched.setattr(os, "replace", stopping)
+            patched.setattr(Directory, "unlink", lambda *_: None)
+            try:
+                repair(attempt / place)
+            except Killed:
+                pass
+            else:
+                break
+        repair(attempt / place)
+        assert content(attempt / place) == content(whole / place)
+    assert steps > 2
+
+
+def test_an_index_that_cannot_be_rebuilt(tmp_path: Path) -> None:
+    """Without anything that names the converter, a file whose index is lost leaves the dataset, and repair says why."""
+    adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
+    described = tmp_path / "out" / "shardio.json"
+    described.write_text(described.read_text().replace('"source": "webdataset"', '"source": "os"'))
+    (tmp_path / "out" / "shard-000000.idx.npy").unlink()
+    (shard,) = repair(tmp_path / "out").shards
+    assert (shard.kept, shard.lost) == (0, 3)
+    assert "its index cannot be rebuilt: the manifest names no converter of webdataset, tfrecord" in shard.reasons[0]
 
 
 def test_damage_within_is_left_to_verify(dataset: Path) -> None:

@@ -1,0 +1,169 @@
+"""Repair of datasets that `shardio index` made: of their indexes, never of the files, which other programs wrote.
+
+Of a file that was cut short the samples before the cut are kept: its index then names no others. A lost index is
+written anew from its file, by the converter that read it before. Files that are gone or cannot be opened leave the
+manifest.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import containers
+from ..containers import hdf5_index, side_index, store
+from ..containers.base import Reader
+from ..conversion import source as sources
+from ..conversion.adopt import rebuild_index
+from ..dataset.shard_writer import WrittenShard
+from ..errors import ConfigError, DatasetError, ShardCorrupt, ShardioError
+from ..format import checksums, manifest
+from ..format.fields import CHECKSUM, Field, with_hidden
+from ..system.directory import Directory
+from .repaired import ShardRepair, free_name, summarize, unlike_manifest
+
+_CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
+_BLOCK = 256  # samples
+
+
+def kept_conversion(old: manifest.Manifest) -> dict[str, Any]:
+    """Return what of `conversion` still holds: the fields' names, but not the plan that resuming would go by."""
+    names = _names(old)
+    return {"names": names} if names else {}
+
+
+def repaired_shards(folder: Directory, old: manifest.Manifest) -> Iterator[tuple[WrittenShard | None, ShardRepair]]:
+    """Repair the index of each shard; yield the shard, or None if it holds no samples any more, and what was done."""
+    written = {
+        manifest.FILE_NAME,
+        manifest.TABLE_NAME,
+        *(_index_name(old.container, name) for name in old.shards.names),
+    }
+    for name in folder.names():
+        temporary = re.fullmatch(r"\.(.+)\.[0-9a-f]+\.tmp", name)  # of a repair that was killed
+        if temporary and temporary[1] in written and folder.kind(name) == "file":
+            folder.unlink(name)
+    for number, name in enumerate(old.shards.names):
+        reasons: list[str] = []
+        shard: WrittenShard | None = None
+        try:
+            shard = _repaired(folder, old, number, reasons)
+        except DatasetError as error:
+            reasons.append(f"lost: {str(error).removeprefix(f'{folder.path / name}: ')}")
+        kept = 0 if shard is None else shard.samples
+        yield shard, ShardRepair(name, kept, max(0, int(old.shards.samples[number]) - kept), tuple(reasons))
+
+
+def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: list[str]) -> WrittenShard:
+    """Repair the index of a file if that is needed; raise DatasetError if no sample is left."""
+    name, fields = old.shards.names[number], with_hidden(old.fields)
+    samples, size = int(old.shards.samples[number]), int(old.shards.bytes[number])
+    path, index = folder.path / name, folder.path / _index_name(old.container, name)
+    store.status(path)
+    kind = containers.get(old.container)
+    try:
+        if not index.exists():  # without one, a file would count as shardio's own
+            raise ShardCorrupt(f"{index} is missing")
+        reader = kind.reader(path, fields)
+    except ShardCorrupt as error:
+        _rebuild(folder, old, name, error)
+        reasons.append(f"its index {index.name} was lost or damaged; rebuilt")
+        reader = kind.reader(path, fields)
+    changed = sum(file.stat().st_size for file in kind.files(path)) != size
+    if changed and not reasons and old.container != "hdf5":
+        _drop_lost_rows(folder, path, reader, old.fields, reasons)
+    reader.close()
+    known = None if changed or reasons else (size, old.shards.checksums[number])
+    shard = summarize(path, old.container, old.fields, known)
+    if not reasons:
+        reasons += filter(None, [unlike_manifest(shard, samples, size)])
+    return shard
+
+
+def _drop_lost_rows(
+    folder: Directory, path: Path, reader: Reader, fields: Mapping[str, Field], reasons: list[str]
+) -> None:
+    """Leave those samples out of a file's side index that are not whole any more."""
+    whole = _whole_rows(reader, fields)
+    if whole.all():
+        return
+    if not whole.any():
+        raise ShardCorrupt(f"{path}: no complete sample is left in its {path.stat().st_size} bytes")
+    reasons.append(f"cut short or changed; its index now names the complete samples in its {path.stat().st_size} bytes")
+    side_index.write(folder, path.name, np.asarray(side_index.load(path))[whole])
+
+
+def _whole_rows(reader: Reader, fields: Mapping[str, Field]) -> NDArray[np.bool_]:
+    """Return for each sample whether it can be read and has its checksum."""
+    whole = np.zeros(len(reader), np.bool_)
+    for start in range(0, len(reader), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(reader)))
+        for some in [rows] if _good(reader, rows, fields).all() else rows[:, None]:
+            whole[some] = _good(reader, some, fields)
+    return whole
+
+
+def _good(reader: Reader, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> NDArray[np.bool_]:
+    try:
+        columns = {name: reader.read(rows, name) for name in fields}
+        found = checksums.of_samples(columns, sorted(columns)) == reader.read(rows, CHECKSUM)
+    except DatasetError:
+        return np.zeros(len(rows), np.bool_)
+    return np.asarray(found)
+
+
+def _index_name(container: str, name: str) -> str:
+    path_of = hdf5_index.path_of if container == "hdf5" else side_index.path_of
+    return path_of(Path(name)).name
+
+
+def _rebuild(folder: Directory, old: manifest.Manifest, name: str, reason: ShardCorrupt) -> None:
+    """Write the index of a file anew; raise ShardCorrupt, with the first error too, if that is not possible."""
+    try:
+        source = _source(folder, old, name)
+        if _plain(source.fields) != _plain(old.fields):
+            raise ConfigError(f"its fields are now {', '.join(source.fields)}, and not as they were")
+        number = next(number for number, path in enumerate(source.files) if path.name == name)
+        index = _index_name(old.container, name)
+        if folder.kind(name) == "file" and folder.kind(index) is not None:
+            # Beside the files of others, where nothing proves that shardio wrote it.
+            folder.rename(index, folder, free_name(folder, index))
+        rebuild_index(source, number, name, folder)
+    except ShardioError as error:
+        advice = "`shardio index` may make the dataset anew"
+        raise ShardCorrupt(f"{reason}; its index cannot be rebuilt: {error}; {advice}") from error
+
+
+def _source(folder: Directory, old: manifest.Manifest, name: str) -> Any:
+    """Return the source that the dataset's files were, as far as they are still there; ShardioError if there is none.
+
+    All of them matter: a field's shape is fixed if the first and the last sample agree.
+    """
+    converter = old.metadata.get("source")
+    if converter not in _CONVERTERS:
+        raise ConfigError(f"the manifest names no converter of {', '.join(_CONVERTERS)}")
+    there = [folder.path / shard for shard in old.shards.names if (folder.path / shard).is_file()]
+    paths = [path.absolute() for path in (there if converter in ("webdataset", "tfrecord") else [folder.path / name])]
+    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": _names(old)}
+    if converter in ("webdataset", "tfrecord"):
+        options["on_error"] = "skip"
+    if converter == "webdataset":
+        options["key"] = False
+    return sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options)
+
+
+def _names(old: manifest.Manifest) -> dict[str, str] | None:
+    """Return the names in the files of the fields, if the manifest tells them."""
+    names = old.conversion.get("names")
+    if not isinstance(names, dict) or names.keys() != old.fields.keys():
+        return None
+    return dict(names) if all(isinstance(name, str) for name in names.values()) else None
+
+
+def _plain(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return fields without what a dataset adds to them: the size that all images have."""
+    return {name: replace(field, shape=None) if field.kind == "image" else field for name, field in fields.items()}
