@@ -21,6 +21,7 @@ from ._fields import array_field
 
 _HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
+_VIRTUAL = "a virtual dataset of others in this file"
 
 
 @final
@@ -60,7 +61,7 @@ class Contents:
 
     Attributes:
         columns: the columns by name, which is the path, and for members `path/member`.
-        foreign: what is left out because it is in other files, and in which, or what is wrong with those.
+        external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
         follow: whether other files belong to it.
     """
 
@@ -72,6 +73,11 @@ class Contents:
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether anything of `external` is in other files, and not just virtual."""
+        return any(what != _VIRTUAL for what in self.external.values())
 
     def default_columns(self) -> dict[str, Column]:
         """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
@@ -134,7 +140,7 @@ class Contents:
             missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
             if missing or (others and not self.follow):
                 what = f"{', '.join(missing)}, which is missing" if self.follow else ", ".join(others)
-                self.external[name] = f"kept in {what}"
+                self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
                 self.columns |= _of_dataset(found, name)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):

@@ -262,7 +262,9 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
 
 def _elsewhere(contents: Contents) -> str:
     named = ", ".join(f"{name!r} ({what})" for name, what in contents.external.items())
-    return f"keeps data in other files: {named}" + ("" if contents.follow else "; external_links=True reads them")
+    what = "keeps data in other files" if contents.elsewhere else "has virtual datasets, which may lead to other files"
+    advice = "; `shardio convert hdf5 --external-links` (external_links=True) reads them"
+    return f"{what}: {named}" + ("" if contents.follow else advice)
 
 
 def _listed(columns: Mapping[str, Column]) -> str:

@@ -48,6 +48,6 @@ def repair(
     lost = "" if result.lost == 0 else f", {'an unknown number' if result.lost is None else result.lost} lost"
     digest = f", digest {repaired.digest}"
     if not result.done:
-        print(f"{summary}{digest}: nothing to repair; verify --deep also checks every sample")
+        print(f"{summary}{digest}: nothing to repair; `shardio verify --deep` also checks every sample")
     else:
         print(summary + lost + digest + {True: ", as before", False: ", not as before", None: ""}[result.same])

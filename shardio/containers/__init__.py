@@ -29,11 +29,11 @@ CONTAINERS: Mapping[str, Container] = MappingProxyType({container.name: containe
 
 
 def get(name: str) -> Container:
-    """Return the container called `name`; ConfigError lists those that exist."""
+    """Return the container called `name`; ConfigError lists those that users choose from."""
     try:
         return CONTAINERS[name]
     except KeyError:
-        raise ConfigError(f"container must be one of {', '.join(CONTAINERS)}, got {name!r}") from None
+        raise ConfigError(f"container must be one of {', '.join(names())}, got {name!r}") from None
 
 
 def names() -> tuple[str, ...]:

@@ -226,10 +226,18 @@ def resolve(file: Any, name: str, path: Path) -> Any:
             node = node[part]
         else:
             # Before anything asks for its shape, for which libhdf5 may open the sources of a virtual dataset.
-            if isinstance(node, h5py.Dataset) and (node.is_virtual or node.external):
+            if isinstance(node, h5py.Dataset) and node.external:
                 raise ShardCorrupt(f"{place}: its data are in other files, which are not read")
+            if isinstance(node, h5py.Dataset) and node.is_virtual:
+                raise ShardCorrupt(f"{place}: a virtual dataset, whose data are in {_sources(node)}, is not read")
             return node
     raise ShardCorrupt(f"{place}: more than {_MOST_LINKS} links in a row")
+
+
+def _sources(virtual: Any) -> str:
+    """Return where a virtual dataset takes its data from, in words, without opening it."""
+    inside = {part.file_name for part in virtual.virtual_sources()} <= {"."}
+    return "other datasets of this file" if inside else "other files"
 
 
 def block_parts(ordered: Rows, block: int) -> list[slice]:

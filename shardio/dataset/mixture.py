@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
-from ..format.fields import Field
+from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, whole_weights
 from ..order.plan import Plan, Shuffle
@@ -45,6 +45,8 @@ def mix(
     Raises ConfigError for weights that do not fit the sources or fields that differ between them, and whatever
     `shardio.open` raises.
     """
+    if not isinstance(sources, Mapping):
+        raise ConfigError(f"sources must be datasets by name, such as {{'a': dataset}}, got {type(sources).__name__}")
     for name, source in sources.items():
         if isinstance(source, Mixture):
             raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
@@ -236,9 +238,13 @@ def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
             if field.kind == other.kind == "image" and field.channels == other.channels and field.shape != other.shape:
                 field = replace(field, shape=None)
             elif field != other:
-                raise ConfigError(f"field {name!r} is {field} in source {first_name!r}, but {other} in {other_name!r}")
+                raise ConfigError(
+                    f"field {name!r} is {describe(field)} in source {first_name!r}, but {describe(other)} in "
+                    f"{other_name!r}"
+                )
         else:
             common[name] = field
     if not common:
-        raise ConfigError(f"the sources {', '.join(datasets)} have no field in common")
+        listed = "; ".join(f"{name!r} has {describe_fields(dataset.fields)}" for name, dataset in datasets.items())
+        raise ConfigError(f"the sources of a mixture must have a field in common: {listed}")
     return common

@@ -169,8 +169,11 @@ def create(
 
 def on_disk(container: str) -> None:
     """Raise ConfigError unless `container` writes files."""
-    if not containers.get(container).on_disk:
-        raise ConfigError(f"container {container!r} writes no files: see shardio.from_samples")
+    kind = containers.get(container)
+    if container not in containers.names():
+        what = "only reads files that other programs wrote: see shardio index"
+        what = what if kind.on_disk else "writes no files: see shardio.from_samples"
+        raise ConfigError(f"container must be one of {', '.join(containers.names())}; {container!r} {what}")
 
 
 _NONE = np.empty(0, np.uint64)

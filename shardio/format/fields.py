@@ -17,6 +17,7 @@ kind       stored bytes
 Names that begin with an underscore are reserved for the columns that shardio adds to every shard: see `with_hidden`.
 """
 
+import difflib
 import io
 import json
 import math
@@ -37,6 +38,17 @@ from . import images
 Kind: TypeAlias = Literal["image", "pixels", "array", "scalar", "text", "bytes", "json"]
 
 _IMAGES = ("image", "pixels")
+_PLAIN_KINDS = ("image", "text", "bytes", "json")  # which need no dtype and no shape
+_MEANT = {
+    **dict.fromkeys(("str", "string", "strings", "utf8", "utf-8", "varchar", "caption", "txt"), "text"),
+    **dict.fromkeys(("img", "jpg", "jpeg", "png", "webp", "picture", "photo"), "image"),
+    **dict.fromkeys(("binary", "blob", "raw", "bytearray", "buffer"), "bytes"),
+    **dict.fromkeys(("dict", "list", "object", "mapping"), "json"),
+    **dict.fromkeys(("ndarray", "tensor", "volume"), "array"),
+    **dict.fromkeys(("number", "integer"), "scalar"),
+}
+"""Names that other libraries have for the kinds of fields, for messages."""
+
 
 CHECKSUM = "_checksum"
 """The hidden column that holds each sample's checksum, uint64; no container compresses it."""
@@ -70,7 +82,8 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ConfigError(f"a field's kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+            near = _nearest_kind(self.kind)
+            raise ConfigError(f"a field's kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}{near}")
         if self.kind in ("array", "scalar"):
             object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         elif self.dtype is not None:
@@ -218,7 +231,7 @@ def as_field(value: FieldLike) -> Field:
     if isinstance(value, Field):
         return value
     if isinstance(value, str):
-        return Field(cast(Kind, value)) if value in ("image", "text", "bytes", "json") else Field("scalar", dtype=value)
+        return Field(cast(Kind, value)) if value in _PLAIN_KINDS else Field("scalar", dtype=_dtype_of(value))
     if isinstance(value, tuple) and len(value) == 2:
         return Field("array", dtype=value[0], shape=value[1])
     if isinstance(value, Mapping):
@@ -228,7 +241,29 @@ def as_field(value: FieldLike) -> Field:
         if "kind" not in value:
             raise ConfigError(f"a field needs a kind, got {dict(value)!r}")
         return Field(**value)
-    raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape)")
+    near = _nearest_kind(value.__name__) if isinstance(value, type) else ""
+    raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape){near}")
+
+
+def _dtype_of(value: str) -> str:
+    """Return a short form that is no kind of its own as the dtype of a scalar; raise ConfigError if it is none."""
+    try:
+        return _dtype_name(value)
+    except ConfigError:
+        needs = {"scalar": "a dtype", "array": "(dtype, shape)", "pixels": "Field('pixels', shape=(height, width))"}
+        if value in needs:
+            raise ConfigError(f"a field of kind {value!r} is given by {needs[value]}, got only its kind") from None
+        raise ConfigError(
+            f"a field must be one of the kinds {', '.join(_PLAIN_KINDS)}, a dtype such as int64 or float32, or "
+            f"(dtype, shape), got {value!r}{_nearest_kind(value)}"
+        ) from None
+
+
+def _nearest_kind(value: object) -> str:
+    """Return the kind that a wrong one may mean, as the end of a message; "" if none is near."""
+    word = str(value)[:40].lower()
+    near = _MEANT.get(word) or next(iter(difflib.get_close_matches(word, get_args(Kind), 1, cutoff=0.7)), "")
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
@@ -246,7 +281,14 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
                 f"a field's name must be letters, digits, '_', '-' and '.', and begin with a letter or a digit: "
                 f"got {name!r}"
             )
-    return {name: as_field(value) for name, value in values.items()}
+    return {name: _as_field_called(name, value) for name, value in values.items()}
+
+
+def _as_field_called(name: str, value: FieldLike) -> Field:
+    try:
+        return as_field(value)
+    except ConfigError as error:
+        raise ConfigError(f"field {name!r}: {error}") from error
 
 
 def fields_to_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ so that one transform serves arrays with any number of leading axes, such as cha
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,9 +230,11 @@ class ArrayRecipe:
                     raise ConfigError(f"transform {position}: {name} takes real numbers, got arrays of {dtype}")
                 normalize = merged(normalize, transform, transforms[position - 1], position)
             elif not isinstance(transform, ArrayTransform):
+                names = ", ".join(kind.__name__ for kind in (*get_args(ArrayTransform), ToFloat, Normalize))
+                advice = "; if these are pixels, converting with --as-image makes images" if _like_pixels(shape) else ""
                 raise ConfigError(
-                    f"transform {position} must be a shardio array transform, got {transform!r}; arrays of pixels "
-                    "become images when they are converted with --as-image"
+                    f"transform {position} must be a shardio array transform, got {transform!r}: arrays of shape "
+                    f"{shape} take {names}{advice}"
                 )
             elif normalize is not None:
                 raise ConfigError(f"transform {position}: {name} must come before ToFloat and Normalize")
@@ -250,6 +252,11 @@ class ArrayRecipe:
             moves += transform.moves(shape, RandomGenerator(seed, epoch, position, indices))
             shape = transform.out_shape(shape)
         return tuple(moves)
+
+
+def _like_pixels(shape: Shape) -> bool:
+    """Return whether the shape is one that `--as-image` takes: [h, w], [h, w, 1 or 3] or [1 or 3, h, w]."""
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
 
 
 def _as_size(value: int | Sequence[int]) -> int | Shape:

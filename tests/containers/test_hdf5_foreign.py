@@ -200,9 +200,18 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
         file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/source")
         file["away"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/group")
         file["soft"] = h5py.SoftLink("/away/source")
-    for name in ("external", "virtual", "link", "away/source", "soft"):
+        file["own"] = VALUES
+        own = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
+        own[...] = h5py.VirtualSource(".", "own", VALUES.shape)
+        file.create_virtual_dataset("virtual of its own", own)
+    told = {
+        "external": "its data are in other files",
+        "virtual": "a virtual dataset, whose data are in other files, is not read",
+        "virtual of its own": "a virtual dataset, whose data are in other datasets of this file, is not read",
+    }
+    for name in ("external", "virtual", "virtual of its own", "link", "away/source", "soft"):
         field = Field("array", dtype="int32", shape=(7, 5))
-        with pytest.raises(ShardCorrupt, match=r"field '.*': (its data are in other files|a link to another file)"):
+        with pytest.raises(ShardCorrupt, match=f"field '.*': {told.get(name, 'a link to another file')}"):
             HDF5.reader(tmp_path / "x.h5", {name: field})
 
 

@@ -126,7 +126,7 @@ def test_facts() -> None:
     assert containers.names() == ("tar", "hdf5", "lmdb", "hextext")
     assert containers.with_option("compression").keys() == {"hdf5", "hextext"}
     assert containers.index_suffixes() == (".idx.h5", ".idx.npy")
-    with pytest.raises(ConfigError, match="container must be one of tar, hdf5, lmdb, memory, indexed, hextext, got"):
+    with pytest.raises(ConfigError, match="container must be one of tar, hdf5, lmdb, hextext, got"):
         containers.get("zip")
 
 

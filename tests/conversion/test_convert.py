@@ -147,7 +147,9 @@ def test_a_cmyk_jpeg_is_an_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, memory, indexed, got 'zip'"),
+        ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, got 'zip'"),
+        ({"container": "indexed"}, "container must be one of tar, hdf5, lmdb; 'indexed' only reads files that other"),
+        ({"container": "memory"}, "container must be one of tar, hdf5, lmdb; 'memory' writes no files"),
         ({"shard_size": "big"}, "shard_size must be a size such as 64MB or 1GiB, got 'big'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),

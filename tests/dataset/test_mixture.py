@@ -244,7 +244,11 @@ def test_whole_weights_of_plain_numbers() -> None:
         (lambda a, b: shardio.mix({"a": a}, samples=5), "samples= needs weights="),
         (lambda a, b: shardio.mix({"a": a}, {"a": 1}, samples=0), "samples must be .*, got 0"),
         (lambda a, b: shardio.mix({"a": a, "b": b}), "field 'number' is .*int64.* in source 'a', but .* in 'b'"),
-        (lambda a, b: shardio.mix({"a": a, "t": shardio.from_samples([{"t": "x"}])}), "no field in common"),
+        (
+            lambda a, b: shardio.mix({"a": a, "t": shardio.from_samples([{"t": "x"}])}),
+            "must have a field in common: 'a' has number \\(scalar, int64\\).*; 't' has t \\(text\\)$",
+        ),
+        (lambda a, b: shardio.mix([a, b]), "sources must be datasets by name, .*got list"),
     ],
 )
 def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:

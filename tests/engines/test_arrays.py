@@ -232,7 +232,6 @@ def test_axes_move_as_often_as_asked() -> None:
         ([shardio.RandomSpatialCrop((1,) * 5)], "a block of"),  # more axes than the array has
         ([shardio.RandomAxisFlip(0.5, (-5,))], "there is no axis -5"),
         ([shardio.RandomRotate90(axes=(-3, -1))], "needs axes of one size"),
-        ([shardio.RandomHorizontalFlip()], "must be a shardio array transform, got"),
         (
             [shardio.Normalize((1, 2, 3), 1)],
             r"mean must have 1 or 2 numbers, got 3: .* shape \(2, 6, 8, 8\) are the first",
@@ -241,6 +240,10 @@ def test_axes_move_as_often_as_asked() -> None:
         ([shardio.ToFloat(), shardio.RandomRotate90()], "transform 1: RandomRotate90 must come before ToFloat"),
         ([shardio.Normalize(0, 1), shardio.ToFloat()], "transform 1: ToFloat must come once, and before any Normalize"),
         ([shardio.Normalize(0, 1)] * 2, "transform 1: Normalize must come once"),
+        (
+            [shardio.RandomHorizontalFlip()],
+            r"must be a shardio array transform, got .*: arrays of shape \(2, 6, 8, 8\) take RandomSpatialCrop, [^;]*$",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> None:
@@ -254,6 +257,13 @@ def test_complex_numbers_are_no_floats() -> None:
     assert recipe_of([shardio.RandomAxisFlip()], (2, 3), "complex64").out_shape == (2, 3)
     with pytest.raises(ConfigError, match="transform 0: ToFloat takes real numbers, got arrays of complex64"):
         recipe_of([shardio.ToFloat()], (2, 3), "complex64")
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (3, 8, 8)])
+def test_arrays_that_may_be_pixels(shape: tuple[int, ...]) -> None:
+    """Only of arrays that can become images the message says how."""
+    with pytest.raises(ConfigError, match="if these are pixels, converting with --as-image makes images"):
+        recipe_of([shardio.RandomHorizontalFlip()], shape, "float32")
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,12 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("video", "got 'video'"),  # neither a kind nor a dtype
+            ("video", "one of the kinds image, text, bytes, json, a dtype such .*got 'video'$"),
+            ("string", r"one of the kinds image, text, .*got 'string'; did you mean 'text'\?"),
+            ("imgae", r"got 'imgae'; did you mean 'image'\?"),
+            (str, r"not a field: <class 'str'>; .*did you mean 'text'\?"),
+            ("array", r"a field of kind 'array' is given by \(dtype, shape\), got only its kind"),
+            ({"kind": "ndarray"}, r"kind must be one of image, pixels, .*got 'ndarray'; did you mean 'array'\?"),
             (("float32",), "not a field"),
             (3, "not a field: 3"),
             ({"dtype": "int64"}, "a field needs a kind"),
@@ -285,6 +290,11 @@ class TestShortForms:
         """Any other value is refused."""
         with pytest.raises(ConfigError, match=reason):
             as_field(value)
+
+    def test_a_wrong_field_is_named(self) -> None:
+        """Among several fields the message names the one that is wrong."""
+        with pytest.raises(ConfigError, match=r"^field 'b': a field must be one of the kinds"):
+            as_fields({"a": "text", "b": "string"})
 
     @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
     def test_names_are_plain(self, name: Any) -> None:

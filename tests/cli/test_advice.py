@@ -1,0 +1,98 @@
+"""Options that messages name are options that a command has, and the one that prints them where that is known."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+import typer
+from _cli import run
+
+import shardio
+import shardio_converters
+from shardio.cli import app
+from shardio.cli.convert import app as convert_app
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+COMMAND = re.compile(r"shardio ([a-z]+)(?: ([a-z0-9]+))?(?= |$)[^`'\n]*")
+OF_OTHERS = {"--standalone", "--nproc-per-node", "--ntasks", "--signal", "--help", "--version", "--list"}
+"""Options of torchrun and Slurm, and those that every command has, or none."""
+OWN = {"index", "repair", "verify", "stats", "show", "bench", "info", "demo", "train"}
+"""The modules of `shardio/cli` that are a command each, with options of its own."""
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, set[str]]:
+    """The options of each command; of `convert`, those of each source as `convert SOURCE`, and all together."""
+    root: Any = typer.main.get_command(app)
+    found = {name: options_of(command) for name, command in root.commands.items() if name != "convert"}
+    convert: Any = typer.main.get_command(convert_app)
+    sources = {f"convert {name}": options_of(convert.get_command(None, name)) for name in convert.list_commands(None)}
+    return {**found, **sources, "convert": set().union(*sources.values())}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each string in a module; what an f-string inserts is left out."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+MODULES = [
+    *sorted(Path(shardio.__file__).parent.rglob("*.py")),
+    *sorted(Path(shardio_converters.__file__).parent.rglob("*.py")),
+]
+
+
+def test_every_option_is_one_that_a_command_has(commands: dict[str, set[str]]) -> None:
+    """Messages, help and docstrings name no option that no command has."""
+    known = set().union(*commands.values()) | OF_OTHERS
+    unknown = [
+        f"{path}:{line}: {option}"
+        for path in MODULES
+        for line, text in texts(path)
+        for option in OPTION.findall(text)
+        if option not in known
+    ]
+    assert not unknown
+
+
+def test_every_option_is_one_of_its_command(commands: dict[str, set[str]]) -> None:
+    """What `shardio COMMAND ... --option` says is possible, and a command's own module names its own options alone."""
+    wrong = []
+    for path in MODULES:
+        for line, text in texts(path):
+            place, named = f"{path}:{line}", OPTION.findall(text)
+            for found in COMMAND.finditer(text):
+                name = f"{found[1]} {found[2]}" if f"{found[1]} {found[2]}" in commands else found[1]
+                if name in commands:
+                    wrong += [
+                        f"{place}: {found[0]}"
+                        for option in OPTION.findall(found[0])
+                        if option not in commands[name] | OF_OTHERS
+                    ]
+            if path.parent.name == "cli" and path.stem in OWN and not COMMAND.search(text):
+                wrong += [
+                    f"{place}: {path.stem} has no {option}"
+                    for option in named
+                    if option not in commands[path.stem] | OF_OTHERS
+                ]
+    assert not wrong
+
+
+def test_index_names_the_command_that_reads_other_files(tmp_path: Path) -> None:
+    """`shardio index` cannot read data in other files: it names the command that can, and no option of its own."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("b.h5", "/x")
+        file["y"] = range(3)
+    told = run("index", tmp_path / "a.h5", "-o", tmp_path / "out", code=1)
+    assert "`shardio convert hdf5 --external-links` (external_links=True) reads them" in told
