@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..dataset.output_directory import Output
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, TooManyBad
@@ -83,7 +85,7 @@ def convert(
     converter_options: Mapping[str, Any] | None = None,
     container: str = "tar",
     shard_size: int | str = DEFAULT_SHARD_SIZE,
-    numbers: Indices | None = None,
+    numbers: Sequence[int] | Indices | None = None,
     where: str | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
@@ -128,7 +130,7 @@ def convert(
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
         shard_size: the estimated size at which a shard ends, in bytes or as text such as `"64MB"`.
-        numbers: the numbers of the samples to take, int64 [n], in this order; None takes all. The next four arguments
+        numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
             choose among these samples.
         where: take only samples for which this condition on scalar fields holds, such as
             `"label < 10 and not hidden"`.
@@ -205,7 +207,7 @@ def convert(
         progress=progress or silent,
     )
     shards = ShardOptions(container, shard_size, container_options)
-    subset = SubsetOptions(numbers=numbers, where=where, shuffle=shuffle, limit=limit, split=split)
+    subset = SubsetOptions(numbers=_numbers(numbers), where=where, shuffle=shuffle, limit=limit, split=split)
     images = ReencodeOptions(
         resize_shorter=resize_shorter,
         max_pixels=max_pixels,
@@ -316,6 +318,15 @@ def _transformed(
     if images.idle and not (dtypes or as_image or squeeze or raw):
         return source
     return TransformedSource(source, images, dtypes, as_image, squeeze, raw)
+
+
+def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:
+    if numbers is None:
+        return None
+    array = np.asarray(numbers)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ConfigError(f"numbers must be a list of whole numbers, got {numbers!r}")
+    return array.astype(np.int64)
 
 
 def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:

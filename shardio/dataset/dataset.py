@@ -23,7 +23,6 @@ from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .location import Location
-from .readable import ReadableDataset
 from .reader_cache import ReaderCache
 from .selection import Selection
 from .shard_writer import ShardWriter, WrittenShard
@@ -248,15 +247,6 @@ def open(path: str | os.PathLike[str]) -> Dataset:
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{folder / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
     return Dataset(described, folder)
-
-
-def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:
-    """Open a path; return a dataset or a mixture unchanged. Raises ConfigError for anything else."""
-    if isinstance(dataset, (str, os.PathLike)):
-        return open(dataset)
-    if not hasattr(dataset, "sample_ids"):
-        raise ConfigError(f"dataset must be a path, a Dataset or a Mixture, got {dataset!r}")
-    return dataset
 
 
 def from_samples(

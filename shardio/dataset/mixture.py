@@ -46,10 +46,14 @@ def mix(
     `shardio.open` raises.
     """
     if not isinstance(sources, Mapping):
-        raise ConfigError(f"sources must be datasets by name, such as {{'a': dataset}}, got {type(sources).__name__}")
+        raise ConfigError(
+            f"sources must be a dict of datasets or paths by name, as in {{'a': ..., 'b': ...}}, got {type(sources).__name__}"
+        )
     for name, source in sources.items():
         if isinstance(source, Mixture):
             raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
+        if not isinstance(source, (Dataset, str, os.PathLike)):
+            raise ConfigError(f"source {name!r} must be a path or a Dataset, got {source!r}")
     return Mixture({n: s if isinstance(s, Dataset) else open_dataset(s) for n, s in sources.items()}, weights, samples)
 
 

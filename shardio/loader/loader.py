@@ -9,7 +9,6 @@ from typing import Any, Literal, final
 
 import torch
 
-from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
@@ -23,6 +22,7 @@ from .arguments import count_or_auto, time_limit, torch_device, whole_number
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
@@ -88,7 +88,9 @@ class Loader:
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind, in which
             `index`, `source` and `valid` are then set to their original values.
-            Draw random numbers from a generator seeded with `index`, so that they do not depend on the workers.
+            A function with parameters (without defaults) called `rng`, `seed` or `epoch` gets these by keyword: `rng`
+            is a `numpy.random.Generator` that depends on seed, epoch and sample alone (on a batch's first sample), so
+            what it draws is the same on any worker and after any resume. See docs/loading.md.
         on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
             own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.

@@ -8,7 +8,6 @@ from typing import Any, final
 import numpy as np
 import torch.utils.data
 
-from ..dataset.dataset import readable
 from ..dataset.readable import ReadableDataset
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
@@ -20,6 +19,7 @@ from .arguments import whole_number
 from .batch.bad_samples import OnBadSample
 from .batch.rows import BatchRows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .dataset_argument import readable
 
 
 @final

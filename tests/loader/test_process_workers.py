@@ -1,11 +1,12 @@
 """`map` functions on threads and in processes give the same batches, and their failures are explained."""
 
+import functools
 import gc
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def per_sample(sample: dict[str, Any]) -> dict[str, Any]:
     return {"mean": mean, "twice": 2 * sample["label"], "key": sample["key"] * 2, "some": np.ones(sample["index"] % 3)}
 
 
+def noisy(sample: dict[str, Any], rng: np.random.Generator, *, epoch: int, seed: int) -> dict[str, Any]:
+    """Draw numbers for one sample, and tell what the function was given."""
+    return {"noise": rng.random(), "times": int(rng.integers(1 << 62)), "given": (seed, epoch)}
+
+
+def shaken(batch: dict[str, Any], rng: np.random.Generator, seed: int, scale: float = 3.0) -> dict[str, Any]:
+    """Draw one number for a batch; `scale` has a default, so the loader leaves it alone."""
+    return {"noise": scale + rng.random(), "given": seed}
+
+
+def noise_of(batches: Iterable[dict[str, Any]]) -> dict[int, float]:
+    """The number that `noisy` drew for each sample, by index."""
+    return {n: x for b in batches for n, x in zip(b["index"].tolist(), b["noise"].tolist(), strict=True)}
+
+
 def unusual(batch: dict[str, Any]) -> dict[str, Any]:
     """Return unusual tensors: bfloat16, transposed, zero-dimensional, empty, nested."""
     image = batch["image"]
@@ -90,6 +106,11 @@ def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
     if 7 in batch["index"].tolist():
         raise KeyError("seven")
     return batch
+
+
+def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Take two arguments."""
+    return batch | other
 
 
 def deadly(batch: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +133,12 @@ def process_of(batch: dict[str, Any]) -> dict[str, Any]:
     return {"process": os.getpid(), "thread": threading.current_thread().name}
 
 
+SAMPLES = {"map": per_sample, "map_by": "sample"}
+NOISY = {"map": noisy, "map_by": "sample"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": unusual}, {"map": per_sample, "map_by": "sample"}])
+@pytest.mark.parametrize("options", [{}, {"map": brighter}, {"map": unusual}, {"map": shaken}, SAMPLES, NOISY])
 def test_processes_deliver_what_threads_deliver(options: dict[str, Any]) -> None:
     """Two epochs are the same on threads and in processes, with padding and lists, with and without a function."""
     dataset = photos()
@@ -145,6 +170,43 @@ def test_map_of_batches_and_of_samples() -> None:
         assert [len(array) for array in batch["some"]] == [n % 3 for n in batch["index"].tolist()]
 
 
+def test_random_numbers_of_a_map_are_those_of_the_sample() -> None:
+    """What `rng` gives depends on seed, epoch and sample alone: not on threads, ranks, batch sizes or a resume."""
+    dataset = photos()
+    loader = load(dataset, **NOISY)
+    first, second = noise_of(loader), noise_of(loader)
+    assert len(set(first.values()) | set(second.values())) == 2 * COUNT
+    ranks = [load(dataset, **NOISY, world=World(r, 2), batch_size=5, threads=1, shuffle=None) for r in range(2)]
+    assert noise_of(ranks[0]) | noise_of(ranks[1]) == first
+    assert noise_of(load(dataset, **NOISY, seed=4)) != first
+    part = load(dataset, **NOISY)
+    part.set_epoch(1)
+    batches = iter(part)
+    begun = noise_of([next(batches), next(batches)])
+    resumed = load(dataset, **NOISY, batch_size=7)
+    resumed.load_state_dict(part.state_dict())
+    assert begun | noise_of(resumed) == second
+
+
+def test_a_sample_that_comes_twice_gets_other_random_numbers() -> None:
+    """A mixture that repeats a sample within an epoch has it augmented in another way."""
+    mixed = shardio.mix({"a": photos()}, {"a": 1}, samples=2 * COUNT)
+    noise = [x for batch in load(mixed, map=noisy, map_by="sample", tail="drop", batch_size=8) for x in batch["noise"]]
+    assert len(set(map(float, noise))) == 2 * COUNT
+
+
+def test_a_map_is_given_seed_and_epoch() -> None:
+    """A function gets what it has parameters for; one of batches draws by its first sample."""
+    loader = load(photos(), **NOISY)
+    for epoch in range(2):
+        assert all(given == (3, epoch) for batch in loader for given in batch["given"])
+    drawn = [batch["noise"] for batch in load(photos(), map=shaken)]
+    assert len(set(drawn)) == 7
+    assert all(3 <= number < 4 for number in drawn)
+    assert next(iter(load(photos(), map=functools.partial(shaken, seed=9))))["given"] == 9
+    assert next(iter(load(photos(), map=functools.partial(shaken, scale=0))))["noise"] == pytest.approx(drawn[0] - 3)
+
+
 def test_map_runs_on_workers() -> None:
     """The function runs on the workers' threads."""
     for batch in load(photos(), map=process_of):
@@ -171,6 +233,11 @@ def test_a_function_that_fails_is_named(function: Callable[..., Any], message: s
     ("options", "message"),
     [
         ({"map": 3}, "map must be a function, got 3"),
+        (
+            {"map": zip_with},
+            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
+            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
+        ),
         ({"map": per_sample, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )

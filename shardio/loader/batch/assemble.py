@@ -42,7 +42,7 @@ def _mapped_batch(filled: FilledRows, function: MapFunction) -> Batch:
         return collate(filled.mapped, filled.rows.mapped_example) | loader_columns
     batch = {name: _field(filled, name) for name in filled.spec.fields}
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
-    return function.apply_to_batch(argument, filled.indices.tolist()) | loader_columns
+    return function.apply_to_batch(argument, filled.indices.tolist(), filled.keys) | loader_columns
 
 
 def _loader_columns(filled: FilledRows) -> Batch:

@@ -1,16 +1,21 @@
 """The user's own function in the loader, applied to each batch, or to each sample before samples become a batch."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 import torch
 
 from ...errors import ConfigError, MapError
+from .random_params import RandomKeys, map_generator
 
 MapBy: TypeAlias = Literal["batch", "sample"]
-UserFunction: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+UserFunction: TypeAlias = Callable[..., Mapping[str, Any]]
+"""A function of a batch or a sample, a dict, which may also have the parameters `rng`, `seed` and `epoch`."""
+
+_EXTRAS = ("rng", "seed", "epoch")
 
 
 @final
@@ -21,34 +26,67 @@ class MapFunction:
     Attributes:
         function: takes a dict and returns one.
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
+        extras: which of `rng`, `seed` and `epoch` the function takes beside the dict.
+
+    Raises ConfigError unless `function` can be called with a dict and these.
     """
 
     function: UserFunction
     by: MapBy
+    extras: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigError(f"map must be a function, got {self.function!r}")
         if self.by not in get_args(MapBy):
             raise ConfigError(f"map_by must be 'batch' or 'sample', got {self.by!r}")
+        object.__setattr__(self, "extras", _extras(self.function, self.by))
 
-    def apply_to_sample(self, sample: dict[str, Any], index: int) -> Mapping[str, Any]:
-        """Call the function with one sample; if it fails, raise a MapError that names the sample."""
-        return self._call(sample, f"sample {index}")
+    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys) -> Mapping[str, Any]:
+        """Call the function with one sample, the only one of `keys`.
 
-    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int]) -> dict[str, Any]:
+        If the function fails, raise a MapError that names the sample.
+        """
+        return self._call(sample, f"sample {index}", keys)
+
+    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys) -> dict[str, Any]:
         """Call the function with a batch; if it fails, raise a MapError that names the batch's samples."""
-        return dict(self._call(batch, f"the batch of samples {indices}"))
+        return dict(self._call(batch, f"the batch of samples {indices}", keys))
 
-    def _call(self, argument: dict[str, Any], described: str) -> Mapping[str, Any]:
-        name = getattr(self.function, "__qualname__", repr(self.function))
+    def _call(self, argument: dict[str, Any], described: str, keys: RandomKeys) -> Mapping[str, Any]:
+        name = _name(self.function)
+        extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch} if self.extras else {}
+        if "rng" in self.extras:
+            extras["rng"] = map_generator(keys)
         try:
-            result = self.function(argument)
+            result = self.function(argument, **{extra: extras[extra] for extra in self.extras})
         except Exception as error:
             raise MapError(f"map function {name}, {described}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Mapping):
             raise MapError(f"map function {name}, {described}: it must return a dict, got {type(result).__name__}")
         return result
+
+
+def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:
+    """Return the parameters of `function` that the loader fills: those without a default, called as in `_EXTRAS`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some compiled functions have none
+        return frozenset()
+    others = list(signature.parameters.values())[1:]
+    extras = frozenset(p.name for p in others if p.default is p.empty and p.name in _EXTRAS)
+    try:
+        signature.bind({}, **dict.fromkeys(extras))
+    except TypeError as error:
+        raise ConfigError(
+            f"map must be a function of a {by}, which may also take {', '.join(_EXTRAS)} by keyword, got "
+            f"{_name(function)}{signature}: {error}"
+        ) from None
+    return extras
+
+
+def _name(function: UserFunction) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

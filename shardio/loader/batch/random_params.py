@@ -1,7 +1,8 @@
 """The random parameters of a batch: this module alone draws crops, flips, erased boxes, array moves and mixes.
 
-They depend only on the seed, the epoch, the sample and the transform's place in its list (see `transforms`), so
-threads, batch composition, container and engine change none of them. A mix depends on the first sample of its batch.
+It also seeds the generators of functions given as `map`. Everything depends only on the seed, the epoch, the sample
+and the transform's place in its list (see `transforms`), so threads, batch composition, container and engine change
+nothing. A mix, and the generator of a function of batches, depend on the first sample of their batch.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...order.permutation import derive
 from ...transforms import ArrayRecipe, RandomGenerator
 from ...transforms.arrays import Move
 from ...transforms.mixing import Mixer, MixParams
@@ -18,6 +20,7 @@ from ...transforms.recipe import Recipe
 from ...transforms.steps import Erase, Sizes, Step
 
 _MIXING = 1 << 20  # larger than the place of any transform in its list
+_MAP = _MIXING + 1
 
 
 @final
@@ -62,3 +65,9 @@ def mix_params(
     generator = RandomGenerator(keys.seed, keys.epoch, _MIXING, keys.samples[:1])
     mixer = mixers[int(generator.uniform(1)[0, 0] * len(mixers))]
     return mixer.draw(image_size, valid, generator)
+
+
+def map_generator(keys: RandomKeys) -> np.random.Generator:
+    """Return the generator for a call of the user's function with these samples; the first one determines it."""
+    sample = int(keys.samples[0]) & 0xFFFFFFFFFFFFFFFF  # NumPy refuses seeds below 0
+    return np.random.default_rng([derive(keys.seed, keys.epoch, _MAP), sample])

@@ -242,7 +242,8 @@ class BatchRows:
                 for row in range(*part.indices(len(self))):
                     sample = {name: self.value(name, row) for name in spec.fields}
                     sample["index"] = int(self._indices[row])
-                    self._mapped[row] = spec.map_function.apply_to_sample(sample, int(self._indices[row]))
+                    keys = self._keys(slice(row, row + 1))
+                    self._mapped[row] = spec.map_function.apply_to_sample(sample, sample["index"], keys)
         if self._value_fields:
             self._value_bytes[part] = sum(_value_sizes(stored[name]) for name in self._value_fields)
 

@@ -1,0 +1,156 @@
+"""What users of PyTorch give by habit is taken, or refused with what to use instead, and that advice works."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+from torch.utils import data
+
+import shardio
+from shardio import ConfigError, World
+
+INDICES = [5, 2, 11]
+
+
+class Squares(data.Dataset[tuple[torch.Tensor, int]]):
+    """A map-style Dataset of tensors with labels."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not 0 <= index < 12:
+            raise IndexError(index)
+        return torch.full((2, 2), index), index * index
+
+
+class Stream(data.IterableDataset[dict[str, int]]):
+    """A Dataset whose samples come one by one."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return iter({"n": n} for n in range(12))
+
+
+def photos() -> shardio.Dataset:
+    """Twelve photos in memory."""
+    return shardio.from_samples([{"image": jpeg(20, 30, seed=n), "label": n} for n in range(12)])
+
+
+def load(dataset: Any, **options: Any) -> shardio.Loader:
+    """A loader of one rank, in the stored order."""
+    return shardio.Loader(dataset, **{"batch_size": 3, "world": World(), "threads": 1, "shuffle": None} | options)
+
+
+def column(dataset: Any, name: str) -> list[Any]:
+    """A field of all samples, as a loader delivers them."""
+    return [value for batch in load(dataset) for value in batch[name].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (lambda: data.Subset(photos(), INDICES), r"shardio\.convert\(PATH, OUT, numbers=subset\.indices\)"),  # type: ignore[arg-type]  # shardio's Dataset is none of torch's
+        (lambda: data.Subset(shardio.TorchDataset(photos()), INDICES), "SubsetRandomSampler"),
+        (lambda: data.Subset(Squares(), INDICES), r"shardio\.convert\(samples, OUT, converter='torch'\)"),
+        (Squares, r"got Squares: shardio\.convert\(samples, OUT, converter='torch'\)"),
+        (lambda: np.zeros((12, 3)), "got ndarray: .*converter='torch'"),
+        (Stream, r"shardio\.create\(OUT\)"),
+        (lambda: iter([{"n": 1}]), r"shardio\.from_samples\(samples\)"),
+        (lambda: [{"n": 1}], r"got list: shardio\.from_samples\(samples\)"),
+        (lambda: [photos(), photos()], r"got list: shardio\.mix\({'a': \.\.\., 'b': \.\.\.}\)"),
+        (lambda: ["one", Path("other")], r"shardio\.mix"),
+        (lambda: {"one": photos()}, r"shardio\.mix"),
+        (lambda: data.ConcatDataset([photos(), photos()]), r"shardio\.mix"),  # type: ignore[list-item]  # as above
+        (lambda: data.DataLoader(Squares()), "takes the place of a DataLoader"),
+        (lambda: shardio.TorchDataset(photos()), "that the TorchDataset reads, its attribute `dataset`"),
+        (lambda: load(photos()), "that the Loader reads, its attribute `dataset`"),
+        (lambda: None, "got None$"),
+        (dict, "got dict$"),
+    ],
+)
+def test_what_is_no_dataset(given: Callable[[], Any], advice: str) -> None:
+    """Datasets in other forms are refused with what to use, by Loader and by TorchDataset."""
+    for refuses in (load, shardio.TorchDataset):
+        with pytest.raises(ConfigError, match=rf"dataset must be a path, a Dataset or a Mixture, .*{advice}"):
+            refuses(given())
+
+
+def test_the_advice_on_datasets(tmp_path: Path) -> None:
+    """What the errors name makes datasets of the same samples."""
+    shardio.convert(Squares(), tmp_path / "squares", converter="torch", workers=1)
+    assert column(tmp_path / "squares", "label") == [n * n for n in range(12)]
+    shardio.convert(data.Subset(Squares(), INDICES), tmp_path / "part", converter="torch", workers=1)
+    assert column(tmp_path / "part", "label") == [25, 4, 121]
+    numbers = data.Subset(Squares(), INDICES).indices
+    shardio.convert(tmp_path / "squares", tmp_path / "subset", numbers=numbers, workers=1)
+    assert column(tmp_path / "subset", "label") == [25, 4, 121]
+    sampler = data.SubsetRandomSampler(INDICES)
+    loader = data.DataLoader(shardio.TorchDataset(tmp_path / "squares"), 3, sampler=sampler)
+    assert sorted(n for batch in loader for n in batch["label"].tolist()) == [4, 25, 121]
+    assert column(shardio.from_samples(Stream()), "n") == list(range(12))
+    with shardio.create(tmp_path / "stream") as writer:
+        for sample in Stream():
+            writer.append(sample)
+    assert column(tmp_path / "stream", "n") == list(range(12))
+    mixed = shardio.mix({"a": tmp_path / "squares", "b": tmp_path / "part"})
+    assert column(mixed, "label") == [n * n for n in range(12)] + [25, 4, 121]
+    assert len(load(load(photos()).dataset)) == len(load(shardio.TorchDataset(photos()).dataset)) == 4
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["a", "b"], r"sources must be a dict of datasets or paths by name, .*, got \['a', 'b'\]"),
+        ({"a": Squares()}, "source 'a' must be a path or a Dataset, got <"),
+    ],
+)
+def test_what_is_no_mixture(sources: Any, message: str) -> None:
+    """`mix` says what it takes."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.mix(sources)
+
+
+def negative(image: torch.Tensor) -> torch.Tensor:
+    """A plain function of an image."""
+    return 255 - image
+
+
+def of_torchvision(name: str) -> Any:
+    """An object with the name of one of torchvision's transforms."""
+    return type(name, (), {"__module__": "torchvision.transforms.v2._x", "__call__": lambda self, image: image})()
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([shardio.CenterCrop(8), negative], r"transform 1 must be one of shardio's, got <function negative.*map="),
+        (negative, "transforms must be a list, or a dict of lists by field, got <function negative.* map="),
+        ({"image": [torch.nn.Identity()]}, r"got Identity\(\): give a function of your own to a Loader's map="),
+        ([of_torchvision("RandomResizedCrop")], r"shardio\.RandomResizedCrop takes its place"),
+        ([of_torchvision("ToTensor")], r"shardio\.ToFloat takes its place"),
+        ([of_torchvision("Lambda")], "map="),
+        ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
+        (shardio.CenterCrop(8), "put it into a list"),
+        ({"image": shardio.CenterCrop(8)}, "put it into a list"),
+        ([3], "transform 0 must be one of shardio's, got 3$"),
+        ([shardio.MixUp(12)], "MixUp goes to mixing="),
+    ],
+)
+def test_what_is_no_transform(transforms: Any, message: str) -> None:
+    """Functions, and transforms of torchvision, are refused with what to use."""
+    with pytest.raises(ConfigError, match=message):
+        load(photos(), transforms=transforms)
+
+
+def test_the_advice_on_transforms() -> None:
+    """A plain function works in `map`."""
+    dataset, crop = photos(), [shardio.CenterCrop(8)]
+    by_sample = load(dataset, transforms=crop, map=lambda s: {**s, "image": negative(s["image"])}, map_by="sample")
+    by_batch = load(dataset, transforms=crop, map=lambda batch: {**batch, "image": negative(batch["image"])})
+    for plain, one, other in zip(load(dataset, transforms=crop), by_sample, by_batch, strict=True):
+        assert torch.equal(one["image"], negative(plain["image"]))
+        assert torch.equal(other["image"], negative(plain["image"]))
