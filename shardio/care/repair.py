@@ -5,6 +5,8 @@ the cut. HDF5 and LMDB files that were cut short can no longer be opened, and ar
 manifest.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import os

@@ -1,5 +1,7 @@
 """Verification: is a dataset on disk still what its manifest says?"""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """`shardio.convert`: the Python interface of conversion, which the command line calls as well."""
 
+from __future__ import annotations
+
 import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -5,6 +5,8 @@ A converter is a function `(src, **options) -> Source` that an installed distrib
 these names from `shardio.source`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path

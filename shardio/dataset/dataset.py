@@ -1,5 +1,7 @@
 """A dataset opened for reading: any samples, in any order, from any thread or process."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import weakref

@@ -1,5 +1,7 @@
 """Mixtures: several datasets as one, sampled by weight."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ def mix(
     weights: Mapping[str, float] | None = None,
     *,
     samples: int | None = None,
-) -> "Mixture":
+) -> Mixture:
     """Combine several datasets into one, for `shardio.Loader`.
 
     Each source goes through shuffled epochs of its own: a small source with a large weight starts over before the
@@ -126,7 +128,7 @@ class Mixture:
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
-    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> "MixedSelection":
+    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> MixedSelection:
         """Locate samples, as `Dataset.select` does."""
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]

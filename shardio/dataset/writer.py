@@ -4,6 +4,8 @@ Shards are built in a hidden folder, fsynced, and renamed into place once all of
 follows. Whatever interrupts this, an incomplete directory never passes for a dataset.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -117,7 +119,7 @@ class DatasetWriter:
         finally:
             builder.discard()  # removes files only if finish failed or the shard is empty
 
-    def __enter__(self) -> "DatasetWriter":
+    def __enter__(self) -> DatasetWriter:
         return self
 
     def __exit__(

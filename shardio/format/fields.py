@@ -17,6 +17,8 @@ kind       stored bytes
 Names that begin with an underscore are reserved for the columns that shardio adds to every shard: see `with_hidden`.
 """
 
+from __future__ import annotations
+
 import difflib
 import io
 import json

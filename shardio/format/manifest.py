@@ -4,6 +4,8 @@ A writer creates it last, by rename, so a directory with one is complete. With m
 columns are in `shardio.shards.npy` beside it, memory-mapped, so that the processes of a node share its pages.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import os
@@ -92,7 +94,7 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, data: bytes, place: str = FILE_NAME, table: Path | None = None) -> "Manifest":
+    def from_json(cls, data: bytes, place: str = FILE_NAME, table: Path | None = None) -> Manifest:
         """Read what `to_json` returned.
 
         Args:

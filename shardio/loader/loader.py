@@ -1,5 +1,7 @@
 """The loader: it joins dataset, order, workers and device, handles bad samples, and keeps a resumable state."""
 
+from __future__ import annotations
+
 import os
 import weakref
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """A map-style dataset for torch's own DataLoader, and for whatever else takes one."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from dataclasses import replace

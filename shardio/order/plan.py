@@ -5,6 +5,8 @@ threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B
 its batch size, G the global batch `world.size * B`, and `start` the position at which the epoch begins or resumes.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias, get_args
 
@@ -60,7 +62,7 @@ class Order(Protocol):
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the runs of neighbouring samples, (first, count), in windows start..stop-1, to read them ahead."""
 
-    def at_epoch(self, epoch: int) -> "Order":
+    def at_epoch(self, epoch: int) -> Order:
         """Return the order of another epoch; ConfigError if `epoch` is negative."""
 
 
@@ -139,7 +141,7 @@ class Plan:
         """Return the runs of neighbouring samples, (first, count), that windows start..stop-1 hold."""
         return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
 
-    def at_epoch(self, epoch: int) -> "Plan":
+    def at_epoch(self, epoch: int) -> Plan:
         """Return the order of another epoch; ConfigError if `epoch` is negative."""
         return replace(self, epoch=epoch)
 
@@ -158,7 +160,7 @@ class PlanSlice:
     rng_keys: NDArray[np.int64]
     valid: NDArray[np.bool_]
 
-    def __getitem__(self, rows: slice) -> "PlanSlice":
+    def __getitem__(self, rows: slice) -> PlanSlice:
         return PlanSlice(self.indices[rows], self.rng_keys[rows], self.valid[rows])
 
 

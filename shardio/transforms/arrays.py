@@ -4,6 +4,8 @@ They move values and change none; ToFloat and Normalize may follow them. Axes ar
 so that one transform serves arrays with any number of leading axes, such as channels, which stay in place.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -192,7 +194,7 @@ class ArrayConversion:
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None
 
     @classmethod
-    def of(cls, normalize: Normalize, shape: Shape) -> "ArrayConversion":
+    def of(cls, normalize: Normalize, shape: Shape) -> ArrayConversion:
         """Return the conversion of arrays of this shape. Raise ConfigError if they have other channels."""
         why = f": the channels of arrays of shape {shape} are the first axis" if shape else ""
         numbers = per_channel(normalize, shape[0] if shape else 1, why=why)
@@ -218,7 +220,7 @@ class ArrayRecipe:
     conversion: ArrayConversion | None = None
 
     @classmethod
-    def of(cls, transforms: Sequence[object], shape: Shape, dtype: np.dtype[Any]) -> "ArrayRecipe":
+    def of(cls, transforms: Sequence[object], shape: Shape, dtype: np.dtype[Any]) -> ArrayRecipe:
         """Check `transforms` against arrays of this shape and dtype. Raise ConfigError if they do not suit them."""
         checked: list[ArrayTransform] = []
         normalize: Normalize | None = None

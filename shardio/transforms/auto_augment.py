@@ -1,5 +1,7 @@
 """TrivialAugmentWide and RandAugment, as in torchvision.transforms.v2."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,5 +1,7 @@
 """GaussianBlur, as in torchvision.transforms.v2. Source: Chen et al. 2020, "SimCLR"."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

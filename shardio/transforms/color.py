@@ -4,6 +4,8 @@ Sources: Howard 2013, "Some Improvements on Deep Convolutional Neural Network Ba
 Chen et al. 2020, "SimCLR" (greyscale).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

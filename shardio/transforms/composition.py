@@ -1,5 +1,7 @@
 """Transforms that hold other transforms: RandomApply and RandomChoice, as in torchvision.transforms.v2."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -1,5 +1,7 @@
 """RandomErasing, as in torchvision.transforms.v2. Source: Zhong et al. 2017, "Random Erasing Data Augmentation"."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,6 +3,8 @@
 RandomResizedCrop follows torchvision's definition of the crop of Szegedy et al. 2014, "Going Deeper with Convolutions".
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal

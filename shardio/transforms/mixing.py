@@ -4,6 +4,8 @@ Each image is mixed with the one before it in its batch (the first with the last
 proportions. Sources: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix".
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

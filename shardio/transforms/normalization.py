@@ -1,5 +1,7 @@
 """Conversion to floats: ToFloat and Normalize, the last transforms but RandomErasing, of images and of arrays."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args

@@ -248,7 +248,7 @@ def test_whole_weights_of_plain_numbers() -> None:
             lambda a, b: shardio.mix({"a": a, "t": shardio.from_samples([{"t": "x"}])}),
             "must have a field in common: 'a' has number \\(scalar, int64\\).*; 't' has t \\(text\\)$",
         ),
-        (lambda a, b: shardio.mix([a, b]), "sources must be datasets by name, .*got list"),
+        (lambda a, b: shardio.mix([a, b]), "sources must be a dict of datasets or paths by name, .*got list"),
     ],
 )
 def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:

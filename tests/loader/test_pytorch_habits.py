@@ -104,7 +104,7 @@ def test_the_advice_on_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        (["a", "b"], r"sources must be a dict of datasets or paths by name, .*, got \['a', 'b'\]"),
+        (["a", "b"], r"sources must be a dict of datasets or paths by name, .*, got list"),
         ({"a": Squares()}, "source 'a' must be a path or a Dataset, got <"),
     ],
 )

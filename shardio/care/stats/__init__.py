@@ -5,6 +5,8 @@ read and decoded of a random sample only. `figures` holds the results, `counting
 show them as text and as a PNG. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
