@@ -49,7 +49,8 @@ def mix(
     """
     if not isinstance(sources, Mapping):
         raise ConfigError(
-            f"sources must be a dict of datasets or paths by name, as in {{'a': ..., 'b': ...}}, got {type(sources).__name__}"
+            "sources must be a dict of datasets or paths by name, as in {'a': ..., 'b': ...}, got "
+            f"{type(sources).__name__}"
         )
     for name, source in sources.items():
         if isinstance(source, Mixture):

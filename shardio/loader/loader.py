@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, NoReturn, final
 
 import torch
 
@@ -275,13 +275,31 @@ class Loader:
         self._running, self._meter, self._loop = epoch.running, epoch.running.meter, weakref.ref(epoch)
         return epoch
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next loop deliver `epoch`, from its beginning.
+    @property
+    def sampler(self) -> NoReturn:
+        """Raises AttributeError: libraries that look for a sampler, to skip batches with it, say so in these words."""
+        raise AttributeError(
+            "a Loader has no sampler: it divides the samples among the ranks itself, and instead of skipping batches "
+            "it resumes with load_state_dict(state). Give it to no DataLoader and no skip_first_batches; "
+            "transformers' Trainer leaves resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+        )
 
-        A running loop continues unchanged, and no longer advances the state. Raises ConfigError unless `epoch` is a
-        whole number of at least 0.
+    batch_sampler = sampler
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            "a Loader delivers batches in order, none by its number: loop over it. It needs no DataLoader around it; "
+            "for a DataLoader of your own there is shardio.TorchDataset"
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next loop deliver `epoch`, from its beginning, or its rest if a state of that epoch was just loaded.
+
+        You need no `set_epoch` for another order in each epoch. A running loop continues unchanged, and no longer
+        advances the state. Raises ConfigError unless `epoch` is a whole number of at least 0.
         """
-        self._progress = EpochProgress(EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch))
+        place = EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
+        self._progress = EpochProgress(self._place.rest_of(place.epoch) or place)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.

@@ -1,5 +1,7 @@
 """The position of a loader in its epochs: it advances batch by batch, and a loaded state is checked."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,13 +30,18 @@ class EpochPlace:
     epoch: int = 0
     position: int = 0
     midway: bool = False
-    if_dropped: "EpochPlace | None" = None
+    if_dropped: EpochPlace | None = None
 
-    def begin(self) -> "EpochPlace":
+    def begin(self) -> EpochPlace:
         """Return the place at which a new loop begins: in the next epoch if the last loop was left midway."""
         return replace(EpochPlace(self.epoch + 1) if self.midway else self, if_dropped=self)
 
-    def after(self, schedule: Schedule, step: int) -> "EpochPlace":
+    def rest_of(self, epoch: int) -> EpochPlace | None:
+        """Return the place if it was loaded from a state of `epoch`, and no loop has moved it since."""
+        resumed = self.epoch == epoch and self.position > 0 and not self.midway
+        return EpochPlace(epoch, self.position) if resumed else None
+
+    def after(self, schedule: Schedule, step: int) -> EpochPlace:
         """Return the place after `step`; after the last step, the beginning of the next epoch."""
         if step + 1 == len(schedule):
             return EpochPlace(self.epoch + 1)

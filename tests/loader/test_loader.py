@@ -531,6 +531,24 @@ def test_set_epoch_and_load_state_dict_in_the_middle_of_a_loop() -> None:
     assert next(iter(loader))["index"].tolist() == shardio.Plan(20, 0, 0).indices(0, 4).tolist()
 
 
+def test_set_epoch_keeps_the_place_of_a_loaded_state() -> None:
+    """A loop that selects its epoch by habit goes on where the state stands; another epoch begins at its beginning."""
+    loader = load(numbers(20), 4)
+    loader.set_epoch(3)
+    batches = iter(loader)
+    next(batches), next(batches)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    for epoch, position in ((3, 8), (3, 8), (4, 0), (3, 0)):  # the state is forgotten with the first other epoch
+        loader.set_epoch(epoch)
+        assert loader.state_dict() == state | {"epoch": epoch, "position": position}
+    loader.load_state_dict(state)
+    loader.set_epoch(3)
+    taken = [index for batch in loader for index in batch["index"].tolist()]
+    assert taken == shardio.Plan(20, 0, 3).indices(8, 20).tolist()
+    assert loader.epoch == 4
+
+
 def test_a_newer_loop_ends_the_older_one_in_words() -> None:
     """With two loops over one loader, the older one raises that it was closed."""
     loader = load(numbers(20), 4)

@@ -53,7 +53,7 @@ def column(dataset: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        (lambda: data.Subset(photos(), INDICES), r"shardio\.convert\(PATH, OUT, numbers=subset\.indices\)"),  # type: ignore[arg-type]  # shardio's Dataset is none of torch's
+        (lambda: data.Subset(photos(), INDICES), r"shardio\.convert\(PATH, OUT, numbers=subset\.indices\)"),
         (lambda: data.Subset(shardio.TorchDataset(photos()), INDICES), "SubsetRandomSampler"),
         (lambda: data.Subset(Squares(), INDICES), r"shardio\.convert\(samples, OUT, converter='torch'\)"),
         (Squares, r"got Squares: shardio\.convert\(samples, OUT, converter='torch'\)"),
@@ -64,7 +64,7 @@ def column(dataset: Any, name: str) -> list[Any]:
         (lambda: [photos(), photos()], r"got list: shardio\.mix\({'a': \.\.\., 'b': \.\.\.}\)"),
         (lambda: ["one", Path("other")], r"shardio\.mix"),
         (lambda: {"one": photos()}, r"shardio\.mix"),
-        (lambda: data.ConcatDataset([photos(), photos()]), r"shardio\.mix"),  # type: ignore[list-item]  # as above
+        (lambda: data.ConcatDataset([photos(), photos()]), r"shardio\.mix"),
         (lambda: data.DataLoader(Squares()), "takes the place of a DataLoader"),
         (lambda: shardio.TorchDataset(photos()), "that the TorchDataset reads, its attribute `dataset`"),
         (lambda: load(photos()), "that the Loader reads, its attribute `dataset`"),
@@ -154,3 +154,31 @@ def test_the_advice_on_transforms() -> None:
     for plain, one, other in zip(load(dataset, transforms=crop), by_sample, by_batch, strict=True):
         assert torch.equal(one["image"], negative(plain["image"]))
         assert torch.equal(other["image"], negative(plain["image"]))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_loader_needs_no_dataloader(workers: int) -> None:
+    """A DataLoader around a Loader is refused with what to use instead."""
+    for options in ({}, {"batch_size": None}, {"shuffle": True}):
+        with pytest.raises(TypeError, match=r"loop over it.* there is shardio\.TorchDataset"):
+            next(iter(data.DataLoader(load(photos()), num_workers=workers, **options)))
+
+
+def test_accelerate_leaves_resuming_to_the_loader(tmp_path: Path) -> None:
+    """`prepare` takes a Loader as it is, skipping batches is refused with the way that works, and that way works."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator, loader = accelerate.Accelerator(cpu=True), load(photos(), batch_size=2, shuffle="global")
+    assert accelerator.prepare(loader) is loader
+    for wraps in (lambda: accelerate.skip_first_batches(loader, 2), lambda: accelerator.prepare_data_loader(loader)):
+        with pytest.raises(AttributeError, match=r"resumes with load_state_dict\(state\)"):
+            wraps()
+    assert not hasattr(loader, "sampler")
+    assert not hasattr(loader, "batch_sampler")
+    accelerator.register_for_checkpointing(loader)
+    batches = iter(loader)
+    next(batches), next(batches)
+    accelerator.save_state(str(tmp_path))
+    rest = [batch["index"].tolist() for batch in batches]
+    assert len(rest) == 4
+    accelerator.load_state(str(tmp_path))
+    assert [batch["index"].tolist() for batch in loader] == rest

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -122,3 +123,17 @@ def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
     assert second < first < 2.0
     (third,) = run(tmp_path, *TORCHRUN, script, fashion, "--epochs", "3")
     assert third < second
+
+
+@pytest.mark.slow
+def test_transformers(fashion: Path, tmp_path: Path) -> None:
+    """Training resumed in the middle of the second epoch ends with the same weights, to the last bit."""
+    pytest.importorskip("transformers")
+    script = EXAMPLES / "train_transformers.py"
+    first, second = run(tmp_path, script, fashion, "--output", "whole")
+    assert second < first < 2.0
+    shutil.copytree(tmp_path / "whole/checkpoint-150", tmp_path / "part/checkpoint-150")
+    run(tmp_path, script, fashion, "--output", "part", "--resume")
+    ends = [(tmp_path / name / "checkpoint-200/model.safetensors").read_bytes() for name in ("whole", "part")]
+    assert ends[0] == ends[1]
+    assert run(tmp_path, *TORCHRUN, script, fashion, "--output", "ranks")[1] < 2.0

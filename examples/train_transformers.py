@@ -1,0 +1,108 @@
+"""transformers' Trainer takes the Loader from `get_train_dataloader`; a callback saves its state in each checkpoint, so
+that `--resume` continues in the middle of an epoch.
+
+shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
+python examples/train_transformers.py data/fashion/train
+"""
+
+import argparse
+import gc
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
+from torch import nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+import shardio
+
+STATE = "loader.json"
+
+
+class Classifier(nn.Module):
+    """A small network, which takes the fields of a batch as arguments, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
+
+    def forward(self, image: torch.Tensor, label: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss of a batch."""
+        return {"loss": nn.functional.cross_entropy(self.layers(image), label)}
+
+
+class LoaderTrainer(Trainer):
+    """A Trainer whose batches come from a Loader."""
+
+    def __init__(self, loader: shardio.Loader, **options: Any) -> None:
+        super().__init__(callbacks=[SaveState(loader), PrintLoss()], **options)
+        self.loader = loader
+
+    def get_train_dataloader(self) -> shardio.Loader:
+        """Return the Loader itself."""
+        return self.loader
+
+
+class SaveState(TrainerCallback):
+    """Saves the Loader's state, the same on every rank, beside the weights."""
+
+    def __init__(self, loader: shardio.Loader) -> None:
+        self.loader = loader
+
+    def on_save(self, args: TrainingArguments, state: Any, control: Any, **others: Any) -> None:
+        """Write the state into the checkpoint that was just saved."""
+        if state.is_world_process_zero:
+            path = Path(args.output_dir, f"checkpoint-{state.global_step}", STATE)
+            path.write_text(json.dumps(self.loader.state_dict()))
+
+
+class PrintLoss(TrainerCallback):
+    """Prints the mean loss of each epoch."""
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, float], **others: Any) -> None:
+        """Print one line."""
+        if "loss" in logs and state.is_world_process_zero:
+            print(f"epoch {math.ceil(state.epoch) - 1}: loss {float(logs['loss']):.3f}", flush=True)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--output", default="transformers-output")
+    parser.add_argument("--save-steps", type=int, default=50)
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the output folder")
+    args = parser.parse_args()
+
+    options = TrainingArguments(
+        args.output,
+        num_train_epochs=args.epochs,
+        optim="sgd",
+        learning_rate=0.05,
+        lr_scheduler_type="constant",
+        logging_strategy="epoch",
+        save_steps=args.save_steps,
+        ignore_data_skip=True,  # the Loader's state says where it goes on: nothing is read to be skipped
+        use_cpu=True,
+        disable_tqdm=True,
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    loader = shardio.Loader(args.dataset, batch_size=50, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
+    trainer = LoaderTrainer(loader, model=Classifier(), args=options)
+    checkpoint = get_last_checkpoint(args.output) if args.resume else None
+    if checkpoint is not None:
+        loader.load_state_dict(json.loads(Path(checkpoint, STATE).read_text()))
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # the trainer and its callbacks refer to one another
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
