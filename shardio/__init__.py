@@ -18,6 +18,7 @@ from .errors import EngineWarning as EngineWarning
 from .errors import ManifestError as ManifestError
 from .errors import MapError as MapError
 from .errors import MissingDependency as MissingDependency
+from .errors import NativeWarning as NativeWarning
 from .errors import NotADataset as NotADataset
 from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
@@ -87,6 +88,7 @@ __all__ = [
     "MissingDependency",
     "MixUp",
     "Mixture",
+    "NativeWarning",
     "Normalize",
     "NotADataset",
     "PipelineClosed",

@@ -18,6 +18,7 @@ ShardioError
 └── Preempted (RuntimeError)        a signal asked a training run to stop
 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
+NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
 StateWarning (UserWarning)          what `strict=False` gives up
 
 Every message names the rule, the value and the place.
@@ -94,6 +95,10 @@ class StateMismatch(ShardioError, ValueError):
 
 class EngineWarning(UserWarning):
     """An engine refused a batch of images although none of them is bad, or gives other pixels than those asked for."""
+
+
+class NativeWarning(UserWarning):
+    """The compiled part of shardio is missing; the message says why, what that costs and how to get it."""
 
 
 class StateWarning(UserWarning):

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, final
 
 import torch
 
+from .. import native
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
@@ -210,6 +211,8 @@ class Loader:
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         self._meter: Meter | None = None
+        if self.world.local_rank == 0:
+            native.warn_if_missing()
         if len(self._schedule) == 0:
             raise ConfigError(
                 f"{self._plan.n} samples fill no global batch of {self._schedule.global_batch} "

@@ -2,22 +2,62 @@
 
 `hatch_build.py` compiles it when the package is installed, if a C compiler and libjpeg-turbo's headers are there.
 Without it, everything works with slower Python code. It is plain C behind ctypes and knows nothing of Python, so one
-build serves all versions of Python. The modules of this folder call its functions, and need `library()` to be loaded.
+build serves all versions of Python. `SHARDIO_NATIVE=off` leaves it out, when shardio is installed and when it runs. The
+modules of this folder call its functions, and need `library()` to be loaded.
 """
 
 import ctypes
+import os
+import warnings
 from functools import cache
 from pathlib import Path
 
+from ..errors import NativeWarning
+
 FILE = Path(__file__).parent / "_native.so"
+OFF = "SHARDIO_NATIVE=off"
+HOW_TO_GET = (
+    "install a wheel of shardio, which holds it, or a C compiler and libjpeg-turbo's headers (Debian: apt-get install "
+    "gcc libjpeg62-turbo-dev), and then shardio again"
+)
+
+
+def load() -> ctypes.CDLL | str:
+    """Return the compiled functions, or the reason why there are none."""
+    if os.environ.get("SHARDIO_NATIVE") == "off":
+        return OFF
+    if not FILE.is_file():
+        return "it was not built"
+    try:
+        return ctypes.CDLL(str(FILE))
+    except OSError as error:  # built for another machine, or libjpeg has been removed
+        return f"it cannot be loaded: {error}"
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions, or None if they were not built, or cannot be loaded on this machine."""
-    if not FILE.is_file():
+    """Return the compiled functions, or None if they were not built, cannot be loaded here, or are switched off."""
+    loaded = load()
+    return None if isinstance(loaded, str) else loaded
+
+
+def jpeg_version() -> str | None:
+    """Return the version of libjpeg-turbo that the compiled part was built with; None without a compiled part."""
+    loaded = library()
+    if loaded is None:
         return None
-    try:
-        return ctypes.CDLL(str(FILE))
-    except OSError:  # built for another machine, or libjpeg has been removed
-        return None
+    loaded.shardio_jpeg_version.restype = ctypes.c_char_p
+    return str(loaded.shardio_jpeg_version().decode())
+
+
+@cache
+def warn_if_missing() -> None:
+    """Warn (NativeWarning), once per process, if there is no compiled part although nobody has switched it off."""
+    reason = load()
+    if isinstance(reason, str) and reason != OFF:
+        warnings.warn(
+            f"shardio's compiled part is missing ({reason}): JPEG photos load at about a quarter of the rate. To get it, "
+            f"{HOW_TO_GET}; {OFF} says that you do without it",
+            NativeWarning,
+            stacklevel=3,  # where the Loader is made
+        )

@@ -26,6 +26,12 @@ typedef struct {
     Resampler resampler;
 } Decoder;
 
+#define TEXT_OF(macro) TEXT(macro)
+#define TEXT(words) #words
+
+/* The version of the libjpeg-turbo whose headers this was compiled with. */
+const char *shardio_jpeg_version(void) { return TEXT_OF(LIBJPEG_TURBO_VERSION); }
+
 static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
 
 static void note_warning(j_common_ptr info, int level) {
