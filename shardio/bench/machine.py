@@ -3,10 +3,10 @@
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 from .. import native
+from ..system import cpus
 
 PACKAGES = (
     *("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless"),
@@ -17,23 +17,13 @@ PACKAGES = (
 def describe() -> dict[str, Any]:
     """Return processor, usable cores, memory in bytes, Python version, whether shardio is compiled, and packages."""
     return {
-        "processor": _processor(),
+        "processor": cpus.model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         "compiled": native.library() is not None,
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in _lines(info) if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.is_file() else []
 
 
 def _version(name: str) -> str | None:

@@ -7,13 +7,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from .. import __version__
+from ..diagnosis.software import version_line
 from ..errors import ConfigError, ShardioError
 from ..system.os_errors import naming
 from . import (
     bench,
     convert,
     demo,
+    doctor,
     index,
     info,
     merge,
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        print(f"shardio {__version__}")
+        print(version_line())
         raise typer.Exit
 
 
@@ -64,6 +65,7 @@ for command in (
     bench.bench,
     train.train,
     demo.demo,
+    doctor.doctor,
 ):
     app.command()(command)
 

@@ -56,8 +56,8 @@ def warn_if_missing() -> None:
     reason = load()
     if isinstance(reason, str) and reason != OFF:
         warnings.warn(
-            f"shardio's compiled part is missing ({reason}): JPEG photos load at about a quarter of the rate. To get it, "
-            f"{HOW_TO_GET}; {OFF} says that you do without it",
+            f"shardio's compiled part is missing ({reason}): JPEG photos load at about a quarter of the rate. "
+            f"To get it, {HOW_TO_GET}; {OFF} says that you do without it",
             NativeWarning,
             stacklevel=3,  # where the Loader is made
         )

@@ -107,6 +107,20 @@ class World:
         return cls(rank, size, node.local_rank, node.local_size)
 
 
+def launcher_variables(environ: Mapping[str, str] | None = None) -> dict[str, dict[str, str]]:
+    """Return the variables of each launcher that are set, in the order in which `World.detect` asks the launchers.
+
+    Args:
+        environ: variables to use instead of `os.environ`.
+    """
+    env = os.environ if environ is None else environ
+    found: dict[str, dict[str, str]] = {}
+    for launcher, names in _LAUNCHERS:
+        more = ("SLURM_STEP_ID",) if launcher == "Slurm" else ()
+        found.setdefault(launcher, {}).update({name: env[name] for name in (*names, *more) if name in env})
+    return found
+
+
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
     # Slurm's tasks per node read "4", "4(x2)" or "4,3(x2)"; every local rank is below the largest.
     counts = re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", env[name])

@@ -2,11 +2,10 @@
 
 import math
 import os
+import platform
 from pathlib import Path
 
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
-"""The file that names the control groups of this process."""
+from . import control_groups
 
 
 def usable() -> int:
@@ -25,14 +24,14 @@ def share(local_size: int) -> int:
     """
     affinity = len(os.sched_getaffinity(0))
     part = affinity if affinity * local_size <= _node_cpus() else affinity // local_size
-    return max(1, math.ceil(min(part, _time_limit() / local_size)))
+    return max(1, math.ceil(min(part, control_groups.cpu_limit() / local_size)))
 
 
 def _node_cpus() -> int:
     """The number of CPUs of the node, or of the part of it that this job's control group has."""
-    for folder in _folders():
+    for folder in control_groups.folders("cpu", "cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
-            if (ranges := _read(folder / name)) is not None:
+            if (ranges := control_groups.read(folder / name)) is not None:
                 return sum(_width(part) for part in ranges.split(",") if part) or (os.cpu_count() or 1)
     return os.cpu_count() or 1
 
@@ -42,32 +41,8 @@ def _width(part: str) -> int:
     return int(last or first) - int(first) + 1
 
 
-def _time_limit() -> float:
-    """The tightest of the control groups' time limits, in CPUs; infinity without a limit."""
-    limit = math.inf
-    for folder in _folders():
-        period = _read(folder / "cpu.cfs_period_us")
-        words = (_read(folder / "cpu.max") or f"{_read(folder / 'cpu.cfs_quota_us') or 'max'} {period or 0}").split()
-        if len(words) == 2 and words[0] not in ("max", "-1") and int(words[1]):
-            limit = min(limit, int(words[0]) / int(words[1]))
-    return limit
-
-
-def _folders() -> list[Path]:
-    """The folders of this process's control groups, innermost first: version 2's, or version 1's for CPUs."""
-    folders = []
-    for line in (_read(MEMBERSHIP) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and not {"cpu", "cpuset"} & set(controllers.split(",")):
-            continue
-        root = CONTROL_GROUPS / controllers
-        inner = Path(path.lstrip("/"))
-        folders += [root / part for part in (inner, *inner.parents)]
-    return folders or [CONTROL_GROUPS]
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:  # absent or not readable: no known limit
-        return None
+def model() -> str:
+    """Return the name of the processor."""
+    lines = (control_groups.read(Path("/proc/cpuinfo")) or "").splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

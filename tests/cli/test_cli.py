@@ -32,6 +32,7 @@ COMMANDS = (
     "bench",
     "train",
     "demo",
+    "doctor",
 )
 SOURCES = {
     "cifar", "filelist", "hdf5", "huggingface", "idx", "imagefolder", "lmdb", "numpy", "parquet", "tfrecord", "torch",

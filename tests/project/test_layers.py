@@ -34,6 +34,7 @@ FOLDERS = [
     "testing",
     "train",
     "bench",
+    "diagnosis",
     "cli",
     "__main__",
 ]

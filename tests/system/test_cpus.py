@@ -1,11 +1,12 @@
-"""The CPUs that a rank may use: affinity, control groups of both versions, and a fair share."""
+"""The CPUs that a rank may use: affinity, control groups of both versions, and a fair share; memory."""
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from shardio.system import cpus
+from shardio.system import control_groups, cpus
 
 
 def machine(
@@ -24,8 +25,8 @@ def machine(
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
-    monkeypatch.setattr(cpus, "MEMBERSHIP", tmp_path / "own")
-    monkeypatch.setattr(cpus, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "CONTROL_GROUPS", tmp_path / "groups")
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,20 @@ def test_share(
     """Ranks divide the CPUs that they share; a rank that is bound to CPUs of its own uses all of them."""
     machine(tmp_path, monkeypatch, affinity=affinity, files=files)
     assert cpus.share(local_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/job/step\n", {}, math.inf),
+        ("0::/job/step\n", {"job/memory.max": "4096", "job/step/memory.max": "max"}, 4096),
+        ("4:memory:/job\n1:cpu:/\n", {"memory/job/memory.limit_in_bytes": "8192", "cpu/memory.max": "1"}, 8192),
+        ("4:memory:/job\n", {"memory/job/memory.limit_in_bytes": "9223372036854771712"}, math.inf),  # no limit
+    ],
+)
+def test_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], expected: float
+) -> None:
+    """The tightest limit of the control groups counts, of either version."""
+    machine(tmp_path, monkeypatch, affinity=64, own=own, files=files)
+    assert control_groups.memory_limit() == expected

@@ -1,0 +1,61 @@
+"""`shardio doctor`: is everything there that shardio can use?"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import diagnosis
+from ..diagnosis import Finding
+from ..errors import ShardioError
+
+_MARKS = {"ok": "ok", "note": "note", "missing": "missing", "broken": "BROKEN"}
+
+
+def doctor(
+    dataset: Annotated[Path | None, typer.Argument(help="A dataset's directory.", metavar="DATASET")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what shardio finds: software, machine, job, and where a dataset lies. Paste it into an issue.
+
+    The exit code is 1 if something is broken: installed, but it does not load. What is merely missing has a line of
+    advice.
+
+    Examples:
+
+      shardio doctor
+
+      shardio doctor data/photos
+
+      shardio doctor --json > machine.json
+
+      srun --ntasks 2 shardio doctor
+    """
+    groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
+    if dataset is not None:
+        groups["storage"] = diagnosis.storage(dataset)
+    print(_as_json(groups) if as_json else _table(groups))
+    broken = [finding.name for findings in groups.values() for finding in findings if finding.state == "broken"]
+    if broken:
+        raise ShardioError(f"broken: {', '.join(broken)}")
+
+
+def _table(groups: Mapping[str, Sequence[Finding]]) -> str:
+    width = max(len(finding.name) for findings in groups.values() for finding in findings)
+    lines = []
+    for group, findings in groups.items():
+        lines.append(group)
+        for found in findings:
+            told = f"{found.value}: {found.advice}" if found.advice else found.value
+            lines.append(f"  {_MARKS[found.state]:7}  {found.name:{width}}  {told}")
+    return "\n".join(lines)
+
+
+def _as_json(groups: Mapping[str, Sequence[Finding]]) -> str:
+    told = {
+        group: {found.name: {"state": found.state, "value": found.value, "advice": found.advice} for found in findings}
+        for group, findings in groups.items()
+    }
+    return json.dumps(told, indent=1)

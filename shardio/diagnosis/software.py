@@ -1,0 +1,158 @@
+"""Is the software there that shardio needs or can use, and does it load?"""
+
+import importlib.metadata
+import importlib.util
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from .. import __version__, native
+from ..errors import MissingDependency
+from ..system.optional import load
+from .finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that shardio uses.
+
+    Attributes:
+        name: what its users call it.
+        module: what is imported.
+        distributions: the names that it may be installed under.
+        purpose: what it is for; empty if shardio does not work without it.
+        install: what `pip install` takes.
+        more: returns what else is worth knowing of the imported module.
+    """
+
+    name: str
+    module: str
+    distributions: tuple[str, ...]
+    purpose: str = ""
+    install: str = "shardio-data"
+    more: Callable[[ModuleType], str] = lambda module: ""
+
+
+def _cuda(torch: ModuleType) -> str:
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+
+
+PACKAGES = (
+    Package("NumPy", "numpy", ("numpy",)),
+    Package("PyTorch", "torch", ("torch",), more=_cuda),
+    Package("h5py", "h5py", ("h5py",), more=lambda h5py: f"HDF5 {h5py.version.hdf5_version}"),
+    Package("lmdb", "lmdb", ("lmdb",), more=lambda lmdb: f"LMDB {'.'.join(map(str, lmdb.version()))}"),
+    Package("Pillow", "PIL", ("pillow",)),
+    Package("OpenCV", "cv2", ("opencv-python-headless", "opencv-python")),
+    Package("msgspec", "msgspec", ("msgspec",)),
+    Package("xxhash", "xxhash", ("xxhash",)),
+    Package(
+        *("DALI", "nvidia.dali", ("nvidia-dali-cuda130", "nvidia-dali-cuda120")),
+        *("images decoded and transformed on a GPU", "'shardio-data[cuda13]', or cuda12"),
+    ),
+    Package(
+        *("nvImageCodec", "nvidia.nvimgcodec", ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")),
+        *("images decoded on a GPU", "'shardio-data[cuda13]', or cuda12"),
+    ),
+    Package(
+        *("kvikio", "kvikio", ("kvikio-cu13", "kvikio-cu12")),
+        *("arrays read from files straight to a GPU (gpu_direct=True)", "kvikio-cu13, or kvikio-cu12"),
+    ),
+    Package(
+        *("hdf5plugin", "hdf5plugin", ("hdf5plugin",)),
+        *("zstd, lz4, bitshuffle and blosc in HDF5 files", "'shardio-data[hdf5]'"),
+    ),
+    Package(
+        *("webdataset", "webdataset", ("webdataset",)),
+        *("other programs that read shardio's tars; shardio itself does without it", "webdataset"),
+    ),
+    Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files", "'shardio-data[parquet]'"),
+    Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face", "'shardio-data[huggingface]'"),
+    Package(
+        *("google-crc32c", "google_crc32c", ("google-crc32c",)),
+        *("the checksums of TFRecord files", "'shardio-data[tfrecord]'"),
+    ),
+    Package("zarr", "zarr", ("zarr",), "Zarr arrays", "'shardio-data[zarr]'"),
+    Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'shardio-data[dask]'"),
+    Package("matplotlib", "matplotlib", ("matplotlib",), "pictures of statistics", "'shardio-data[report]'"),
+    Package(
+        *("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",)),
+        *("LARS, LARC and LAMB in shardio train", "'shardio-data[train]'"),
+    ),
+    Package(
+        *("TensorBoard", "tensorboard", ("tensorboard",)),
+        *("shardio train --tensorboard", "'shardio-data[train]'"),
+    ),
+)
+
+
+def version_line() -> str:
+    """Return what `shardio --version` prints; nothing is imported for it but the compiled part."""
+    jpeg = native.jpeg_version()
+    compiled = "not compiled" if jpeg is None else f"compiled, libjpeg-turbo {jpeg}"
+    torch = _version(("torch",)) or "not installed"
+    return f"shardio {__version__} ({compiled}; Python {platform.python_version()}, torch {torch})"
+
+
+def software() -> list[Finding]:
+    """Import each package, and return what was found: shardio, Python, the compiled part, then `PACKAGES`."""
+    return [
+        Finding("shardio", "ok", __version__),
+        Finding("Python", "ok", f"{platform.python_version()}, {platform.system()} {platform.release()}"),
+        _compiled_part(),
+        *map(look_at, PACKAGES),
+    ]
+
+
+def _compiled_part() -> Finding:
+    name, loaded = "compiled part", native.load()
+    if not isinstance(loaded, str):
+        return Finding(name, "ok", f"libjpeg-turbo {native.jpeg_version()}")
+    if loaded == native.OFF:
+        return Finding(name, "missing", loaded, "unset it: JPEG photos load at about a quarter of the rate without")
+    advice = f"JPEG photos load at about a quarter of the rate: {native.HOW_TO_GET}"
+    return Finding(name, "broken" if native.FILE.is_file() else "missing", loaded, advice)
+
+
+def look_at(package: Package) -> Finding:
+    """Import a package; one that is installed and fails to import is broken, and so is a missing one that is needed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # theirs, about each other
+            module = load(package.module, purpose="", extra="")
+            more = package.more(module)
+    except MissingDependency as error:
+        cause = error.__cause__
+        if not _is_absent(package.module, cause):
+            return _broken(package, cause)
+        if not package.purpose:
+            return Finding(package.name, "broken", "not installed", f"pip install {package.install}")
+        return Finding(
+            package.name, "missing", "not installed", f"for {package.purpose}: pip install {package.install}"
+        )
+    except Exception as error:  # noqa: BLE001  a broken package may raise anything while it is imported
+        return _broken(package, error)
+    version = _version(package.distributions) or str(getattr(module, "__version__", "version unknown"))
+    return Finding(package.name, "ok", f"{version}, {more}" if more else version)
+
+
+def _broken(package: Package, error: BaseException | None) -> Finding:
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    return Finding(package.name, "broken", f"installed, but it fails to import: {told}", "install it anew")
+
+
+def _is_absent(module: str, error: BaseException | None) -> bool:
+    """Whether an import failed because the module itself, or a package around it, is not installed."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return name is not None and f"{module}.".startswith(f"{name}.")
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

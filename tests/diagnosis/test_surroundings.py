@@ -1,0 +1,84 @@
+"""Machine, job and storage, as they are found."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.diagnosis import job, machine, storage
+from shardio.diagnosis.finding import Finding
+from shardio.system import control_groups, file_systems
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    """The findings by name."""
+    return {finding.name: finding for finding in findings}
+
+
+def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of control groups and of shared memory are named."""
+    (tmp_path / "own").write_text("0::/job\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "job" / "memory.max").write_text("1000000000\n")
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    found = by_name(machine())
+    assert "2 usable" in found["cores"].value
+    assert "affinity to 3, time for 1.5" in found["cores"].value
+    assert found["memory"].value.endswith("limited to 1.0 GB")
+    assert found["shared memory"].state in ("ok", "note")
+    assert any(name.startswith("GPU") for name in found)
+
+
+def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher's variables are shown with the rank that follows; variables that make no sense are broken."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert by_name(job())["World"].value == "rank 0 of 1, local rank 0 of 1; no launcher's variables are set"
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    found = by_name(job())
+    assert found["torchrun"].value == "RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4"
+    assert found["World"] == Finding("World", "ok", "rank 5 of 8, local rank 1 of 4")
+    monkeypatch.setenv("RANK", "five")
+    assert by_name(job())["World"].state == "broken"
+
+
+@pytest.mark.parametrize(
+    ("kind", "network"), [("ext4", False), ("nfs4", True), ("fuse.gcsfuse", True), ("fuseblk", False), ("lustre", True)]
+)
+def test_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, network: bool) -> None:
+    """The innermost mount counts, the last of several at one place; spaces in its path are escaped by the kernel."""
+    inner = tmp_path / "my data"
+    inner.mkdir()
+    place = str(inner).replace(" ", "\\040")
+    (tmp_path / "mountinfo").write_text(
+        "20 1 8:1 / / rw - xfs /dev/sda1 rw\n"
+        f"21 20 0:51 / {place} rw,relatime shared:2 - tmpfs tmpfs rw\n"
+        f"22 20 0:52 / {place} rw,relatime shared:3 master:1 - {kind} server:/my\\040data rw\n"
+        f"23 20 0:53 / {place}-more rw - proc proc rw\n"
+    )
+    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "mountinfo")
+    found = file_systems.file_system(inner)
+    assert (found.type, found.source, found.mount_point) == (kind, "server:/my data", str(inner))
+    assert found.network is network
+    assert found.block_size > 0
+    assert file_systems.file_system(tmp_path).type == "xfs"
+
+
+def test_a_dataset_and_where_it_lies(tmp_path: Path) -> None:
+    """A dataset is told with its size, its file system, and whether it fits in memory; what is none is broken."""
+    with shardio.create(tmp_path / "d", fields={"x": "int64"}) as writer:
+        for number in range(10):
+            writer.append({"x": np.int64(number)})
+    found = by_name(storage(tmp_path / "d"))
+    assert "10 samples in 1 tar shards" in found["dataset"].value
+    assert "free" in found["file system"].value
+    assert (found["page cache"].state, {finding.state for finding in found.values()}) == ("ok", {"ok"})
+    assert by_name(storage(tmp_path))["dataset"].state == "broken"
+    (nowhere,) = storage(tmp_path / "nowhere")
+    assert (nowhere.state, "no such directory" in nowhere.value) == ("broken", True)
