@@ -10,29 +10,10 @@ from .control_groups import read
 MOUNTS = Path("/proc/self/mountinfo")
 
 _NETWORK = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "vastfs",
-        "virtiofs",
-        "wekafs",
-    ]
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vastfs", "virtiofs", "wekafs"),
+    )
 )
 _LOCAL_FUSE = frozenset(("fuseblk", "fuse.ntfs-3g", "fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.lxcfs"))
 
