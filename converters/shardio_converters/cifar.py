@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ _KINDS = (
 )
 
 
-def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
+def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "train") -> "Cifar":
     """CIFAR-10 or CIFAR-100 in the binary version: the directory of its *.bin files, or the one above it.
 
     Images are stored as PNG, which is lossless. `label` is the class; CIFAR-100 also has `coarse_label`, the
@@ -70,6 +70,7 @@ def cifar(src: str | os.PathLike[str], *, subset: str = "train") -> "Cifar":
     Example:
         shardio convert cifar cifar-10-batches-bin data/train
         shardio convert cifar cifar-100-binary data/test --subset test
+        shardio convert cifar cifar-10-batches-bin data/pixels --store-pixels --to hdf5
 
     Raises:
         SourceError: `src` holds neither data set or both, or a file is truncated or has a label without a class name.

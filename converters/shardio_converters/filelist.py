@@ -60,9 +60,10 @@ def filelist(
             sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
 
     Example:
-        shardio convert filelist train.csv data/train --root /data/photos --classes auto
+        shardio convert filelist train.csv data/train --root photos --classes auto
         shardio convert filelist train.txt data/train --delimiter ";" --path name
         shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
+        shardio convert filelist train.csv data/few --root photos --classes auto --where "label < 2"
 
     Raises:
         SourceError: the list cannot be read, or a row differs from the others; the message names the line.

@@ -58,6 +58,8 @@ def hdf5(
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
+        shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --compress gzip
+        shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 runs data/runs --external-links
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
 

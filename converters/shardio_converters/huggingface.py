@@ -41,6 +41,7 @@ def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[st
     Example:
         shardio convert huggingface saved/mnist data/mnist --subset train
         shardio convert huggingface saved/mnist/train data/mnist --fields image,label
+        shardio convert huggingface saved/mnist/train data/few --where "label < 2"
 
     Raises:
         SourceError: the directory is missing, damaged or of another kind, `src` is an IterableDataset, or no field

@@ -38,8 +38,9 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
         classes: the class names in the order of their labels, a list or text such as "cat,dog".
 
     Example:
-        shardio convert idx /usr/share/datasets/fashion-mnist data/train --subset train
-        shardio convert idx examples/fashion-mnist/train data/train --classes shirt,trouser,pullover
+        shardio convert idx fashion-mnist data/train --subset train
+        shardio convert idx digits data/digits --classes zero,one,two
+        shardio convert idx fashion-mnist data/pixels --subset train --store-pixels --to hdf5
 
     Raises:
         SourceError: `src` cannot be read, holds no such pair of files or several, or a file contradicts its header.

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from shardio.foreign.files import File
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, probe_image, sniff_image
 
-LAYOUTS = ("auto", "datum", "image")
+Layout: TypeAlias = Literal["auto", "datum", "image"]
 _PROBES = 100
 
 
-def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True) -> "Lmdb":
+def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = True) -> "Lmdb":
     """An LMDB of Caffe's Datum messages or of image files: a directory that holds data.mdb, or the file itself.
 
     Samples are in the order of their keys, which become the text field `key`. A Datum becomes `label`, int64, 0 where
@@ -36,13 +36,14 @@ def lmdb(src: str | os.PathLike[str], *, layout: str = "auto", bgr: bool = True)
     Example:
         shardio convert lmdb ilsvrc12_train_lmdb data/train
         shardio convert lmdb scenes_lmdb data/scenes --layout datum --no-bgr
+        shardio convert lmdb ilsvrc12_train_lmdb data/small --resize-shorter 256 --quality 92
 
     Raises:
         SourceError: `src` does not exist, is not such an LMDB, is damaged or empty, or was written by shardio.
         ConfigError: `layout` is none of these.
     """
-    if layout not in LAYOUTS:
-        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout not in get_args(Layout):
+        raise ConfigError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
     if (Path(src) / "shardio.json").exists():
         raise _shardios(src)
     file = foreign.open_lmdb(src)

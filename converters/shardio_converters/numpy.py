@@ -40,7 +40,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
 
     Example:
         shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
-        shardio convert numpy features.npy data/features --to hdf5
+        shardio convert numpy train.npz data/images --as-image x_train --squeeze y_train
+        shardio convert numpy features.npy data/features --to hdf5 --dtype float16 --compress gzip
 
     Raises:
         SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.

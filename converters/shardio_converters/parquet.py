@@ -54,6 +54,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
         shardio convert parquet 'mnist/train-*.parquet' data/mnist
+        shardio convert parquet train.parquet data/few --fields image=img,label --where "label < 2"
 
     Raises:
         SourceError: files are missing, damaged, of several sets or disagree, or no field holds a column's type.

@@ -46,8 +46,9 @@ def tfrecord(
             one bad sample then stands for all that follow.
 
     Example:
-        shardio convert tfrecord 'train-*-of-01024' data/train --fields image=image/encoded,label=image/class/label
+        shardio convert tfrecord 'train-*-of-00002' data/train --fields image=image/encoded,label=image/class/label
         shardio convert tfrecord old.tfrecord data/old --no-crc
+        shardio convert tfrecord old.tfrecord data/small --resize-shorter 256
 
     Raises:
         SourceError: `src` does not exist, holds no records, is damaged between records or truncated (unless `on_error`

@@ -43,8 +43,8 @@ def torch(
         names: names for the parts of a sample that is a tuple, a list or a lone value, as in "image,label".
 
     Example:
-        shardio convert torch torchvision.datasets:CIFAR10 data/train --options '{"root": "data"}'
         shardio convert torch my/data.py:train_set data/train --names image,mask
+        shardio convert torch my/data.py:Waves data/waves --options '{"count": 100}'
 
     Raises:
         SourceError: the object does not exist, its code fails, it is not a map-style Dataset, or it is empty; the first

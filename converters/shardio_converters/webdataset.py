@@ -54,8 +54,9 @@ def webdataset(
             stands for all that follow.
 
     Example:
-        shardio convert webdataset 'cc3m/train-{00000..00331}.tar' data/cc3m --fields image=jpg,caption=txt
+        shardio convert webdataset 'cc3m/train-{00000..00003}.tar' data/cc3m --fields image=jpg,caption=txt
         shardio convert webdataset shards data/plain --no-key
+        shardio convert webdataset shards data/small --resize-shorter 256
 
     Raises:
         SourceError: `src` does not exist or holds no samples, a tar is damaged or truncated (unless `on_error` is

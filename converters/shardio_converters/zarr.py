@@ -41,6 +41,7 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
         shardio convert zarr train.zarr.zip data/train
+        shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
         SourceError: the store is missing, damaged or holds no arrays, arrays differ in their number of rows, or no

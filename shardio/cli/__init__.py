@@ -25,13 +25,14 @@ from . import (
     train,
     verify,
 )
+from ._command import Command, Group
 
 INTERRUPTED = 130  # the exit code that shells report for a process that SIGINT ended
 
 app = typer.Typer(
     name="shardio",
+    cls=Group,
     help="An input pipeline for data-parallel deep learning, on standard containers.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -67,7 +68,7 @@ for command in (
     demo.demo,
     doctor.doctor,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def main() -> NoReturn:
@@ -81,7 +82,8 @@ def main() -> NoReturn:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "shardio"
-        _fail(f"{error.format_message()} (see {command} --help)", getattr(error, "exit_code", 1))
+        message = error.format_message().replace("Value error, ", "")  # whose words say that already
+        _fail(f"{message} (see {command} --help)", getattr(error, "exit_code", 1))
     except ConfigError as error:
         _fail(str(error), 2)
     except ShardioError as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import typer
 
@@ -14,7 +14,8 @@ from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
 from ..conversion.notes import notes
-from ..conversion.pack import WrittenDataset
+from ..conversion.pack import OnError, WrittenDataset
+from ..conversion.reencode import Recompress
 from ..conversion.skipped import Skipped
 from ..conversion.source import Source
 from ..dataset.writer import DEFAULT_SHARD_SIZE
@@ -25,6 +26,12 @@ from ..order.world import World
 from ..system.units import format_size
 from ._progress import progress
 
+ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
+Compression: TypeAlias = Literal["gzip", "lzf", "zstd", "none"]
+
+SHARDS, CHOICE, IMAGES, ARRAYS, WORK, BAD = (
+    *("Shards", "Choice of samples", "Images", "Arrays", "Who does the work", "Bad samples"),
+)
 PRINTED_SKIPPED = 5  # skipped samples that the screen names
 
 
@@ -32,97 +39,154 @@ PRINTED_SKIPPED = 5  # skipped samples that the screen names
 class PackingOptions:
     """The options of a command that writes datasets: one field for each option."""
 
-    to: Annotated[str, typer.Option(help=f"The shards' container: {', '.join(containers.names())}.")] = "tar"
-    shard_size: Annotated[str, typer.Option(help="The estimated size at which a shard ends: 64MB, 1GiB.")] = (
-        DEFAULT_SHARD_SIZE
-    )
-    workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None
-    dask: Annotated[
-        str | None, typer.Option(help="A Dask scheduler whose workers do the work instead: tcp://HOST:8786, or local.")
+    to: Annotated[ContainerName, typer.Option(help="The shards' container.", rich_help_panel=SHARDS)] = "tar"
+    shard_size: Annotated[
+        str, typer.Option(help="The estimated size at which a shard ends: 64MB, 1GiB.", rich_help_panel=SHARDS)
+    ] = DEFAULT_SHARD_SIZE
+    compress: Annotated[
+        Compression | None,
+        typer.Option(
+            help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
+            + ".",
+            rich_help_panel=SHARDS,
+        ),
     ] = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue this command where it was interrupted, if it was.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue this command where it was interrupted, if it was.", rich_help_panel=SHARDS
+        ),
     ] = False
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the dataset at OUT once the new one is complete.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace the dataset at OUT once the new one is complete.", rich_help_panel=SHARDS
+        ),
     ] = False
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Write nothing; estimate the number of samples, shards and bytes."),
-    ] = False
-    on_error: Annotated[
-        str, typer.Option(help="raise: stop at the first bad sample; skip: leave bad samples out and name them.")
-    ] = "raise"
-    max_bad: Annotated[
-        float | None,
         typer.Option(
-            help="With skip: how many samples may be bad, a count, or below 1 a share of all. The default is 0.01."
+            "--dry-run",
+            help="Write nothing; estimate the number of samples, shards and bytes.",
+            rich_help_panel=SHARDS,
         ),
-    ] = None
-    report: Annotated[
-        Path | None, typer.Option(help="With skip: write the bad samples to this file, a JSON object per line.")
-    ] = None
+    ] = False
     where: Annotated[
         str | None,
-        typer.Option(help="Take only samples for which this holds, on scalar fields: 'label < 10 and not hidden'."),
+        typer.Option(
+            help="Take only samples for which this holds, on scalar fields: 'label < 10 and not hidden'.",
+            rich_help_panel=CHOICE,
+        ),
     ] = None
-    shuffle: Annotated[int | None, typer.Option(help="Store the samples in a random order with this seed.")] = None
+    shuffle: Annotated[
+        int | None, typer.Option(help="Store the samples in a random order with this seed.", rich_help_panel=CHOICE)
+    ] = None
     limit: Annotated[
-        int | None, typer.Option(help="Take at most this many samples: the first ones, in their order.")
+        int | None,
+        typer.Option(help="Take at most this many samples: the first ones, in their order.", rich_help_panel=CHOICE),
     ] = None
     split: Annotated[
         str | None,
         typer.Option(
-            help="Write several datasets OUT/NAME of random shares: train=0.9,val=0.1 (the seed is --shuffle's, or 0)."
+            help="Write several datasets OUT/NAME of random shares: train=0.9,val=0.1 (the seed is --shuffle's, or 0).",
+            rich_help_panel=CHOICE,
         ),
     ] = None
     resize_shorter: Annotated[
-        int | None, typer.Option(help="Shrink images whose shorter side has more pixels than this.")
+        int | None,
+        typer.Option(help="Shrink images whose shorter side has more pixels than this.", rich_help_panel=IMAGES),
     ] = None
-    max_pixels: Annotated[int | None, typer.Option(help="Shrink images that have more pixels than this.")] = None
+    max_pixels: Annotated[
+        int | None, typer.Option(help="Shrink images that have more pixels than this.", rich_help_panel=IMAGES)
+    ] = None
     quality: Annotated[
-        int | None, typer.Option(help="The quality of re-encoded JPEGs, 1 to 100. The default is 92.")
+        int | None,
+        typer.Option(help="The quality of re-encoded JPEGs, 1 to 100. The default is 92.", rich_help_panel=IMAGES),
     ] = None
     recompress: Annotated[
-        str,
+        Recompress,
         typer.Option(
             help="Re-encode images: never (except those that shrink), if-needed (JPEGs that hardware decoders do not"
-            " take: progressive, CMYK, rotated by a tag), always."
+            " take: progressive, CMYK, rotated by a tag), always.",
+            rich_help_panel=IMAGES,
         ),
     ] = "never"
     orient: Annotated[
-        bool, typer.Option("--orient", help="Re-encode images that an EXIF tag rotates or mirrors, upright.")
+        bool,
+        typer.Option(
+            "--orient",
+            help="Re-encode images that an EXIF tag rotates or mirrors, upright.",
+            rich_help_panel=IMAGES,
+        ),
     ] = False
     store_pixels: Annotated[
         bool,
         typer.Option(
-            "--store-pixels", help="Store images as pixels, which load without a decoder: small ones of one size."
+            "--store-pixels",
+            help="Store images as pixels, which load without a decoder: small ones of one size.",
+            rich_help_panel=IMAGES,
         ),
     ] = False
     resize: Annotated[
-        str | None, typer.Option(help="With --store-pixels: resize all images to this height and width: 64,64.")
+        str | None,
+        typer.Option(
+            help="With --store-pixels: resize all images to this height and width: 64,64.", rich_help_panel=IMAGES
+        ),
     ] = None
     max_image_pixels: Annotated[
         int,
-        typer.Option(help="Re-encoding holds at most this many pixels of an image at once; others are bad samples."),
+        typer.Option(
+            help="Re-encoding holds at most this many pixels of an image at once; others are bad samples.",
+            rich_help_panel=IMAGES,
+        ),
     ] = MAX_IMAGE_PIXELS
     dtype: Annotated[
         str | None,
-        typer.Option(help="Cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8."),
+        typer.Option(
+            help="Cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8.",
+            rich_help_panel=ARRAYS,
+        ),
     ] = None
     as_image: Annotated[
         str | None,
-        typer.Option(help="Store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as images."),
+        typer.Option(
+            help="Store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as images.",
+            rich_help_panel=ARRAYS,
+        ),
     ] = None
     squeeze: Annotated[
         str | None,
-        typer.Option(help="Store these fields of arrays of one element, [n, 1], as numbers without a shape: label."),
+        typer.Option(
+            help="Store these fields of arrays of one element, [n, 1], as numbers without a shape: label.",
+            rich_help_panel=ARRAYS,
+        ),
     ] = None
-    compress: Annotated[
+    workers: Annotated[
+        int | None, typer.Option(help="The number of processes; by default one per core.", rich_help_panel=WORK)
+    ] = None
+    dask: Annotated[
         str | None,
         typer.Option(
-            help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
-            + "."
+            help="A Dask scheduler whose workers do the work instead: tcp://HOST:8786, or local.", rich_help_panel=WORK
+        ),
+    ] = None
+    on_error: Annotated[
+        OnError,
+        typer.Option(
+            help="raise: stop at the first bad sample; skip: leave bad samples out and name them.", rich_help_panel=BAD
+        ),
+    ] = "raise"
+    max_bad: Annotated[
+        float | None,
+        typer.Option(
+            help="With skip: how many samples may be bad, a count, or below 1 a share of all. The default is 0.01.",
+            rich_help_panel=BAD,
+        ),
+    ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="With skip: write the bad samples to this file, a JSON object per line.", rich_help_panel=BAD
         ),
     ] = None
 
@@ -158,8 +222,6 @@ class PackingOptions:
 
     def _check(self) -> None:
         """Raise ConfigError, in the words of the command line, for options that would do nothing."""
-        if self.to not in containers.names():
-            raise ConfigError(f"--to must be one of {', '.join(containers.names())}, got {self.to!r}")
         if self.compress is not None and self.to not in (compressed := containers.with_option("compression")):
             raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {self.to}")
         if self.on_error == "raise" and not (self.max_bad is None and self.report is None):

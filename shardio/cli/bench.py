@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -14,8 +14,10 @@ from ._progress import progress
 
 if TYPE_CHECKING:
     from ..bench import BenchResult
-    from ..engines.factory import EngineName
-    from ..loader.batch.bad_samples import OnBadSample
+
+# The words that a Loader takes; its own types would load torch.
+Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
+OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
 
 
 def bench(
@@ -32,7 +34,7 @@ def bench(
     ] = "auto",
     step_time: Annotated[float, typer.Option(help="Seconds of computation to simulate per step.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the order and the crops.")] = 0,
-    engine: Annotated[str, typer.Option(help="Image engine: auto, cpu, dali or nvimgcodec.")] = "auto",
+    engine: Annotated[Engine, typer.Option(help="What decodes and transforms images.")] = "auto",
     device: Annotated[str | None, typer.Option(help="Device to deliver batches on, such as cuda.")] = None,
     hw_decoder_load: Annotated[
         float | None, typer.Option(help="Share of the images that the GPU's JPEG decoder gets, 0 to 1.")
@@ -42,7 +44,7 @@ def bench(
         typer.Option("--tune", help="Try several values of --hw-decoder-load for one epoch each, and keep the best."),
     ] = False,
     on_bad_sample: Annotated[
-        str, typer.Option(help="raise ends the run at a bad sample; replace and mask continue and count them.")
+        OnBadSample, typer.Option(help="raise ends the run at a bad sample; replace and mask continue and count them.")
     ] = "raise",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures as JSON to this file.")] = None,
 ) -> None:
@@ -70,11 +72,10 @@ def bench(
         threads=threads_option(threads),
         step_time=step_time,
         seed=seed,
-        # the loader checks these
-        engine=cast("EngineName", engine),
+        engine=engine,
         device=device,
         hw_decoder_load=hw_decoder_load,
-        on_bad_sample=cast("OnBadSample", on_bad_sample),
+        on_bad_sample=on_bad_sample,
     )
     if tune:
         best = tune_decoder(

@@ -8,26 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..conversion import source as sources
 from ..errors import ConfigError
+from ._command import Command, Group
 from ._docstrings import read
 from ._packing import PackingOptions, with_packing_options
 
 SHARED_EXAMPLES = (
-    "--to hdf5 --shard-size 1GB --compress gzip --dtype float16",
-    "--as-image image --squeeze label",
-    "--store-pixels --resize 64,64 --orient --to hdf5",
-    '--where "label < 10" --shuffle 1 --limit 5000 --split train=0.9,val=0.1',
-    "--resize-shorter 256 --max-pixels 1000000 --quality 92 --recompress if-needed",
-    "--resize-shorter 256 --max-image-pixels 1000000000",
-    "--on-error skip --max-bad 0.001 --report skipped.jsonl",
     "--dry-run",
+    "--to hdf5 --shard-size 1GB --overwrite",
+    "--shuffle 1 --limit 5000 --split train=0.9,val=0.1",
+    "--on-error skip --max-bad 0.001 --report skipped.jsonl",
     "--workers 8 --resume",
-    "--dask tcp://scheduler:8786 --overwrite",
 )
-"""Examples of the options that all sources share."""
+"""Examples of options that suit every source; they follow the first example of the source's own."""
 
 app = typer.Typer()
 
@@ -55,7 +50,7 @@ def _converter(name: str) -> sources.Converter:
     return broken
 
 
-class SourceCommands(TyperGroup):
+class SourceCommands(Group):
     """A command for each installed converter, made when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -64,7 +59,7 @@ class SourceCommands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of one converter; raise ConfigError if none has this name."""
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name)(_command(cmd_name, _converter(cmd_name)))
+        single.command(cmd_name, cls=Command)(_command(cmd_name, _converter(cmd_name)))
         return typer.main.get_command(single)
 
 
@@ -89,6 +84,8 @@ def convert(
       shardio convert idx examples/fashion-mnist/train data/train --to hdf5 --where "label < 5" --shuffle 1
 
       shardio convert imagefolder photos/ data/photos --on-error skip --report bad.jsonl
+
+      shardio convert imagefolder photos/ data/photos --dask tcp://scheduler:8786
 
       srun --ntasks 64 shardio convert imagefolder photos/ data/photos --resume
     """
@@ -131,12 +128,14 @@ def _command(name: str, converter: sources.Converter) -> Any:
 
 def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
     """Return the converter's own examples and those of the shared options."""
-    return (*own, *(f"shardio convert {name} SRC OUT {options}" for options in SHARED_EXAMPLES))
+    first = own[0] if own else f"shardio convert {name} SRC OUT"
+    return (*own, *(f"{first} {options}" for options in SHARED_EXAMPLES))
 
 
 def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
-    """Return the option for a converter's parameter: a number or a flag if it is annotated as one, else text."""
-    kind: Any = next((k for k in _kinds(parameter.annotation) if k in (bool, int, float)), str)
+    """Return the option for a converter's parameter: a number, flag or choice if it is annotated as one, else text."""
+    kinds = _kinds(parameter.annotation)
+    kind: Any = next((k for k in kinds if k in (bool, int, float) or typing.get_origin(k) is typing.Literal), str)
     if parameter.default is inspect.Parameter.empty:
         return _parameter(parameter.name, Annotated[kind, typer.Option(help=text)])
     # None means that the option was not given: the converter then applies its own default.

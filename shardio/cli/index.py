@@ -3,7 +3,7 @@
 import inspect
 import os
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,8 +28,8 @@ def index(
         str | None, typer.Option(help="The fields to take, and what to call them: image=jpg,label=cls.")
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option("--format", help="webdataset, tfrecord, lmdb or hdf5; by default the files' content decides."),
+        Literal["webdataset", "tfrecord", "lmdb", "hdf5"] | None,
+        typer.Option("--format", help="The files' format; by default their content decides."),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None,
     dask: Annotated[
@@ -40,7 +40,7 @@ def index(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")] = False,
     on_error: Annotated[
-        str, typer.Option(help="raise: stop at the first bad sample; skip: leave bad samples out and name them.")
+        OnError, typer.Option(help="raise: stop at the first bad sample; skip: leave bad samples out and name them.")
     ] = "raise",
     max_bad: Annotated[
         float, typer.Option(help="With skip: how many samples may be bad, a count, or below 1 a share of all.")
@@ -71,7 +71,7 @@ def index(
             workers=workers or max(1, len(os.sched_getaffinity(0)) // world.local_size),
             dask=dask,
             world=world,
-            on_error=cast(OnError, on_error),  # checked by adopt
+            on_error=on_error,
             max_bad=max_bad,
             resume=resume,
             overwrite=overwrite,
@@ -86,8 +86,6 @@ def index(
 
 
 def _source(kind: str, paths: list[str], fields: str | None, on_error: str) -> Any:
-    if kind not in ("webdataset", "tfrecord", "lmdb", "hdf5"):
-        raise ConfigError(f"format must be webdataset, tfrecord, lmdb or hdf5, got {kind!r}")
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
     # A key is a name, not a value in the file, so it cannot be read in place.

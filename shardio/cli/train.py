@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -12,7 +12,18 @@ from ._options import threads_option
 REQUEUE = 85
 """The exit code of a run that a signal has stopped, and that may be resumed."""
 
-RECIPE, COMPUTE, SEEING = "Recipe", "Computation and communication", "Seeing it"
+RECIPE, COMPUTE, LOCAL_SGD, SEEING, CHECKPOINTS, INPUT = (
+    *("Recipe", "Computation and communication", "Local SGD", "Seeing it", "Checkpoints", "Input"),
+)
+
+# The words that TrainConfig takes; its own types would load torch.
+Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
+Scaling: TypeAlias = Literal["linear", "sqrt", "none"]
+Schedule: TypeAlias = Literal["cosine", "polynomial", "step", "exponential", "inverse-time", "constant"]
+Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
+Hook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
+Task: TypeAlias = Literal["classification", "regression"]
+OnBadSample: TypeAlias = Literal["raise", "replace"]
 
 
 def train(
@@ -25,7 +36,7 @@ def train(
         int, typer.Option(help="Batches per rank to accumulate before each step.", rich_help_panel=RECIPE)
     ] = 1,
     optimizer: Annotated[
-        str, typer.Option(help="sgd, adam, adamw, lars, larc or lamb.", rich_help_panel=RECIPE)
+        Optimizer, typer.Option(help="What makes a step of the gradients.", rich_help_panel=RECIPE)
     ] = "sgd",
     lr: Annotated[
         float,
@@ -39,15 +50,12 @@ def train(
         int, typer.Option(help="The global batch that --lr is meant for.", rich_help_panel=RECIPE)
     ] = 256,
     lr_scaling: Annotated[
-        str,
-        typer.Option(help="How the rate grows with the global batch: linear, sqrt or none.", rich_help_panel=RECIPE),
+        Scaling,
+        typer.Option(help="How the rate grows with the global batch.", rich_help_panel=RECIPE),
     ] = "linear",
     lr_schedule: Annotated[
-        str,
-        typer.Option(
-            help="How the rate falls: cosine, polynomial, step, exponential, inverse-time or constant.",
-            rich_help_panel=RECIPE,
-        ),
+        Schedule,
+        typer.Option(help="How the rate falls.", rich_help_panel=RECIPE),
     ] = "cosine",
     lr_decay_epochs: Annotated[
         float | None,
@@ -82,7 +90,9 @@ def train(
         float | None,
         typer.Option(help="Decay of a moving average of the weights, which is validated.", rich_help_panel=RECIPE),
     ] = None,
-    precision: Annotated[str, typer.Option(help="float32, bf16 or fp16.", rich_help_panel=COMPUTE)] = "float32",
+    precision: Annotated[
+        Precision, typer.Option(help="What the network computes in.", rich_help_panel=COMPUTE)
+    ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=COMPUTE)] = False,
     channels_last: Annotated[
         bool, typer.Option("--channels-last", help="Keep channels last in memory.", rich_help_panel=COMPUTE)
@@ -97,7 +107,7 @@ def train(
         float, typer.Option(help="MiB of gradients in one message (DDP's bucket).", rich_help_panel=COMPUTE)
     ] = 25.0,
     hook: Annotated[
-        str, typer.Option(help="DDP communication hook: none, fp16, bf16 or powersgd.", rich_help_panel=COMPUTE)
+        Hook, typer.Option(help="DDP's communication hook: how gradients are sent.", rich_help_panel=COMPUTE)
     ] = "none",
     powersgd_rank: Annotated[int, typer.Option(help="Rank of PowerSGD.", rich_help_panel=COMPUTE)] = 2,
     powersgd_start: Annotated[
@@ -107,16 +117,16 @@ def train(
         int | None,
         typer.Option(
             help="Local SGD: steps that ranks take on their own between averages of their weights; not with --hook.",
-            rich_help_panel=COMPUTE,
+            rich_help_panel=LOCAL_SGD,
         ),
     ] = None,
     local_sgd_start: Annotated[
-        int, typer.Option(help="Step from which local SGD begins (post-local SGD).", rich_help_panel=COMPUTE)
+        int, typer.Option(help="Step from which local SGD begins (post-local SGD).", rich_help_panel=LOCAL_SGD)
     ] = 0,
     local_sgd_node_period: Annotated[
         int | None,
         typer.Option(
-            help="Steps between averages within a node; 1 exchanges gradients there.", rich_help_panel=COMPUTE
+            help="Steps between averages within a node; 1 exchanges gradients there.", rich_help_panel=LOCAL_SGD
         ),
     ] = None,
     measure_noise_scale: Annotated[
@@ -128,7 +138,7 @@ def train(
         ),
     ] = False,
     task: Annotated[
-        str, typer.Option(help="classification of images, or regression of numbers from volumes.")
+        Task, typer.Option(help="classification of images, or regression of numbers from volumes.")
     ] = "classification",
     input_field: Annotated[
         str | None, typer.Option(help="The field of the volumes; by default the only one there is.")
@@ -144,15 +154,17 @@ def train(
         int | None, typer.Option(help="Side of the crops in pixels or voxels; by default what suits the data.")
     ] = None,
     threads: Annotated[
-        str, typer.Option(help="Input workers per rank; auto divides the cores among the ranks.")
+        str, typer.Option(help="Input workers per rank; auto divides the cores among the ranks.", rich_help_panel=INPUT)
     ] = "auto",
     on_bad_sample: Annotated[
-        str, typer.Option(help="raise ends the run at a bad sample; replace trains on another one.")
+        OnBadSample,
+        typer.Option(help="raise ends the run at a bad sample; replace trains on another one.", rich_help_panel=INPUT),
     ] = "raise",
     max_bad: Annotated[
         float,
         typer.Option(
-            help="With --on-bad-sample replace: bad samples allowed per rank and epoch, a count, or below 1 a share."
+            help="With --on-bad-sample replace: bad samples allowed per rank and epoch, a count, or below 1 a share.",
+            rich_help_panel=INPUT,
         ),
     ] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and crops.")] = 0,
@@ -160,13 +172,19 @@ def train(
         str | None,
         typer.Option(
             help="auto continues from the newest whole checkpoint in --output, or starts a new run if there is none; "
-            "or the path of a checkpoint. By default an --output that holds a run is refused."
+            "or the path of a checkpoint. By default an --output that holds a run is refused.",
+            rich_help_panel=CHECKPOINTS,
         ),
     ] = None,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Steps between checkpoints; one is also written after each epoch.")
+        int | None,
+        typer.Option(
+            help="Steps between checkpoints; one is also written after each epoch.", rich_help_panel=CHECKPOINTS
+        ),
     ] = None,
-    keep_checkpoints: Annotated[int, typer.Option(help="Last checkpoints to keep, beside the best one.")] = 2,
+    keep_checkpoints: Annotated[
+        int, typer.Option(help="Last checkpoints to keep, beside the best one.", rich_help_panel=CHECKPOINTS)
+    ] = 2,
     metrics_every: Annotated[
         int, typer.Option(help="Steps between lines of metrics.jsonl.", rich_help_panel=SEEING)
     ] = 20,
@@ -211,15 +229,6 @@ def train(
     """
     from .. import train as trainer  # imported here because it loads torch
 
-    words: dict[str, Any] = {  # which TrainConfig checks
-        "task": task,
-        "optimizer": optimizer,
-        "lr_scaling": lr_scaling,
-        "lr_schedule": lr_schedule,
-        "precision": precision,
-        "hook": hook,
-        "on_bad_sample": on_bad_sample,
-    }
     try:
         trainer.run(
             trainer.TrainConfig(
@@ -267,7 +276,13 @@ def train(
                 synthetic=synthetic,
                 timeout=timeout,
                 device=device,
-                **words,
+                task=task,
+                optimizer=optimizer,
+                lr_scaling=lr_scaling,
+                lr_schedule=lr_schedule,
+                precision=precision,
+                hook=hook,
+                on_bad_sample=on_bad_sample,
             )
         )
     except Preempted as stopped:

@@ -177,7 +177,7 @@ def test_a_budget_and_a_report(photos: Path, tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "src" / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
     options = ["convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-error", "skip"]
-    assert "3 of 34 samples are bad, max_bad=0.01 allows 1" in run(*options, code=1)
+    assert "3 of 34 samples are bad, --max-bad 0.01 allows 1" in run(*options, code=1)
     report = tmp_path / "bad.jsonl"
     run(*options, "--max-bad", 3, "--report", report, "--resume")
     assert [json.loads(line)["reason"].count("bad.jpg") for line in report.read_text().splitlines()] == [1, 1, 1]

@@ -1,0 +1,109 @@
+"""How every command shows its help and names options in errors: as people type them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from ..errors import ShardioError
+
+_KEYWORDS = {
+    "container": "--to",
+    "compression": "--compress",
+    "checkpoint_every_steps": "--checkpoint-every",
+    "metrics_every_steps": "--metrics-every",
+}
+"""Keywords of the Python interface that are called otherwise on the command line, with their options."""
+
+_ALWAYS = frozenset(("overwrite",))
+"""Names without an underscore that messages use for nothing but the option."""
+
+_VERBS = "must|needs?|goes|takes|cannot|already|replaces|starts|continues|names"
+
+
+class Command(TyperCommand):
+    """A command whose options stand in groups, whose examples can be copied, and whose errors name options as typed."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the description; examples keep their lines."""
+        self.help = _keeping_lines(self.help)
+        super().format_help_text(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options, and then each group of options (`rich_help_panel`) in its own section."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                group = getattr(parameter, "rich_help_panel", None) or own
+                sections.setdefault(group, []).append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error of shardio's names the command's options as they are typed."""
+        try:
+            return super().invoke(ctx)
+        except ShardioError as error:
+            options = {p.name: p.opts[0] for p in self.params if p.param_type_name == "option" and p.name}
+            error.args = (as_typed(str(error), options), *error.args[1:])
+            raise
+
+
+class Group(TyperGroup):
+    """A command with subcommands, each of which it describes in full."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the description; examples keep their lines."""
+        self.help = _keeping_lines(self.help)
+        super().format_help_text(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each subcommand with the first sentence of its description."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, " ".join((found.help or "").split("\n\n")[0].split())) for name, found in commands if found]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def as_typed(message: str, options: Mapping[str, str]) -> str:
+    r"""Return a message of the Python interface with options as they are typed: `--max-bad 3` for `max_bad=3`.
+
+    A word counts as an option if it says so: `overwrite=True`, a name with an underscore, or the word that the message
+    (or a part of it after a colon) begins with, as in `limit must be at least 1`. Quoted words and parts of paths stay.
+
+    Args:
+        message: the message.
+        options: by name of the parameter, the option as typed.
+    """
+    known = {**{name: option for name, option in _KEYWORDS.items() if option in options.values()}, **options}
+    names = _either(known)
+    apart = r"(?<![\w'\"/.\-])"  # not within quotes, a path or another word
+    unmistakable = _either(name for name in known if "_" in name or name in _ALWAYS)
+    for pattern in (
+        rf"{apart}(?P<name>{names})=(?P<value>True\b|'[^']*'|[\w.]+)",
+        rf"(?:^|(?<=: )|(?<=; ))(?P<name>{names})(?=:| (?:{_VERBS})\b)",
+        rf"{apart}(?P<name>{unmistakable})(?![\w'\"/.=\-])",
+    ):
+        message = re.sub(pattern, lambda found: _typed(found, known), message)
+    return message
+
+
+def _typed(found: re.Match[str], options: Mapping[str, str]) -> str:
+    option, value = options[found["name"]], found.groupdict().get("value")
+    return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+
+
+def _either(names: Iterable[str]) -> str:
+    """A pattern of any of the names; of nothing if there are none."""
+    return "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)"
+
+
+def _keeping_lines(text: str | None) -> str | None:
+    """Mark indented paragraphs, which are examples, so that their lines are not broken anew."""
+    return None if text is None else re.sub(r"\n\n(?:\b\n)?(?=  )", "\n\n\b\n", text)

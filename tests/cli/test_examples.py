@@ -1,0 +1,187 @@
+"""Every example that `shardio convert SOURCE --help` shows works, with real data of the names that it uses."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from _builders import encode, idx_pair, jpeg, pixels, png
+from _foreign import Datum, example, framed, write_tar
+from typer.testing import CliRunner
+
+import shardio
+from shardio.cli import app
+from shardio.conversion import source as sources
+
+
+def cifar(root: Path) -> None:
+    """Both data sets."""
+    for folder, labels, names in (
+        ("cifar-10-batches-bin", 1, ("data_batch_1.bin", "test_batch.bin")),
+        ("cifar-100-binary", 2, ("train.bin", "test.bin")),
+    ):
+        (root / folder).mkdir()
+        for name in names:
+            (root / folder / name).write_bytes(b"".join(bytes(labels) + bytes([n]) * 3072 for n in range(20)))
+
+
+def filelist(root: Path) -> None:
+    """A table, a text with another delimiter, and JSON lines of pairs."""
+    (root / "photos").mkdir()
+    for number in range(20):
+        (root / "photos" / f"{number}.jpg").write_bytes(jpeg(seed=number))
+    rows = "".join(f"{number}.jpg,{'abc'[number % 3]}\n" for number in range(20))
+    (root / "train.csv").write_text(f"path,label\n{rows}")
+    (root / "train.txt").write_text("name;note\nphotos/0.jpg;first\n")
+    pair = {"photo": "photos/0.jpg", "mask": "photos/1.jpg", "width": 3, "height": 4}
+    (root / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+
+
+def hdf5(root: Path) -> None:
+    """Images and labels in groups, a folder of files, a file."""
+    (root / "runs").mkdir()
+    for path in (root / "train.h5", root / "runs" / "a.h5", root / "damaged.h5"):
+        with h5py.File(path, "w") as file:
+            file["data/images"] = np.zeros((20, 18, 18, 3), np.uint8)
+            file["data/labels"] = np.arange(20)
+            file["data/waves"] = np.zeros((20, 4), np.float32)
+
+
+def huggingface(root: Path) -> None:
+    """Two splits of images and labels, as their library saves them."""
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    data = {"image": [{"bytes": png(seed=n), "path": None} for n in range(20)], "label": list(range(20))}
+    split = datasets.Dataset.from_dict(data, features=features)
+    datasets.DatasetDict({"train": split, "test": split}).save_to_disk(root / "saved" / "mnist")
+
+
+def idx(root: Path) -> None:
+    """Two splits in one folder; a folder of three classes."""
+    idx_pair(root / "fashion-mnist", 20, prefix="train-")
+    idx_pair(root / "fashion-mnist", 20, prefix="t10k-")
+    idx_pair(root / "digits", 6)
+
+
+def imagefolder(root: Path) -> None:
+    """Photos of two classes."""
+    for number in range(20):
+        path = root / "photos" / "ab"[number % 2] / f"{number}.{('jpg', 'png')[number % 3 == 0]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(path.suffix[1:], pixels(30, 40, seed=number)))
+
+
+def lmdbs(root: Path) -> None:
+    """Datums of encoded images, and of raw ones."""
+    for name in ("ilsvrc12_train_lmdb", "scenes_lmdb"):
+        with lmdb.open(str(root / name)) as file, file.begin(write=True) as transaction:
+            for number in range(20):
+                raw = Datum(channels=3, height=4, width=4, data=bytes(48), label=number)
+                encoded = Datum(encoded=True, data=jpeg(seed=number), label=number)
+                made = raw if name.startswith("scenes") else encoded
+                transaction.put(b"%04d" % number, made.SerializeToString())
+
+
+def numpy(root: Path) -> None:
+    """Images with labels [n, 1], and a matrix of floats."""
+    images, labels = np.zeros((20, 18, 18), np.uint8), np.arange(20)[:, None]
+    np.savez(root / "train.npz", x_train=images, y_train=labels)
+    np.save(root / "features.npy", np.zeros((20, 4), np.float32))
+
+
+def parquet(root: Path) -> None:
+    """Images with labels, in one file and in two."""
+    (root / "mnist").mkdir()
+    table = pa.table({"img": [png(seed=n) for n in range(20)], "label": list(range(20))})
+    for name in ("train.parquet", "mnist/train-00000-of-00002.parquet", "mnist/train-00001-of-00002.parquet"):
+        pq.write_table(table, root / name)
+
+
+def tfrecord(root: Path) -> None:
+    """Examples of images, in a set of two files and in one."""
+    records = [example({"image/encoded": [jpeg(seed=n)], "image/class/label": [n]}) for n in range(20)]
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "old.tfrecord"):
+        (root / name).write_bytes(b"".join(map(framed, records)))
+
+
+def torch(root: Path) -> None:
+    """A module with an object and a class."""
+    (root / "my").mkdir()
+    (root / "my" / "data.py").write_text(
+        "import numpy as np\n"
+        "train_set = [(np.zeros((4, 4), np.uint8), np.zeros((4, 4), np.uint8)) for _ in range(20)]\n"
+        "class Waves:\n"
+        "    def __init__(self, count): self.count = count\n"
+        "    def __len__(self): return self.count\n"
+        "    def __getitem__(self, n): return {'wave': np.full(8, n, np.float32), 'label': n}\n"
+    )
+
+
+def webdataset(root: Path) -> None:
+    """Four tars of photos with captions; a folder of one."""
+    for name in ("cc3m", "shards"):
+        (root / name).mkdir()
+        for part in range(4):
+            members = [(f"{part}{n}.{kind}", data) for n in range(5) for kind, data in (("jpg", jpeg()), ("txt", b"a"))]
+            write_tar(root / name / f"train-{part:05d}.tar", members)
+
+
+def zarrs(root: Path) -> None:
+    """Images with labels, in a folder and in a zip file."""
+    for store in (root / "train.zarr", zarr.storage.ZipStore(root / "train.zarr.zip", mode="w")):
+        group = zarr.create_group(store)
+        for name, data in (("images", np.zeros((20, 4, 4), np.float32)), ("labels", np.arange(20))):
+            group.create_array(name, data=data)
+        if not isinstance(store, Path):
+            store.close()
+
+
+DATA: dict[str, Callable[[Path], None]] = {
+    "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface, "idx": idx,
+    "imagefolder": imagefolder, "lmdb": lmdbs, "numpy": numpy, "parquet": parquet, "tfrecord": tfrecord,
+    "torch": torch, "webdataset": webdataset, "zarr": zarrs,
+}  # fmt: skip
+
+
+def help_of(*command: str) -> str:
+    """What --help prints."""
+    return CliRunner().invoke(app, [*command, "--help"], prog_name="shardio").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_every_example_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line can be copied as it is, and makes a dataset (or several)."""
+    DATA[name](tmp_path)
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(r"^    (shardio convert .*)$", help_of("convert", name), re.MULTILINE)
+    assert len(examples) >= 7
+    for line in examples:
+        done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="shardio")
+        assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+        assert "--dry-run" in line or all(len(shardio.open(path.parent)) for path in Path("data").rglob("shardio.json"))
+        assert Path("data").exists() is ("--dry-run" not in line), line
+        shutil.rmtree("data", ignore_errors=True)
+
+
+def test_every_source_has_examples_here() -> None:
+    """A new source needs data for its examples."""
+    assert set(DATA) == set(sources.names())
+
+
+def test_every_option_has_an_example() -> None:
+    """Each option of `shardio convert` occurs in an example, of a source or of the command itself."""
+    shown = help_of("convert") + "".join(help_of("convert", name).partition("Arguments:")[0] for name in DATA)
+    for name in DATA:
+        for option in re.findall(r"^  (--[a-z-]+)", help_of("convert", name).partition("Arguments:")[2], re.MULTILINE):
+            assert option == "--help" or re.search(rf"({option}|{option.replace('--', '--no-')})\s", shown), option
