@@ -34,6 +34,9 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     compressed member unpacks it to an unnamed temporary file in TMPDIR. Arrays of Python objects are refused: they are
     pickles.
 
+    Unless you name a container, arrays and numbers go to HDF5, and small strings to LMDB: a tar would take at least a
+    thousand bytes for each.
+
     Args:
         src: the file or the directory.
         fields: the arrays to take, with names for their fields, as in "image=x,label=y". Without it: all.
@@ -41,7 +44,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     Example:
         shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
         shardio convert numpy train.npz data/images --as-image x_train --squeeze y_train
-        shardio convert numpy features.npy data/features --to hdf5 --dtype float16 --compress gzip
+        shardio convert numpy features.npy data/features
+        shardio convert numpy features.npy data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
         SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.
@@ -88,6 +92,7 @@ class Arrays:
 
     columns: Mapping[str, _Column]
     threads = True
+    plain_values = True
 
     def __reduce__(self) -> tuple[type["Arrays"], tuple[Mapping[str, _Column]]]:
         return Arrays, (self.columns,)

@@ -86,7 +86,7 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
     apart = r"(?<![\w'\"/.\-])"  # not within quotes, a path or another word
     unmistakable = _either(name for name in known if "_" in name or name in _ALWAYS)
     for pattern in (
-        rf"{apart}(?P<name>{names})=(?P<value>True\b|'[^']*'|[\w.]+)",
+        rf"{apart}(?P<name>{names})=(?P<value>True\b|\['[^']*'\]|'[^']*'|[\w.]+)",
         rf"(?:^|(?<=: )|(?<=; ))(?P<name>{names})(?=:| (?:{_VERBS})\b)",
         rf"{apart}(?P<name>{unmistakable})(?![\w'\"/.=\-])",
     ):
@@ -96,7 +96,7 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
 
 def _typed(found: re.Match[str], options: Mapping[str, str]) -> str:
     option, value = options[found["name"]], found.groupdict().get("value")
-    return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+    return option if value in (None, "True") else option + " " + value.strip("[']")
 
 
 def _either(names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import typer
 from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
-from ..conversion.notes import notes
+from ..conversion.container_choice import DEFAULT
 from ..conversion.pack import OnError, WrittenDataset
 from ..conversion.reencode import Recompress
 from ..conversion.skipped import Skipped
@@ -24,6 +24,7 @@ from ..format.fields import describe
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
 from ..system.units import format_size
+from ._command import as_typed
 from ._progress import progress
 
 ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
@@ -39,7 +40,14 @@ PRINTED_SKIPPED = 5  # skipped samples that the screen names
 class PackingOptions:
     """The options of a command that writes datasets: one field for each option."""
 
-    to: Annotated[ContainerName, typer.Option(help="The shards' container.", rich_help_panel=SHARDS)] = "tar"
+    to: Annotated[
+        ContainerName | None,
+        typer.Option(
+            help="The shards' container. The default is tar; of arrays and numbers from numpy, hdf5, and of small "
+            "strings lmdb.",
+            rich_help_panel=SHARDS,
+        ),
+    ] = None
     shard_size: Annotated[
         str, typer.Option(help="The estimated size at which a shard ends: 64MB, 1GiB.", rich_help_panel=SHARDS)
     ] = DEFAULT_SHARD_SIZE
@@ -192,16 +200,19 @@ class PackingOptions:
 
     def convert(self, source: Source, out: Path) -> None:
         """Convert `source` and print the result."""
-        self._check()
+        self._check(source)
         world = World.detect()
         first_rank = world.rank == 0
-        if first_rank:
-            as_image, squeeze = parse_names(self.as_image), parse_names(self.squeeze)
-            for note in notes(source, as_image, squeeze, _as_option):
-                print(f"note: {note}", file=sys.stderr)
         try:
             with progress("samples", quiet=not first_rank) as report_progress:
-                result = convert_source(source, out, world=world, progress=report_progress, **self._keywords())
+                result = convert_source(
+                    source,
+                    out,
+                    world=world,
+                    progress=report_progress,
+                    tell=_print_note if first_rank else None,
+                    **self._keywords(),
+                )
         except TooManyBad as error:
             if first_rank:
                 print_skipped(error.skipped, self.report)
@@ -220,10 +231,12 @@ class PackingOptions:
                 print_dataset(out / name, dataset)
             print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
-    def _check(self) -> None:
+    def _check(self, source: Source) -> None:
         """Raise ConfigError, in the words of the command line, for options that would do nothing."""
-        if self.compress is not None and self.to not in (compressed := containers.with_option("compression")):
-            raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {self.to}")
+        follows = self.to is None and getattr(source, "plain_values", False)
+        compressed = containers.with_option("compression")
+        if self.compress is not None and self.to not in compressed and not follows:
+            raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {self.to or DEFAULT}")
         if self.on_error == "raise" and not (self.max_bad is None and self.report is None):
             raise ConfigError("--max-bad and --report go with --on-error skip")
         encodes = self.resize_shorter or self.max_pixels or self.recompress != "never"
@@ -255,7 +268,7 @@ class PackingOptions:
 
     def _print_estimates(self, out: Path, result: Conversion) -> None:
         for name, estimate in result.estimates.items():
-            text = f"{estimate.samples} samples in {estimate.shards} {self.to} shards"
+            text = f"{estimate.samples} samples in {estimate.shards} {estimate.container} shards"
             size = format_size(estimate.bytes)
             print(f"{out / name}: would have {text}, of about {size}, and what the container adds")
         width = max(map(len, result.fields))
@@ -298,8 +311,9 @@ def parse_size(text: str) -> tuple[int, int]:
     return height, width
 
 
-def _as_option(option: str, field: str) -> str:
-    return f"--{option.replace('_', '-')} {field}"
+def _print_note(note: str) -> None:
+    options = {option.name: f"--{option.name.replace('_', '-')}" for option in fields(PackingOptions)}
+    print(f"note: {as_typed(note, options)}", file=sys.stderr)
 
 
 def parse_dtypes(text: str | None) -> dict[str, str]:

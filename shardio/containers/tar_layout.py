@@ -4,6 +4,7 @@ Source: the WebDataset convention (the names of a sample's members agree up to t
 """
 
 import json
+import math
 import tarfile
 from collections.abc import Mapping
 
@@ -73,6 +74,13 @@ def member_text(field: Field, stored: Buffer) -> bytes:
     elif not isinstance(value, (bool, int, float)):  # a long double has no Python counterpart
         value = float(value)
     return json.dumps(value).encode()
+
+
+def member_bytes(field: Field, stored: Buffer) -> int:
+    """Return the bytes that a member takes in a tar: a block for its header, and whole blocks for its content."""
+    content = memoryview(member_text(field, stored) if field.kind == "scalar" else stored).nbytes
+    header = len(array_header(field)) if field.fixed and field.kind != "scalar" else 0
+    return BLOCK + math.ceil((header + content) / BLOCK) * BLOCK
 
 
 def array_header(field: Field) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ from ..system import cpus
 from ..system.local_path import local_path
 from ..system.types import Indices
 from . import source as sources
+from .container_choice import DEFAULT, choose_container
 from .dataset_source import DatasetSource
 from .notes import notes
 from .pack import OnError, PackOptions, WrittenDataset, pack
@@ -48,7 +49,7 @@ class Conversion:
             `dry_run`.
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
-        notes: data that the source left out, and options that its fields may need.
+        notes: data that the source left out, options that its fields may need, and a container that fits better.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -85,7 +86,7 @@ def convert(
     *,
     converter: str | Converter | None = None,
     converter_options: Mapping[str, Any] | None = None,
-    container: str = "tar",
+    container: str | None = None,
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     numbers: Sequence[int] | Indices | None = None,
     where: str | None = None,
@@ -113,6 +114,7 @@ def convert(
     overwrite: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
     **container_options: Any,
 ) -> Conversion:
     """Pack samples into a dataset at `out`, or into several.
@@ -130,7 +132,8 @@ def convert(
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
-        container: `"tar"`, `"hdf5"` or `"lmdb"`.
+        container: `"tar"`, `"hdf5"` or `"lmdb"`. None takes a tar; for the converter `numpy`, HDF5 for arrays and
+            numbers, and LMDB for small strings.
         shard_size: the estimated size at which a shard ends, in bytes or as text such as `"64MB"`.
         numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
             choose among these samples.
@@ -171,6 +174,7 @@ def convert(
         overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
         dry_run: write nothing; return estimates of what would be written.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
+        tell: called with each note (see `Conversion`) before anything is written.
         container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
@@ -208,7 +212,7 @@ def convert(
         overwrite=overwrite,
         progress=progress or silent,
     )
-    shards = ShardOptions(container, shard_size, container_options)
+    shards = ShardOptions(container or DEFAULT, shard_size, container_options)
     subset = SubsetOptions(numbers=_numbers(numbers), where=where, shuffle=shuffle, limit=limit, split=split)
     images = ReencodeOptions(
         resize_shorter=resize_shorter,
@@ -220,9 +224,15 @@ def convert(
     )
     samples = _source(source, converter, converter_options, on_error)
     image_fields, squeezed_fields = _names(as_image), _names(squeeze)
-    found_notes = notes(samples, image_fields, squeezed_fields)
+    found_notes, follows = notes(samples, image_fields, squeezed_fields), getattr(samples, "plain_values", False)
     raw = RawImages(resize) if store_pixels else None
     samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
+    chosen_container, container_note = choose_container(samples, container, follows=follows)
+    shards = replace(shards, container=chosen_container)
+    found_notes += () if container_note is None else (container_note,)
+    if tell is not None:
+        for note in found_notes:
+            tell(note)
     if dry_run:
         splits = choose(samples, subset, job.runner(), job.progress)
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in splits.items()}

@@ -1,7 +1,7 @@
 """Notes on a source before it is converted: what it leaves out, and options that its fields may need."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from ..format.fields import Field, describe
 from .source import HasRemarks, Source
@@ -10,31 +10,21 @@ _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
 
 
-def _as_keyword(option: str, field: str) -> str:
-    return f"{option}=[{field!r}]"
-
-
-def notes(
-    source: Source,
-    as_image: Collection[str],
-    squeeze: Collection[str],
-    spell: Callable[[str, str], str] = _as_keyword,
-) -> tuple[str, ...]:
+def notes(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> tuple[str, ...]:
     """Return the source's own remarks, and a hint for each field that another kind may suit better.
 
     Args:
         source: the source to convert.
         as_image, squeeze: the fields that the user has already named in these options.
-        spell: returns how the user writes an option for a field, given the names of both.
     """
     remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
-            hint = f"{spell('squeeze', name)} stores numbers, which training needs"
+            hint = f"squeeze=[{name!r}] stores numbers, which training needs"
             remarks.append(f"field 'label' is {describe(field)}; {hint}")
         if name not in as_image and _looks_like_pixels(field):
-            hint = f"if its values are pixels, {spell('as_image', name)} stores images"
+            hint = f"if its values are pixels, as_image=[{name!r}] stores images"
             remarks.append(f"field {name!r} is {describe(field)}; {hint}")
     return tuple(remarks)
 

@@ -61,11 +61,13 @@ class Estimate:
         samples: the number of samples, bad ones included.
         shards: the number of shards.
         bytes: the size of the samples as the source estimates it, without what a container adds to each.
+        container: the shards' container.
     """
 
     samples: int
     shards: int
     bytes: int
+    container: str
 
 
 def estimate(source: Source, numbers: Indices | None, shards: ShardOptions) -> Estimate:
@@ -75,7 +77,7 @@ def estimate(source: Source, numbers: Indices | None, shards: ShardOptions) -> E
     """
     shards.check(source.fields)
     sizes = _sizes(source, numbers)
-    return Estimate(len(sizes), len(cut(sizes, shards.shard_bytes)), int(sizes.sum()))
+    return Estimate(len(sizes), len(cut(sizes, shards.shard_bytes)), int(sizes.sum()), shards.container)
 
 
 def plan(context: TaskContext, numbers: Indices | None, shards: ShardOptions) -> tuple[list[WriteTask], dict[str, Any]]:

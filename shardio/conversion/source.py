@@ -26,7 +26,8 @@ class Source(Protocol):
     """Samples by number. A source must be picklable: each worker process gets a copy and reads its part of the samples.
 
     A source with an attribute `threads` that is True may also be copied to threads of one process, which use their
-    copies at the same time.
+    copies at the same time. For one with an attribute `plain_values` that is True, conversion takes the container that
+    fits the samples, unless the user names one.
     """
 
     @property

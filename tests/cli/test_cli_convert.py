@@ -138,6 +138,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     """--dry-run prints the chosen samples, shards and stored fields, and writes nothing."""
     np.savez(tmp_path / "in.npz", x=np.zeros((100, 8, 8), np.uint8), label=np.arange(100))
     options = ["--split", "train=0.9,val=0.1", "--shard-size", "1KB", "--as-image", "x", "--where", "label < 50"]
+    options += ["--to", "tar"]
     told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
     lines = told.splitlines()
     assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")

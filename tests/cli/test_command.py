@@ -47,10 +47,10 @@ def test_errors_name_options_as_typed(tmp_path: Path) -> None:
     """What the Python interface calls `overwrite` is `--overwrite` here."""
     (tmp_path / "a").mkdir()
     for number in range(3):
-        (tmp_path / "a" / f"{number}.jpg").write_bytes(jpeg() if number else b"no image")
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"no image" if number else jpeg())
     convert = ("convert", "imagefolder", tmp_path / "a", tmp_path / "out")
     assert "shardio: --limit must be at least 1, got 0" in run(*convert, "--limit", 0, code=2)
-    assert "1 of 3 samples are bad, --max-bad 0.01 allows 0" in run(*convert, "--on-error", "skip", code=1)
+    assert "2 of 3 samples are bad, --max-bad 0.01 allows 1" in run(*convert, "--on-error", "skip", code=1)
     assert "--resume continues the unfinished conversion in it, --overwrite starts over" in run(*convert, code=2)
 
 

@@ -181,14 +181,17 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
 
 def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
     """A note points out arrays that look like pixels or labels, unless an option names them."""
-    made = shardio.convert(arrays, tmp_path / "out", converter="numpy")
+    told: list[str] = []
+    made = shardio.convert(arrays, tmp_path / "out", converter="numpy", container="tar", tell=told.append)
+    assert made.notes == tuple(told)
     assert made.notes == (
         "field 'image' is array, uint8, [20, 24]; if its values are pixels, as_image=['image'] stores images",
         "field 'label' is array, int64, [1]; squeeze=['label'] stores numbers, which training needs",
     )
     made = shardio.convert(
-        arrays, tmp_path / "two", converter="numpy", as_image="image", squeeze="label", dtype="float32"
-    )
+        *(arrays, tmp_path / "two"), converter="numpy", container="tar", as_image="image", squeeze="label",
+        dtype="float32",
+    )  # fmt: skip
     assert made.notes == ()
     assert {name: field.dtype for name, field in made.fields.items() if name != "image"} == {
         "x": "float32",

@@ -1,0 +1,99 @@
+"""Which container fits the samples of a source, and what a tar of them takes, estimated from a few."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..containers import tar_layout
+from ..dataset.shard_writer import Encoded
+from ..format.fields import Field
+from ..system.units import format_size
+from .runners import portable_errors
+from .source import Source
+from .tasks import read_encoded
+
+DEFAULT = "tar"
+_SAMPLES = 8
+_CHECKSUM = 8  # bytes
+_LARGE = 16 << 10
+"""Bytes of a field's value at which what a tar adds to it no longer matters."""
+_MUCH_MORE = 4
+_WORTH_A_NOTE = 10_000_000
+"""Bytes that a tar must add before that is worth a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class TarCost:
+    """What a tar takes for samples.
+
+    Attributes:
+        data: bytes of all samples.
+        tar: bytes of the tars and their indexes.
+    """
+
+    data: int
+    tar: int
+
+    @property
+    def is_high(self) -> bool:
+        """Whether tars are several times as large as what they hold."""
+        return self.tar >= _MUCH_MORE * max(1, self.data)
+
+    def __str__(self) -> str:
+        times = f"{self.tar / max(1, self.data):.0f} times as much"
+        return f"about {format_size(self.tar)} for {format_size(self.data)} of data, {times}"
+
+
+def tar_cost(source: Source) -> TarCost | None:
+    """Estimate what tars of all samples take, from at most eight samples; None if they are large, or bad."""
+    fields = source.fields
+    count = len(source.sizes())
+    row = _CHECKSUM + sum(_index_bytes(field) for field in fields.values())
+    data = tar = read = 0
+    for place in np.unique(np.linspace(0, count - 1, _SAMPLES).astype(np.int64)) if count else ():
+        with portable_errors():
+            ((_, sample),) = read_encoded(source, np.array([place]))
+        if not isinstance(sample, Encoded):
+            continue
+        sizes = {name: memoryview(sample.stored[name]).nbytes for name in fields}
+        if sum(sizes.values()) > _LARGE * len(sizes):
+            return None
+        read += 1
+        data += sum(sizes.values())
+        tar += row + sum(tar_layout.member_bytes(field, sample.stored[name]) for name, field in fields.items())
+    return TarCost(math.ceil(data / read * count), math.ceil(tar / read * count)) if read else None
+
+
+def _index_bytes(field: Field) -> int:
+    """The bytes of a row of a tar's index for a field: offset and size, a number itself, the shape of an image."""
+    return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" else 0)
+
+
+def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tuple[str, str | None]:
+    """Return the container to write, and a note on it if there is something to say.
+
+    Args:
+        source: the samples, as they will be stored.
+        wanted: the container that the user names; None without one.
+        follows: whether the container follows the samples if the user names none; else it is a tar.
+    """
+    if wanted not in (None, DEFAULT):
+        return wanted, None
+    cost = tar_cost(source)
+    high = cost is not None and cost.is_high
+    fitting, why = _fitting(source.fields, high=high)
+    if wanted is None and follows and fitting != DEFAULT:
+        instead = f" (a tar would take {cost})" if high else ""
+        return fitting, f"container={fitting!r} is taken, as it fits {why}{instead}"
+    if cost is not None and high and cost.tar - cost.data >= _WORTH_A_NOTE:
+        return DEFAULT, f"a tar takes {cost}: each value begins a block of its own; container={fitting!r} fits {why}"
+    return DEFAULT, None
+
+
+def _fitting(fields: Mapping[str, Field], *, high: bool) -> tuple[str, str]:
+    """Return the container that fits fields of this kind, and what it fits."""
+    if all(field.fixed for field in fields.values()):
+        return "hdf5", "numbers and arrays of one shape"
+    return ("lmdb", "small values") if high else (DEFAULT, "large values")
