@@ -1,6 +1,6 @@
 """Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from shardio.source import Field, probe_image, sniff_image
 
 _LISTED = 20  # the most arrays that a message names
 _SNIFFED = 16  # the most rows to search for an image
+_REMARKS = 20  # the most remarks of one kind
 
 
 def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
@@ -51,6 +52,28 @@ def _pair(part: str, known: list[str]) -> tuple[str, str]:
         return field_name(part), part
     field, equals, name = part.partition("=")
     return (field.strip(), name.strip()) if equals else (field_name(part), part)
+
+
+def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """A remark for each column whose field is called something else, unless `given` states that name.
+
+    Args:
+        given: the choice of fields that the user made, see `choose_fields`.
+        chosen: `{field: column}`, which it returned.
+    """
+    if isinstance(given, Mapping):
+        return ()
+    parts = [part.partition("=") for part in (given or "").split(",")]
+    stated = {(field.strip(), name.strip()) for field, _, name in parts}
+    rule = "a field's name is letters, digits, '_', '-' and '.'"
+    others = [(field, name) for field, name in chosen.items() if field != name and (field, name) not in stated]
+    return shortened([f"{name!r} becomes the field {field!r}: {rule}" for field, name in others], "columns are renamed")
+
+
+def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
+    """At most 20 of these remarks, and one that counts the others, as in `3 more columns are renamed`."""
+    more = [f"{len(remarks) - _REMARKS} more {rest}"] if len(remarks) > _REMARKS else []
+    return (*remarks[:_REMARKS], *more)
 
 
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:

@@ -83,6 +83,10 @@ class Contents:
         """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
         return {name: c for name, c in self.columns.items() if not c.problem and not is_hidden_column(name)}
 
+    def left_out(self) -> dict[str, str]:
+        """The columns that no field can hold, and why."""
+        return {name: c.problem for name, c in self.columns.items() if c.problem and not is_hidden_column(name)}
+
     def all_columns(self) -> dict[str, Column]:
         """All columns under all their names, including those through links within the file."""
         names = [*self.columns, *self._links]

@@ -18,7 +18,7 @@ from shardio.foreign.image_files import check_image_size
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, local_path, probe_image
 
-from ._fields import choose_fields, image_or_bytes
+from ._fields import choose_fields, image_or_bytes, rename_remarks
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -89,7 +89,8 @@ def filelist(
         taken, labels = _with_labels(taken, classes, table)
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
-    return FileList(folder, files, taken, labels)
+    remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
+    return FileList(folder, files, taken, labels, remarks)
 
 
 @final
@@ -111,12 +112,14 @@ class FileList:
         files: the files, by field.
         columns: the other values, by field.
         classes: the class names, where they are known.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     root: Path
     files: Mapping[str, _Files]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     threads = True
 
     def __reduce__(self) -> tuple[type["FileList"], tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._blocks import OneOpenFile
-from ._fields import choose_fields, listed_shapes, measure_field
+from ._fields import choose_fields, listed_shapes, measure_field, rename_remarks, shortened
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
@@ -44,7 +44,8 @@ def hdf5(
     in length become bytes, or images if they begin like one; such rows of other numbers become arrays without a fixed
     shape. Each member of a compound dataset becomes a field of its own. A group of just `data` (uint8) and `offsets`
     (n+1 whole numbers), which is how shardio stores values of varying size, becomes bytes or images. References,
-    bitfields and datetimes are left out. You can choose a dataset by a soft link within the file.
+    bitfields, datetimes, long doubles, single values and variable-length numbers in a foreign byte order are left out,
+    and named in a note. You can choose a dataset by a soft link within the file.
 
     Args:
         src: the file, the directory or the pattern; in Python also a list of these.
@@ -75,10 +76,12 @@ def hdf5(
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
     counts: list[int] = []
+    lost: dict[str, str] = {}
     for path in paths:
         contents = _contents(path, external_links, read_timeout)
         if fields is None:
             _check_whole(contents, path)
+            lost = contents.left_out() | lost
         names = names or _choose(fields, contents, path)
         found = _take(names, contents, path, paths[0])
         if fields is None and (extra := contents.default_columns().keys() - names.values()):
@@ -90,7 +93,9 @@ def hdf5(
         try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
-    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout).measured()
+    left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
+    remarks = (*left_out, *rename_remarks(fields, names))
+    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
 
 
 @final
@@ -104,6 +109,7 @@ class Hdf5:
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     paths: tuple[Path, ...]
@@ -111,6 +117,7 @@ class Hdf5:
     starts: NDArray[np.int64]
     external_links: bool
     read_timeout: float
+    remarks: tuple[str, ...] = ()
     container = "hdf5"
 
     def __reduce__(self) -> tuple[type["Hdf5"], tuple[Any, ...]]:

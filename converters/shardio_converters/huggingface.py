@@ -18,7 +18,7 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, load_optional, local_path
 
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
-from ._fields import choose_fields, measure_field
+from ._fields import choose_fields, measure_field, rename_remarks
 
 _COLUMN_ROWS = 1 << 16  # rows of scalars to read at once
 
@@ -53,7 +53,8 @@ def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[st
     features = dataset.features.to_dict()
     found = columns(names, dataset.data.schema, features, place)
     formatted = dataset.with_format("arrow", columns=list(dict.fromkeys(names.values())))
-    return HuggingFace(place, formatted, found, classes(found, features)).measured()
+    source = HuggingFace(place, formatted, found, classes(found, features))
+    return source.measured(rename_remarks(fields, names))
 
 
 @final
@@ -65,14 +66,21 @@ class HuggingFace:
         dataset: the Dataset, formatted to give tables of the chosen columns.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     threads = True  # see `shardio.source.Source`: Arrow's tables are immutable
 
     def __init__(
-        self, place: str, dataset: Any, columns: Mapping[str, Column], classes: Mapping[str, list[str]]
+        self,
+        place: str,
+        dataset: Any,
+        columns: Mapping[str, Column],
+        classes: Mapping[str, list[str]],
+        remarks: tuple[str, ...] = (),
     ) -> None:
         self._place, self._dataset, self._columns, self._classes = place, dataset, columns, classes
+        self.remarks = remarks
         self._step = rows_at_once(sum(column.mean for column in columns.values()))
         self._block: tuple[int, Rows] | None = None  # the latest block, and the number of its first row
 
@@ -112,13 +120,13 @@ class HuggingFace:
             return None
         return values
 
-    def measured(self) -> "HuggingFace":
-        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
+    def measured(self, remarks: tuple[str, ...]) -> "HuggingFace":
+        """This source with remarks, and with the kinds and average sizes of what varies, from reading some rows."""
         found = {}
         for name, column in self._columns.items():
             field, mean = measure_field(column.field, len(self._dataset), partial(self._value, name))
             found[name] = replace(column, field=field, mean=mean)
-        return HuggingFace(self._place, self._dataset, found, self._classes)
+        return HuggingFace(self._place, self._dataset, found, self._classes, remarks)
 
     def _value(self, name: str, index: int) -> Any:
         rows = Rows(self._read(index, index + 1), {name: self._columns[name]}, read_image)

@@ -19,7 +19,7 @@ from shardio.foreign.names import printable
 from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
-from ._fields import array_field, check_characters, choose_fields, sample_value
+from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
@@ -64,7 +64,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
         raise SourceError(f"{printable(root)} holds no arrays")
-    source = Arrays({field: columns[own] for field, own in choose_fields(fields, columns, printable(root)).items()})
+    names = choose_fields(fields, columns, printable(root))
+    source = Arrays({field: columns[own] for field, own in names.items()}, rename_remarks(fields, names))
     source.check()
     return source
 
@@ -91,6 +92,7 @@ class Arrays:
     """The rows of arrays, by field. It pickles as paths and offsets; each worker maps the files itself."""
 
     columns: Mapping[str, _Column]
+    remarks: tuple[str, ...] = ()  # see `shardio.source.HasRemarks`; workers do not need them
     threads = True
     plain_values = True
 

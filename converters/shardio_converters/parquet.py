@@ -25,7 +25,7 @@ from shardio.source import Field, Sample, check_index, load_optional
 
 from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
 from ._blocks import OneOpenFile
-from ._fields import choose_fields, evenly_spaced, measure_field
+from ._fields import choose_fields, evenly_spaced, measure_field, rename_remarks
 
 _KEPT = 64 << 20  # the most bytes of a row group to keep
 _BUFFER = 256 << 10  # bytes to read at once of each column
@@ -69,9 +69,9 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
         footers = list(pool.map(partial(_footer, names=names, all_columns=fields is None, first=first), paths))
     groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
     starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
-    return Parquet(
-        tuple(paths), first.columns, first.classes, np.array(groups, np.int64).reshape(-1, 2), starts
-    ).measured()
+    places = np.array(groups, np.int64).reshape(-1, 2)
+    remarks = rename_remarks(fields, names)
+    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks).measured()
 
 
 @final
@@ -85,6 +85,7 @@ class Parquet:
         classes: the class names, as metadata has them.
         groups: the file of each row group, and its number within the file, `[groups, 2]`.
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     paths: tuple[Path, ...]
@@ -92,6 +93,7 @@ class Parquet:
     classes: Mapping[str, list[str]]
     groups: NDArray[np.int64]
     starts: NDArray[np.int64]
+    remarks: tuple[str, ...] = ()
 
     threads = True  # see `shardio.source.Source`: each copy opens the files itself
 

@@ -1,6 +1,6 @@
 """TFRecord files whose records are `tf.train.Example` messages; `shardio.foreign.tfrecord` reads them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -13,7 +13,7 @@ from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrec
 from shardio.foreign.tfrecord import scan as scan_file
 from shardio.source import Field, Sample, check_index, probe_image, sniff_image
 
-from ._fields import choose_fields
+from ._fields import choose_fields, rename_remarks, shortened
 
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
@@ -40,7 +40,8 @@ def tfrecord(
         src: a file, a directory, of which files called `*.tfrecord*` or `*-00000-of-00001` are taken, or a pattern with
             `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
         fields: the features to take, with names for their fields, as in "image=image/encoded,label=image/class/label".
-            Without it: all that the first record has, with `/` replaced by `.` in their names.
+            Without it: all that the first record has values for, with `/` replaced by `.` in their names. A note names
+            those that only others of the first 100 records and the last have.
         crc: verify the checksums of records; those of their lengths are always verified.
         on_error: `"skip"` takes the records before the place where a file is damaged between records or was cut off;
             one bad sample then stands for all that follow.
@@ -61,19 +62,21 @@ def tfrecord(
     if not len(places):
         raise SourceError(f"{printable(src)} holds no records")
     probed = _probe(places, crc)
-    if not (first := next((seen for seen in probed if seen), None)):
+    if not (first := next((seen for _, seen in probed if seen), None)):
         raise SourceError(
             f"{printable(src)}: its records have no features: they are not tf.train.Example, or are empty"
         )
-    available = sorted(first if fields is None else {name for seen in probed for name in seen})
+    available = sorted(first if fields is None else {name for _, seen in probed for name in seen})
     chosen = choose_fields(fields, available, printable(src))
     kinds = {}
     for field, name in chosen.items():
         try:
-            kinds[field] = _field([seen[name] for seen in probed if name in seen])
+            kinds[field] = _field([seen[name] for _, seen in probed if name in seen])
         except SourceError as error:
             raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out with fields") from error
-    return TFRecord(places, chosen, kinds, crc=crc)
+    lost = [] if fields is not None else _left_out(chosen.values(), probed)
+    remarks = (*shortened(lost, "features are left out"), *rename_remarks(fields, chosen))
+    return TFRecord(places, chosen, kinds, remarks, crc=crc)
 
 
 @final
@@ -81,9 +84,15 @@ class TFRecord(LocatedSource):
     """The records of TFRecord files."""
 
     def __init__(
-        self, places: ValueLocations, names: Mapping[str, str], fields: Mapping[str, Field], *, crc: bool
+        self,
+        places: ValueLocations,
+        names: Mapping[str, str],
+        fields: Mapping[str, Field],
+        remarks: Sequence[str],
+        *,
+        crc: bool,
     ) -> None:
-        super().__init__(places)
+        super().__init__(places, remarks)
         self._names, self._fields, self._crc = dict(names), dict(fields), crc
 
     @property
@@ -151,14 +160,25 @@ def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[st
         return data, parse_example(data), place
 
 
-def _probe(places: ValueLocations, crc: bool) -> list[dict[str, _Seen]]:
-    """The features of the first records and the last; SourceError if none of them can be read."""
-    found: list[dict[str, _Seen]] = []
+def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _Seen]]]) -> list[str]:
+    """A remark for each feature that some of the probed records have and no field takes."""
+    remarks: dict[str, str] = {}
+    for place, seen in probed:
+        for name in seen:
+            if name not in taken and name not in remarks:
+                why = f"which the first record lacks: {place} is the first that has values for it"
+                remarks[name] = f"left out the feature {name!r}, {why}; fields takes it"
+    return list(remarks.values())
+
+
+def _probe(places: ValueLocations, crc: bool) -> list[tuple[str, dict[str, _Seen]]]:
+    """The names and features of the first records and the last; SourceError if none of them can be read."""
+    found: list[tuple[str, dict[str, _Seen]]] = []
     wrong = None
     for number in places.probes().tolist():
         try:
             data, features, place = _read(places, number, crc)
-            found.append(_seen(data, features, place))
+            found.append((place, _seen(data, features, place)))
         except BadSample as error:
             wrong = wrong or error
     if wrong and not found:

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import json_text
+from shardio.foreign.names import field_name
 from shardio.source import Field, Sample, check_index, infer_fields, label_as_int64, probe_image, sniff_image
 
+from ._fields import rename_remarks
 from ._torch_samples import default_names, is_encoded_here, parts, storable
 from ._user_code import ObjectName, as_dataset, run_user_code
 
@@ -70,7 +72,9 @@ def torch(
     size = run_user_code(
         f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items())
     )
-    source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields))
+    keys = () if own else map(str, first)
+    remarks = rename_remarks(None, {field_name(key): key for key in keys})
+    source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks)
     vars(source)["_dataset"] = dataset  # fills the cached property: making it may have taken long
     return source
 
@@ -88,6 +92,7 @@ class MapStyle:
         count: the number of samples.
         size: the stored bytes of the first sample.
         classes: the class names, where they are known.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     origin: Any
@@ -97,6 +102,7 @@ class MapStyle:
     count: int
     size: int
     classes: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
         state = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes)

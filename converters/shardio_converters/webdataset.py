@@ -5,7 +5,7 @@ what is refused, `shardio.foreign.members` the meaning of extensions.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -13,14 +13,15 @@ from typing import Any, final
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import members, tar
+from shardio.foreign import members
 from shardio.foreign.files import File, check_uncompressed, find_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
+from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
 from shardio.source import Field, Sample, check_index
 
-from ._fields import choose_fields
+from ._fields import choose_fields, rename_remarks, shortened
 
 _KEY_DIGITS = 12
 
@@ -47,7 +48,7 @@ def webdataset(
     Args:
         src: a tar, a directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
         fields: the extensions to take, with names for their fields, as in "image=jpg,label=cls,caption=txt". Without
-            it: all extensions of the first sample.
+            it: all extensions of the first sample; a note names those that only later samples have.
         key: add a text field `key` with each sample's key. Without this option it is added unless the keys are running
             numbers of 12 digits, as shardio writes them, or another field has that name.
         on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
@@ -64,9 +65,9 @@ def webdataset(
         ConfigError: `fields` names an extension that none of the first samples has, or `key` would be a second field of
             that name.
     """
-    paths = find_files(src, lambda name: name.lower().endswith(tar.SUFFIXES), "tars")
+    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "tars")
     found, damage = scan_damaged_files(paths, _scan, on_error)
-    places = ValueLocations(paths, [spans for spans, _ in found], tar.open_tar, damage)
+    places = ValueLocations(paths, [tar.spans for tar in found], open_tar, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
     parts = _parts(places, fields, printable(src))
@@ -74,16 +75,23 @@ def webdataset(
         raise ConfigError(
             f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
         )
-    numbered = all(running for _, running in found)
-    return WebDataset(places, parts, key=(not numbered and "key" not in parts) if key is None else key)
+    numbered = all(tar.running for tar in found)
+    lost = [] if fields is not None else _left_out(parts.values(), paths, found)
+    names = rename_remarks(
+        fields, {name: part.extensions[0] for name, part in parts.items() if not _is_plain(name, part)}
+    )
+    remarks = (*shortened(lost, "extensions are left out"), *names)
+    return WebDataset(places, parts, remarks, key=(not numbered and "key" not in parts) if key is None else key)
 
 
 @final
 class WebDataset(LocatedSource):
     """The samples of tars. Only the location of each is kept; its headers are read again with the sample."""
 
-    def __init__(self, places: ValueLocations, parts: Mapping[str, MemberField], *, key: bool) -> None:
-        super().__init__(places)
+    def __init__(
+        self, places: ValueLocations, parts: Mapping[str, MemberField], remarks: Sequence[str], *, key: bool
+    ) -> None:
+        super().__init__(places, remarks)
         self._parts, self._key = dict(parts), key
 
     @property
@@ -162,21 +170,59 @@ def _open(places: ValueLocations, index: int) -> _Files:
     """The files of sample `index`; BadSample if the tar has changed, or two files have the same extension."""
     file, _, offset, size = places.locate(index)
     with bad_samples_at(printable(file.path)):
-        run = tar.sample_at(file, offset, size)
+        run = sample_at(file, offset, size)
         return _Files(file, run.key, run.places())
 
 
-def _scan(path: Path, damage: list[str] | None) -> tuple[Spans, bool]:
-    """The location of each sample in a tar, and whether the keys are running numbers, as shardio writes them."""
+@final
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """What the headers of a tar tell.
+
+    Attributes:
+        spans: the location of each sample.
+        running: whether the keys are running numbers, as shardio writes them.
+        layouts: the extensions that samples have, and the key of the first sample that has just these.
+    """
+
+    spans: Spans
+    running: bool
+    layouts: Mapping[tuple[str, ...], str]
+
+
+def _scan(path: Path, damage: list[str] | None) -> _Scanned:
     offsets, sizes = array("q"), array("q")
+    layouts: dict[tuple[str, ...], str] = {}
     running, first = True, 0
-    for number, run in enumerate(tar.scan(tar.open_tar(path), damage)):
+    for number, run in enumerate(scan(open_tar(path), damage)):
+        layouts.setdefault(tuple([member.extension for member in run.members]), run.key)
         offsets.append(run.offset)
         sizes.append(run.size)
         digits = len(run.key) == _KEY_DIGITS and run.key.isdecimal()
         first = first if number or not digits else int(run.key)
         running = running and digits and int(run.key) == first + number
-    return (np.array(offsets, np.int64), np.array(sizes, np.int64)), running
+    return _Scanned((np.array(offsets, np.int64), np.array(sizes, np.int64)), running, layouts)
+
+
+def _left_out(parts: Collection[MemberField], paths: Sequence[Path], found: Sequence[_Scanned]) -> list[str]:
+    """A remark for each extension that some sample has and no field takes, which the first sample therefore lacks."""
+    remarks: dict[str, str] = {}
+    for path, scanned in zip(paths, found, strict=True):
+        for extensions, key in scanned.layouts.items():
+            taken = {part.find(extensions) for part in parts}
+            for extension in extensions:
+                if extension not in taken and extension not in remarks:
+                    where = f"{printable(path)}, key {key!r}, is the first that has it"
+                    remarks[extension] = (
+                        f"left out .{extension}, which the first sample lacks: {where}; fields takes it"
+                    )
+    return list(remarks.values())
+
+
+def _is_plain(name: str, part: MemberField) -> bool:
+    """Whether the convention gives a field this name, rather than the rules for names of fields."""
+    extension = part.extensions[0]
+    return name in ("image", "label", "bytes", extension, extension.rpartition(".")[0])
 
 
 def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where: str) -> dict[str, MemberField]:

@@ -18,7 +18,15 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once
-from ._fields import check_characters, choose_fields, listed_shapes, measure_field, sample_value
+from ._fields import (
+    check_characters,
+    choose_fields,
+    listed_shapes,
+    measure_field,
+    rename_remarks,
+    sample_value,
+    shortened,
+)
 from ._zarr_store import DAMAGE, Column, Store, columns, told
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
@@ -31,7 +39,7 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
     becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and values of
     varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr defines. Arrays
     of pickled objects are refused, because unpickling can run any code; so are datetimes and structures. Arrays without
-    rows are left out.
+    rows are left out, and named in a note.
 
     Args:
         src: the directory or the zip file.
@@ -49,7 +57,8 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
-    usual = {name: column for name, column in columns(root).items() if column.shape}
+    found = columns(root)
+    usual = {name: column for name, column in found.items() if column.shape}
     if not usual:
         raise SourceError(f"{printable(root)} holds no arrays with rows")
     names = choose_fields(fields, usual, printable(root))
@@ -64,7 +73,8 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         raise SourceError(
             f"{printable(root)}: arrays differ in their number of rows; choose some with fields: {shapes}"
         )
-    return Zarr(root, chosen).measured()
+    lost = [f"left out {name!r}: it has no rows" for name in found if name not in usual] if fields is None else []
+    return Zarr(root, chosen, (*shortened(lost, "arrays are left out"), *rename_remarks(fields, names))).measured()
 
 
 @final
@@ -74,6 +84,7 @@ class Zarr:
 
     root: Path
     columns: Mapping[str, Column]
+    remarks: tuple[str, ...] = ()  # see `shardio.source.HasRemarks`; workers do not need them
 
     def __reduce__(self) -> tuple[type["Zarr"], tuple[Any, ...]]:
         return Zarr, (self.root, self.columns)
@@ -122,7 +133,7 @@ class Zarr:
 
     def measured(self) -> "Zarr":
         """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
-        return Zarr(self.root, {name: self._measure(column) for name, column in self.columns.items()})
+        return replace(self, columns={name: self._measure(column) for name, column in self.columns.items()})
 
     def _measure(self, column: Column) -> Column:
         field, mean = measure_field(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)

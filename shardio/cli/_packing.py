@@ -197,6 +197,14 @@ class PackingOptions:
             help="With skip: write the bad samples to this file, a JSON object per line.", rich_help_panel=BAD
         ),
     ] = None
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Fail if anything would be left out or renamed, instead of telling it.",
+            rich_help_panel=BAD,
+        ),
+    ] = False
 
     def convert(self, source: Source, out: Path) -> None:
         """Convert `source` and print the result."""
@@ -248,8 +256,8 @@ class PackingOptions:
     def _keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `conversion.convert`."""
         same = (
-            "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "where", "shuffle",
-            "limit", "resize_shorter", "max_pixels", "quality", "recompress",
+            "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "strict", "where",
+            "shuffle", "limit", "resize_shorter", "max_pixels", "quality", "recompress",
             "max_image_pixels", "orient", "store_pixels",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
@@ -335,6 +343,12 @@ def parse_split(text: str) -> dict[str, float]:
             raise ConfigError(f"split must be names and shares such as train=0.9,val=0.1, got {text!r}")
         shares[name] = value
     return shares
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on a source, one per line."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def print_dataset(out: Path, dataset: WrittenDataset) -> None:

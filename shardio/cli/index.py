@@ -9,12 +9,13 @@ import typer
 
 from ..conversion import source as sources
 from ..conversion.adopt import adopt
+from ..conversion.notes import remarks_of
 from ..conversion.pack import OnError
 from ..conversion.skipped import write_report
 from ..errors import ConfigError
 from ..foreign.formats import format_of
 from ..order.world import World
-from ._packing import print_dataset, print_rotated, print_skipped
+from ._packing import print_dataset, print_notes, print_rotated, print_skipped
 from ._progress import progress
 
 
@@ -48,6 +49,9 @@ def index(
     report: Annotated[
         Path | None, typer.Option(help="Write the bad samples to this file, a JSON object per line.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if anything would be left out or renamed, instead of telling it.")
+    ] = False,
 ) -> None:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
 
@@ -61,9 +65,13 @@ def index(
       shardio index shards -o shards --fields image=jpg,label=cls
 
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
+
+      shardio index records -o data/records --strict
     """
     source = _source(kind or format_of(paths), paths, fields, on_error)
     world = World.detect()
+    if not world.rank:
+        print_notes(remarks_of(source, strict=strict))
     with progress("samples", quiet=world.rank > 0) as report_progress:
         dataset = adopt(
             source,
@@ -73,6 +81,7 @@ def index(
             world=world,
             on_error=on_error,
             max_bad=max_bad,
+            strict=strict,
             resume=resume,
             overwrite=overwrite,
             progress=report_progress,

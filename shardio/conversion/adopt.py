@@ -25,6 +25,7 @@ from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .journal import Journal, Record
+from .notes import remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
 from .runners import Progress, silent
@@ -73,6 +74,7 @@ def adopt(
     world: World | None = None,
     on_error: OnError = "raise",
     max_bad: float = 0.01,
+    strict: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -85,13 +87,14 @@ def adopt(
     Args:
         source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
         out: the dataset's directory.
-        workers, dask, world, on_error, max_bad, resume, overwrite, progress: see `convert`.
+        workers, dask, world, on_error, max_bad, strict, resume, overwrite, progress: see `convert`.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
     options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
+    remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
     beside = _is_beside(source.files, final)

@@ -49,7 +49,8 @@ class Conversion:
             `dry_run`.
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
-        notes: data that the source left out, options that its fields may need, and a container that fits better.
+        notes: data that the source left out or renamed, options that its fields may need, and a container that fits
+            better.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -110,6 +111,7 @@ def convert(
     on_error: OnError = "raise",
     max_bad: float = 0.01,
     report: PathLike | None = None,
+    strict: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -169,6 +171,7 @@ def convert(
         on_error: `"raise"` stops at the first bad sample; `"skip"` leaves bad samples out.
         max_bad: with `on_error="skip"`, the number of samples that may be bad: a count, or below 1 a share of all.
         report: with `on_error="skip"`, a file that gets a JSON object, one per line, for each sample left out.
+        strict: raise SourceError if the source leaves data out or renames a column, which a note tells otherwise.
         resume: continue an interrupted conversion of the same source and options at `out`. Finished shards are checked
             and kept; so is a finished dataset.
         overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
@@ -183,7 +186,7 @@ def convert(
 
     Raises:
         ConfigError: an argument breaks a rule, or another conversion is running at `out`.
-        SourceError: the source cannot be read, or holds no samples.
+        SourceError: the source cannot be read, or holds no samples; with `strict`, data would be left out.
         BadSample: a sample is bad, with `on_error="raise"`.
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written.
@@ -224,7 +227,8 @@ def convert(
     )
     samples = _source(source, converter, converter_options, on_error)
     image_fields, squeezed_fields = _names(as_image), _names(squeeze)
-    found_notes, follows = notes(samples, image_fields, squeezed_fields), getattr(samples, "plain_values", False)
+    found_notes = notes(samples, image_fields, squeezed_fields, strict=strict)
+    follows = getattr(samples, "plain_values", False)
     raw = RawImages(resize) if store_pixels else None
     samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
     chosen_container, container_note = choose_container(samples, container, follows=follows)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 
+from ..errors import SourceError
 from ..format.fields import Field, describe
 from .source import HasRemarks, Source
 
@@ -10,14 +11,17 @@ _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
 
 
-def notes(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> tuple[str, ...]:
+def notes(
+    source: Source, as_image: Collection[str], squeeze: Collection[str], *, strict: bool = False
+) -> tuple[str, ...]:
     """Return the source's own remarks, and a hint for each field that another kind may suit better.
 
     Args:
         source: the source to convert.
         as_image, squeeze: the fields that the user has already named in these options.
+        strict: raise SourceError if the source has remarks; hints are no reason.
     """
-    remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
+    remarks = remarks_of(source, strict=strict)
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
@@ -27,6 +31,14 @@ def notes(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
             hint = f"if its values are pixels, as_image=[{name!r}] stores images"
             remarks.append(f"field {name!r} is {describe(field)}; {hint}")
     return tuple(remarks)
+
+
+def remarks_of(source: Source, *, strict: bool) -> list[str]:
+    """Return the source's remarks on what it leaves out or renames; if there are some, `strict` raises SourceError."""
+    remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
+    if strict and remarks:
+        raise SourceError(f"strict allows nothing to be left out or renamed: {'; '.join(remarks)}")
+    return remarks
 
 
 def _looks_like_pixels(field: Field) -> bool:

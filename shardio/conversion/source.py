@@ -71,10 +71,10 @@ class HasBlocks(Protocol):
 
 @runtime_checkable
 class HasRemarks(Protocol):
-    """A source that left out data which the user may have meant to convert.
+    """A source that left out data which the user may have meant to convert, or gave it another name.
 
     Attributes:
-        remarks: a clause for each kind of data that was left out, shown to the user.
+        remarks: a clause for each kind of data that was left out or renamed: a note, or with `strict` an error.
     """
 
     remarks: Sequence[str]

@@ -97,13 +97,19 @@ def _with_lost(spans: Spans) -> Spans:
 
 
 class LocatedSource:
-    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` except for the fields."""
+    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` except for the fields.
+
+    Args:
+        places: where the records are.
+        remarks: see `shardio.source.HasRemarks`.
+    """
 
     threads = True
     container = "indexed"
 
-    def __init__(self, places: ValueLocations) -> None:
+    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
         self._places = places
+        self.remarks = tuple(remarks)
 
     @property
     def files(self) -> Sequence[Path]:

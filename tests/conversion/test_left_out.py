@@ -1,0 +1,158 @@
+"""What a source leaves out or renames is told in a note, one each, and is an error with `strict`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr as zarr_library
+from _builders import jpeg
+from _cli import run
+from _foreign import example, write_tar, write_tfrecord
+
+import shardio
+from shardio.conversion.adopt import adopt
+from shardio.errors import SourceError
+from shardio_converters.hdf5 import hdf5
+from shardio_converters.tfrecord import tfrecord
+from shardio_converters.torch import torch
+from shardio_converters.webdataset import webdataset
+
+RULE = "a field's name is letters, digits, '_', '-' and '.'"
+
+
+def scans(folder: Path) -> Path:
+    """An HDF5 file of numbers that a field holds, under a name that no field has, and of six datasets that none can."""
+    ragged = np.empty(3, object)
+    ragged[:] = [np.arange(n + 1) for n in range(3)]
+    with h5py.File(folder / "scans.h5", "w") as file:
+        file["x"] = np.zeros((3, 2), np.float32)
+        file["group/y"] = np.arange(3)
+        file["long"] = np.zeros((3, 2), np.longdouble)
+        file["complex"] = np.zeros(3, np.clongdouble)
+        file.create_dataset("swapped", data=ragged, dtype=h5py.vlen_dtype(">i4"))
+        file.create_dataset("lists", data=np.full((3, 2), ragged[0:1], object), dtype=h5py.vlen_dtype("<i4"))
+        file["version"] = 7
+        file.create_dataset("references", (3,), h5py.ref_dtype)
+    return folder / "scans.h5"
+
+
+def tars(folder: Path) -> Path:
+    """Two tars whose later samples have members that the first sample lacks."""
+    members = [("a.jpg", jpeg()), ("a.cls", b"1"), ("b.png", b""), ("b.cls", b"1"), ("b.depth.npy", b"")]
+    write_tar(folder / "0.tar", members)
+    many = [(f"{n:04d}.{part}", b"1") for n in range(300) for part in ("jpg", "cls")]
+    write_tar(folder / "1.tar", [*many, ("z.jpg", b""), ("z.cls", b"2"), ("z.mask", b"")])
+    return folder
+
+
+def records(folder: Path) -> Path:
+    """A TFRecord file whose first record has no value for one of its features, and lacks another."""
+    first = {"image/label": [1], "box": []}
+    return write_tfrecord(
+        folder / "a.tfrecord", [example(r) for r in (first, {"image/label": [2], "box": [3.0], "text": [b"x"]})]
+    )
+
+
+def test_hdf5_columns_that_no_field_holds_are_named(tmp_path: Path) -> None:
+    """Long doubles, foreign vlen numbers, references and single values are named with the reason; so are renames."""
+    assert sorted(hdf5(scans(tmp_path)).remarks) == [
+        f"'group/y' becomes the field 'group.y': {RULE}",
+        "left out 'complex': no field holds complex256",
+        "left out 'lists': no field holds [2] of variable-length int32",
+        "left out 'long': no field holds float128",
+        "left out 'references': no field holds references",
+        "left out 'swapped': no field holds variable-length >i4: h5py confuses their byte order",
+        "left out 'version': it has no rows",
+    ]
+    assert hdf5(tmp_path / "scans.h5", fields="x,y=group/y").remarks == ()
+
+
+def test_hdf5_columns_of_later_files_are_named(tmp_path: Path) -> None:
+    """A column that only the second file has, and no field holds, is named as well; many are counted."""
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.zeros(3)
+            for other in range(30 * number):
+                file[f"long{other:02d}"] = np.zeros(3, np.longdouble)
+    remarks = hdf5(tmp_path).remarks
+    assert len(remarks) == 21
+    assert remarks[0] == "left out 'long00': no field holds float128"
+    assert remarks[-1] == "10 more datasets are left out"
+
+
+def test_members_that_the_first_sample_lacks_are_named(tmp_path: Path) -> None:
+    """Members that appear late, however late, are named with the first sample that has them."""
+    found = webdataset(tars(tmp_path))
+    assert found.remarks == (
+        f"left out .depth.npy, which the first sample lacks: {tmp_path}/0.tar, key 'b', is the first that has it;"
+        " fields takes it",
+        f"left out .mask, which the first sample lacks: {tmp_path}/1.tar, key 'z', is the first that has it;"
+        " fields takes it",
+    )
+    assert webdataset(tmp_path, fields="image=jpg,label=cls").remarks == ()
+
+
+def test_members_under_names_that_no_field_has_are_named(tmp_path: Path) -> None:
+    """An extension with a space gives a field of another name, which a note tells; the convention's do not count."""
+    write_tar(tmp_path / "a.tar", [("a.jpg", jpeg()), ("a.cls", b"1"), ("a.left eye.txt", b"x"), ("a.b.json", b"{}")])
+    assert webdataset(tmp_path).remarks == (f"'left eye.txt' becomes the field 'left_eye': {RULE}",)
+
+
+def test_features_that_the_first_record_lacks_are_named(tmp_path: Path) -> None:
+    """A feature that is empty or missing in record 0 is named with the first record that has values for it."""
+    found = tfrecord(records(tmp_path))
+    why = f"which the first record lacks: {tmp_path}/a.tfrecord, record 1 is the first that has values for it"
+    assert sorted(found.remarks) == [
+        f"'image/label' becomes the field 'image.label': {RULE}",
+        f"left out the feature 'box', {why}; fields takes it",
+        f"left out the feature 'text', {why}; fields takes it",
+    ]
+    assert tfrecord(tmp_path / "a.tfrecord", fields="label=image/label").remarks == ()
+
+
+def test_other_sources_name_what_they_rename(tmp_path: Path) -> None:
+    """Names of columns, arrays and keys that no field can have are told by every source."""
+    names = {"x y": np.zeros(3), "x": np.arange(3)}
+    np.savez(tmp_path / "a.npz", **names)
+    (tmp_path / "a.csv").write_text("path,x y\na.npz,1\n")
+    group = zarr_library.create_group(tmp_path / "a.zarr")
+    group.create_array("x y", data=names["x y"])
+    group.create_array("one", shape=(), dtype="i4")
+    renamed = f"'x y' becomes the field 'x_y': {RULE}"
+    find = shardio.source.find
+    assert find("numpy")(tmp_path / "a.npz").remarks == (renamed,)
+    assert find("filelist")(tmp_path / "a.csv").remarks == (renamed,)
+    assert find("zarr")(tmp_path / "a.zarr").remarks == ("left out 'one': it has no rows", renamed)
+    assert torch([{"x y": 1}, {"x y": 2}]).remarks == (renamed,)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(scans, hdf5), (tars, webdataset), (records, tfrecord)], ids=["hdf5", "tar", "tfrecord"]
+)
+def test_strict_refuses_what_is_left_out(make: Callable[[Path], Path], kind: Any, tmp_path: Path) -> None:
+    """`strict` makes an error of every remark, for `convert` and `index`, before anything is written."""
+    path = make(tmp_path)
+    with pytest.raises(SourceError, match=r"strict allows nothing to be left out or renamed: .*; "):
+        shardio.convert(path, tmp_path / "out", converter=kind, strict=True)
+    with pytest.raises(SourceError, match="strict allows nothing"):
+        adopt(kind(path), tmp_path / "out", strict=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """With `strict`, notes that only advise an option remain notes."""
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
+    made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", strict=True)
+    assert len(made.notes) == 1
+
+
+def test_the_commands_tell_and_refuse(tmp_path: Path) -> None:
+    """Both commands print the notes, and fail with --strict."""
+    path = scans(tmp_path)
+    for command in (("convert", "hdf5", path, tmp_path / "a"), ("index", path, "-o", tmp_path / "b")):
+        told = run(*command)
+        assert "note: left out 'long': no field holds float128" in told
+        assert "strict allows nothing" in run(*command, "--strict", "--overwrite", code=1)
