@@ -13,7 +13,7 @@ from ..conversion.notes import remarks_of
 from ..conversion.pack import OnError
 from ..conversion.skipped import write_report
 from ..errors import ConfigError
-from ..foreign.formats import format_of
+from ..foreign.formats import FoundFiles, find_by_content
 from ..order.world import World
 from ._packing import print_dataset, print_notes, print_rotated, print_skipped
 from ._progress import progress
@@ -22,7 +22,9 @@ from ._progress import progress
 def index(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Files, directories of files, or patterns, all of one format.", metavar="PATH..."),
+        typer.Argument(
+            help="Files, directories of files, or patterns, all of one format, whatever their names.", metavar="PATH..."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The dataset's directory.", metavar="OUT")],
     fields: Annotated[
@@ -68,10 +70,12 @@ def index(
 
       shardio index records -o data/records --strict
     """
-    source = _source(kind or format_of(paths), paths, fields, on_error)
+    files = find_by_content(paths, kind)
+    source = _source(files, fields, on_error)
     world = World.detect()
+    remarks = remarks_of(source, files.remarks, strict=strict)
     if not world.rank:
-        print_notes(remarks_of(source, strict=strict))
+        print_notes(remarks)
     with progress("samples", quiet=world.rank > 0) as report_progress:
         dataset = adopt(
             source,
@@ -94,7 +98,8 @@ def index(
         print_rotated([dataset])
 
 
-def _source(kind: str, paths: list[str], fields: str | None, on_error: str) -> Any:
+def _source(files: FoundFiles, fields: str | None, on_error: str) -> Any:
+    kind, paths = files.kind, files.paths
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
     # A key is a name, not a value in the file, so it cannot be read in place.
@@ -104,4 +109,4 @@ def _source(kind: str, paths: list[str], fields: str | None, on_error: str) -> A
         raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
-    return converter(paths[0] if len(paths) == 1 else paths, **supported)
+    return converter(paths[0] if len(paths) == 1 else list(paths), **supported)

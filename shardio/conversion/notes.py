@@ -1,7 +1,7 @@
 """Notes on a source before it is converted: what it leaves out, and options that its fields may need."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ..errors import SourceError
 from ..format.fields import Field, describe
@@ -33,9 +33,12 @@ def notes(
     return tuple(remarks)
 
 
-def remarks_of(source: Source, *, strict: bool) -> list[str]:
-    """Return the source's remarks on what it leaves out or renames; if there are some, `strict` raises SourceError."""
-    remarks = list(source.remarks) if isinstance(source, HasRemarks) else []
+def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:
+    """Return `others`, and the source's remarks on what it leaves out or renames.
+
+    Raises SourceError if there are some, with `strict`.
+    """
+    remarks = [*others, *(source.remarks if isinstance(source, HasRemarks) else ())]
     if strict and remarks:
         raise SourceError(f"strict allows nothing to be left out or renamed: {'; '.join(remarks)}")
     return remarks

@@ -1,6 +1,7 @@
 """Input files: found by path or pattern, read at offsets, unpacked if they are compressed."""
 
 import bz2
+import contextlib
 import glob
 import gzip
 import lzma
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from .. import containers
-from ..errors import SourceError
+from ..errors import MissingDependency, SourceError
 from ..system import optional as _optional
 from ..system.local_path import local_path
 from ..system.regular_files import check_regular as check_regular
@@ -97,18 +98,31 @@ def open_file(path: Path, compressions: Iterable[str], plain: Callable[[bytes], 
         raise unreadable(path, error) from error
     if plain(head):
         return file
-    for name in compressions:
-        if _MAGIC[name].match(head):
-            return _unpacked(path, name)
-    return file
+    name = compression_of(head, compressions)
+    return file if name is None else _unpacked(path, name)
+
+
+def compression_of(head: bytes, compressions: Iterable[str] = tuple(_MAGIC)) -> str | None:
+    """Return which of these compressions a file that begins with `head` has; None if it has none of them."""
+    return next((name for name in compressions if _MAGIC[name].match(head)), None)
+
+
+def peek(path: Path, compression: str, size: int) -> bytes:
+    """Return the first `size` bytes of a compressed file; fewer, or none, if it is shorter or cannot be unpacked."""
+    parts = []
+    with contextlib.suppress(SourceError, MissingDependency):
+        for chunk in _chunks(path, compression, size):
+            parts.append(chunk)
+            if sum(map(len, parts)) >= size:
+                break
+    return b"".join(parts)[:size]
 
 
 def check_uncompressed(file: File) -> None:
     """Raise SourceError if the file is compressed: offsets in it then mean nothing in the file on disk."""
     if file.compression:
-        raise SourceError(
-            f"{printable(file.path)} is compressed by {file.compression}, so it cannot be read in place: convert it"
-        )
+        reason = f"is compressed by {file.compression}, so it cannot be read in place"
+        raise SourceError(f"{printable(file.path)} {reason}: unpack it, or convert it")
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
@@ -128,10 +142,10 @@ def _unpacked(path: Path, compression: str) -> File:
         raise SourceError(f"{printable(path)} cannot be unpacked to {where}: {error.strerror}") from error
 
 
-def _chunks(path: Path, compression: str) -> Iterator[bytes]:
+def _chunks(path: Path, compression: str, size: int = _CHUNK) -> Iterator[bytes]:
     try:
         with _stream(path, compression) as stream:
-            while chunk := stream.read(_CHUNK):
+            while chunk := stream.read(size):
                 yield chunk
     # pyarrow raises ValueError.
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:

@@ -1,49 +1,135 @@
-"""Detection of a file's format by its content."""
+"""Files that shardio can read in place, found by their content, whatever their names are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SourceError
-from . import tfrecord
-from .files import File, find_files
+from ..format.manifest import FILE_NAME, TABLE_NAME
+from ..system.local_path import local_path
+from . import tar, tfrecord
+from .files import File, compression_of, find_files, peek, unreadable
+from .locations import scan_files
 from .names import printable
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
-_MOST_LOOKED_AT = 64
+_HEAD = 512
+_LISTED = 5  # the most files that a remark names
+_HDF5_SUFFIXES = (".h5", ".hdf5", ".he5")
+
+WORDS = {"webdataset": "tar", "tfrecord": "TFRecord", "lmdb": "LMDB", "hdf5": "HDF5"}
+"""What the files of each format are called, by the name of the converter that reads them."""
 
 
-def format_of(paths: Sequence[str]) -> str:
-    """Return the name of the converter that reads `paths`: `webdataset`, `tfrecord`, `lmdb` or `hdf5`.
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Files of one format.
+
+    Attributes:
+        kind: the name of the converter that reads them: `webdataset`, `tfrecord`, `lmdb` or `hdf5`.
+        paths: the files, in order; of `lmdb` the paths that were given.
+        remarks: a clause for each directory that holds other files too.
+    """
+
+    kind: str
+    paths: tuple[str | Path, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The format of a file, None if it is none of those known, and how it is compressed, None if it is not."""
+
+    kind: str | None
+    compression: str | None = None
+
+
+def find_by_content(given: Sequence[str], kind: str | None = None) -> FoundFiles:
+    """Find the files that `given` names and that shardio can read in place.
+
+    A directory is searched for files of a known format, and its other files are left out; a file that is named, or fits
+    a pattern, is taken in any case. A name counts only where the content is of no known format, as of a damaged file.
 
     Args:
-        paths: files, directories or patterns.
+        given: files, directories or patterns.
+        kind: the format; None for the one that the files have.
 
-    Raises SourceError if no file is of a known format, or if their formats differ.
+    Raises SourceError if no file is of a known format, if their formats differ, or if they are compressed.
     """
-    found: dict[str, str] = {}
-    for given in paths:
-        for path in find_files(given, lambda name: True, "files")[:_MOST_LOOKED_AT]:
-            if (kind := _format(path)) is not None:
-                found.setdefault(kind, printable(path))
-    if not found:
-        raise SourceError(f"{' '.join(map(printable, paths))}: found no tar, TFRecord, LMDB or HDF5 file")
-    if len(found) > 1:
-        formats = ", ".join(f"{path} is {kind}" for kind, path in found.items())
+    taken: list[tuple[Path, _Content]] = []
+    remarks = []
+    for one in given:
+        files = find_files(one, lambda name: name not in (FILE_NAME, TABLE_NAME), "files")
+        found = list(zip(files, scan_files(files, _content), strict=True))
+        if local_path(one).is_dir():
+            wanted = [(path, content) for path, content in found if content.kind and kind in (None, content.kind)]
+            others = [path for path, content in found if content.kind is None or kind not in (None, content.kind)]
+            found = wanted
+            if others and wanted and wanted[0][1].kind != "lmdb":  # whose own files are several
+                remarks.append(_left_out(one, others, str(wanted[0][1].kind)))
+        taken += found
+    kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
+    if not (taken if kind else kinds):
+        wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB or HDF5"
+        raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file")
+    if kind is None and len(kinds) > 1:
+        formats = ", ".join(f"{printable(path)} is {name}" for name, path in reversed(kinds.items()))
         raise SourceError(f"files must be of one format: {formats}; name it with --format")
-    return next(iter(found))
+    kind = kind or next(iter(kinds))
+    for path, content in taken:
+        if content.compression and content.kind == kind:
+            reason = f"is a {WORDS[kind]} file compressed by {content.compression}, which cannot be read in place"
+            raise SourceError(f"{printable(path)} {reason}: unpack it, or convert it: shardio convert {kind}")
+    return FoundFiles(kind, tuple(given if kind == "lmdb" else [path for path, _ in taken]), tuple(remarks))
 
 
-def _format(path: Path) -> str | None:
+def _left_out(folder: str, others: Sequence[Path], kind: str) -> str:
+    names = ", ".join(printable(path.name) for path in others[:_LISTED]) + (", ..." if len(others) > _LISTED else "")
+    return f"left out {len(others)} files in {printable(folder)} that are not {WORDS[kind]} files: {names}"
+
+
+def _content(path: Path) -> _Content:
     try:
         file = File(path)
+        head = file.read(0, _HEAD)
+        kind = _kind(head) or ("hdf5" if _is_hdf5(file) else None)
     except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror or error}") from error
-    head = file.read(0, 512)
+        raise unreadable(path, error) from error
+    compression = None if kind else compression_of(head)
+    if compression:
+        kind = _kind(peek(path, compression, _HEAD))
+        # What cannot be unpacked here may still say by its name what it is.
+        return _Content(kind or _named_kind(path.name), compression)
+    return _Content(kind or _named_kind(path.name))
+
+
+def _kind(head: bytes) -> str | None:
+    """Return the format of a file by its first 512 bytes; None if they are of none that is known."""
     if head.startswith(_HDF5):
         return "hdf5"
     if _LMDB_MAGIC in head[16:32]:
         return "lmdb"
-    if head[257:262] == b"ustar" or path.name.lower().endswith(".tar"):
+    if tfrecord.is_record_header(head):
+        return "tfrecord"
+    return "webdataset" if tar.is_header(head) else None
+
+
+def _named_kind(name: str) -> str | None:
+    if name.lower().endswith(tar.SUFFIXES):
         return "webdataset"
-    return "tfrecord" if tfrecord.is_tfrecord_name(path.name) else None
+    if name.lower().endswith(_HDF5_SUFFIXES):
+        return "hdf5"
+    return "tfrecord" if tfrecord.is_tfrecord_name(name) else None
+
+
+def _is_hdf5(file: File) -> bool:
+    """Return whether HDF5's signature stands where a user block may end: at byte 512, 1024, 2048 and so on."""
+    return any(file.read(at, len(_HDF5)) == _HDF5 for at in _user_block_ends(file.size))
+
+
+def _user_block_ends(size: int) -> Iterator[int]:
+    at = 512
+    while at < size:
+        yield at
+        at *= 2

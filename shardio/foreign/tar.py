@@ -110,6 +110,14 @@ def sample_at(file: File, offset: int, size: int) -> TarSample:
     return runs[0]
 
 
+def is_header(block: bytes) -> bool:
+    """Return whether 512 bytes are the header of a member, by their checksum."""
+    try:
+        return len(block) == _BLOCK and _parsed(block, 0) is not None
+    except _Damaged:
+        return False
+
+
 class _Damaged(Exception):
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"byte {at}: {reason}")
@@ -205,6 +213,11 @@ def _header(file: File, at: int) -> _Header | None:
     block = file.read_buffered(at, _BLOCK)
     if len(block) < _BLOCK:
         raise _Damaged(min(at, file.size), "the file ends here without an end mark: it was cut off")
+    return _parsed(block, at)
+
+
+def _parsed(block: bytes, at: int) -> _Header | None:
+    """Return the header in a block, which is at the offset `at`, or None for the end mark."""
     total = _number(block[148:156])
     # Adler-32 contains the sum of all bytes, in a tenth of `sum`'s time. The checksum's own field counts as spaces.
     expected = (1 + (total or 0) + sum(block[148:156]) - 8 * 32) % _SUM_PRIME

@@ -67,6 +67,11 @@ def is_tfrecord_name(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
+def is_record_header(head: bytes) -> bool:
+    """Return whether a file that begins with `head` begins with a record, by the checksum of its length."""
+    return len(head) >= _BEFORE and _framed(head[:_BEFORE], _crc32c_of_few)
+
+
 def open_tfrecord(path: Path) -> File:
     """Open a TFRecord file, unpacked to a temporary file if it is compressed: see `files.open_file`."""
     checksum = _crc32c()
@@ -177,6 +182,16 @@ def _framed(head: bytes, checksum: Any) -> bool:
 
 def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _crc32c_of_few(data: bytes) -> int:
+    """Return the CRC-32C of a few bytes, without the library, which not everybody has who has other files."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
 def _crc32c() -> Any:

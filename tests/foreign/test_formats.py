@@ -1,0 +1,158 @@
+"""`shardio index` finds files by their content, whatever their names are, and says why it cannot take others."""
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from _cli import run
+from _foreign import example, write_tar, write_tfrecord
+
+import shardio
+from shardio.errors import SourceError
+from shardio.foreign.formats import find_by_content
+
+MEMBERS = [("a.cls", b"1"), ("b.cls", b"2")]
+
+
+def hdf5(path: Path, user_block: int = 0) -> Path:
+    with h5py.File(path, "w", userblock_size=user_block) as file:
+        file["x"] = np.arange(6.0).reshape(3, 2)
+        file.create_dataset("y", data=np.arange(3), chunks=(1,), compression="gzip")
+    return path
+
+
+def tar(path: Path) -> Path:
+    return write_tar(path, MEMBERS)
+
+
+def old_tar(path: Path) -> Path:
+    """A tar in the format of V7, which has no mark of its own."""
+    data = bytearray(tar(path).read_bytes())
+    for at in (0, 1024):
+        data[at + 257 : at + 512] = bytes(255)
+        data[at + 148 : at + 156] = b" " * 8
+        data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    path.write_bytes(data)
+    return path
+
+
+def tfrecord(path: Path) -> Path:
+    return write_tfrecord(path, [example({"x": [1.0]}), example({"x": [2.0]})])
+
+
+MAKERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "hdf5": ("hdf5", hdf5),
+    "hdf5 at 512": ("hdf5", lambda path: hdf5(path, 512)),
+    "hdf5 at 4096": ("hdf5", lambda path: hdf5(path, 4096)),
+    "tar": ("webdataset", tar),
+    "old tar": ("webdataset", old_tar),
+    "tfrecord": ("tfrecord", tfrecord),
+}
+
+
+@pytest.mark.parametrize("name", ["data", "data.bin", "data.h5", "data.tar", "a.tfrecord"])
+@pytest.mark.parametrize("what", MAKERS)
+def test_files_are_found_by_content(what: str, name: str, tmp_path: Path) -> None:
+    """The content alone decides, for a file and for a directory, and other files there are named."""
+    kind, make = MAKERS[what]
+    path = make(tmp_path / name)
+    (tmp_path / "README").write_text("words")
+    found = find_by_content([str(path)])
+    assert (found.kind, found.paths, found.remarks) == (kind, (path,), ())
+    found = find_by_content([str(tmp_path)])
+    assert (found.kind, found.paths) == (kind, (path,))
+    (remark,) = found.remarks
+    assert remark.startswith(f"left out 1 files in {tmp_path} that are not ")
+    assert remark.endswith(" files: README")
+
+
+def test_a_tar_of_hdf5_files_is_a_tar(tmp_path: Path) -> None:
+    """HDF5's signature at byte 512 of a tar is that of its first member."""
+    path = write_tar(tmp_path / "data", [("a.h5", hdf5(tmp_path / "a.h5").read_bytes())])
+    assert find_by_content([str(path)]).kind == "webdataset"
+
+
+def test_an_lmdb_is_found_with_its_lock(tmp_path: Path) -> None:
+    """The lock beside the data of an LMDB is no file that was left out."""
+    lmdb.open(str(tmp_path / "x")).close()
+    found = find_by_content([str(tmp_path / "x")])
+    assert (found.kind, found.paths, found.remarks) == ("lmdb", (str(tmp_path / "x"),), ())
+
+
+@pytest.mark.parametrize("what", ["tar", "tfrecord"])
+@pytest.mark.parametrize(
+    ("compression", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("bzip2", bz2.compress),
+        ("xz", lzma.compress),
+        ("zlib", zlib.compress),
+        ("zstd", lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+    ],
+)
+def test_compressed_files_are_refused_in_words(
+    what: str, compression: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """A compressed file, whatever its name, is named with its compression and what to do about it."""
+    kind, make = MAKERS[what]
+    path = make(tmp_path / "data")
+    path.write_bytes(pack(path.read_bytes()))
+    words = {"tar": "tar", "tfrecord": "TFRecord"}[what]
+    expected = f"{path} is a {words} file compressed by {compression}, which cannot be read in place: unpack it, or"
+    for given, form in ((path, None), (tmp_path, None), (path, kind)):
+        with pytest.raises(SourceError) as caught:
+            find_by_content([str(given)], form)
+        assert str(caught.value) == f"{expected} convert it: shardio convert {kind}"
+
+
+def test_a_damaged_file_is_not_left_out(tmp_path: Path) -> None:
+    """A file in a directory whose name promises a format is taken, so that its damage is an error."""
+    tar(tmp_path / "a.tar")
+    (tmp_path / "b.tar").write_bytes(b"damage" * 1000)
+    assert len(find_by_content([str(tmp_path)]).paths) == 2
+
+
+def test_formats_do_not_mix_unless_one_is_named(tmp_path: Path) -> None:
+    """Files of two formats are an error, which names one of each; `kind` takes one and names the rest."""
+    tar(tmp_path / "a")
+    hdf5(tmp_path / "b")
+    with pytest.raises(SourceError, match=r"files must be of one format: .*/a is webdataset, .*/b is hdf5; name it"):
+        find_by_content([str(tmp_path)])
+    found = find_by_content([str(tmp_path)], "hdf5")
+    assert found.paths == (tmp_path / "b",)
+    assert found.remarks == (f"left out 1 files in {tmp_path} that are not HDF5 files: a",)
+
+
+def test_nothing_to_be_found(tmp_path: Path) -> None:
+    """A directory without any such file is refused, in the words of the format that was asked for."""
+    (tmp_path / "README").write_text("words")
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"a,b\n"))
+    with pytest.raises(SourceError, match="found no tar, TFRecord, LMDB or HDF5 file"):
+        find_by_content([str(tmp_path)])
+    with pytest.raises(SourceError, match="found no HDF5 file"):
+        find_by_content([str(tmp_path)], "hdf5")
+
+
+def test_the_command_takes_a_directory_of_any_names(tmp_path: Path) -> None:
+    """`shardio index` of a directory reads HDF5 behind a user block, and tells what it leaves out."""
+    source = tmp_path / "in"
+    source.mkdir()
+    hdf5(source / "scan.one", 512)
+    hdf5(source / "scan.two", 1024)
+    (source / "README").write_text("words")
+    told = run("index", source, "-o", source)
+    assert f"note: left out 1 files in {source} that are not HDF5 files: README" in told
+    dataset = shardio.open(source)
+    assert len(dataset) == 6
+    assert dataset[4]["x"].tolist() == [2.0, 3.0]
+    assert dataset[5]["y"] == 2
+    # The indexes and the manifest that it writes there are no other files.
+    assert "HDF5 files: README\n" in run("index", source, "-o", source, "--strict", code=1)
