@@ -280,6 +280,14 @@ def _python_value(scalar: Any) -> Any:
         raise BadSample(f"not UTF-8: {error}") from error
 
 
+def _finite(scalar: Any) -> Any:
+    """A number within JSON, which has no others."""
+    value = _python_value(scalar)
+    if not math.isfinite(value):
+        raise BadSample(f"{value} is not JSON")
+    return value
+
+
 def _image(convert: Convert, scalar: Any) -> bytes:
     data: bytes = convert(scalar)
     probe_image(data)
@@ -320,6 +328,8 @@ def _json_converter(kind: Any) -> Convert | None:
 
 def _storage_converter(kind: Any) -> Convert | None:
     types = arrow().types
+    if types.is_floating(kind):
+        return _finite
     if _number_field(kind) or types.is_null(kind) or _type_name(kind) in _TEXTS:
         return _python_value
     if types.is_decimal(kind):

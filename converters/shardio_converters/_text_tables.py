@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import SourceError
+from shardio.errors import BadSample, SourceError
 from shardio.foreign import json_text
 from shardio.foreign.files import open_regular
 from shardio.foreign.names import printable
@@ -35,12 +35,21 @@ Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of a column, one per row: an array of numbers, or strings, which are JSON in a json field."""
+    """The values of a column, one per row: an array of numbers, or strings, which are JSON in a json field.
+
+    Attributes:
+        field: the field.
+        values: the values.
+        bad: of a json field, the rows that hold what is not JSON, and the reason.
+    """
 
     field: Field
     values: NDArray[Any] | StringArray
+    bad: Mapping[int, str] = field(default_factory=dict)
 
     def __getitem__(self, row: int) -> Any:
+        if row in self.bad:
+            raise BadSample(self.bad[row])
         if isinstance(self.values, np.ndarray):
             return self.values[row].item()
         return json.loads(self.values[row]) if self.field.kind == "json" else self.values[row]
@@ -106,7 +115,8 @@ class TextTable:
 
     def _column(self, name: str, cells: "_Cells") -> Column:
         if not self.delimiter:
-            return _of_json(cells)
+            column = _of_json(cells)
+            return replace(column, bad=self._bad(name, cells)) if column.field.kind == "json" else column
         values = _numbers(cells.texts)
         if values is None:
             return Column(Field("text"), cells.texts)
@@ -115,16 +125,34 @@ class TextTable:
             raise SourceError(f"{self}, line {line}: column {name!r} holds numbers, here it is empty")
         return Column(Field("scalar", dtype=values.dtype.name), values)
 
+    def _bad(self, name: str, cells: "_Cells") -> dict[int, str]:
+        """The rows whose cell in the column `name` is not JSON, and the reason, with the line."""
+        if not cells.not_json:
+            return {}
+        with closing(self._rows()) as rows:
+            return {
+                row: f"{self}, line {line}, column {name!r}: {cells.not_json[row]}"
+                for row, (line, _) in enumerate(rows)
+                if row in cells.not_json
+            }
+
     def _rows(self) -> Rows:
         return _records(self) if self.delimiter else _objects(self)
 
 
 class _Cells:
-    """A column that is being read: its cells as text, or as JSON together with the types of their values."""
+    """A column that is being read.
+
+    Attributes:
+        texts: its cells as text, or as JSON.
+        types: the types of JSON values.
+        not_json: the rows in which a JSON value holds NaN or an infinity, and the reason.
+    """
 
     def __init__(self) -> None:
         self.texts = StringArray()
         self.types: set[type] = set()
+        self.not_json: dict[int, str] = {}
 
     def add_text(self, cell: str) -> None:
         cell.encode()
@@ -133,6 +161,11 @@ class _Cells:
     def add_json(self, value: Any) -> None:
         text = _to_json(value)
         text.encode()
+        if "NaN" in text or "Infinity" in text:  # perhaps within a string
+            try:
+                json_text.parse(text, nan=False)
+            except ValueError as error:
+                self.not_json[len(self.texts)] = str(error)
         self.texts.append(text)
         self.types.add(type(value))
 

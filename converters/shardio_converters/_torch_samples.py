@@ -1,6 +1,7 @@
 """Samples of PyTorch Datasets, taken apart into named values that a field can hold."""
 
 import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,3 +98,12 @@ def _json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_json(part) for part in value]
     return value
+
+
+def check_finite(value: Any) -> None:
+    """Raise BadSample if a value of JSON's types holds NaN or an infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadSample(f"{value} is not JSON")
+    if isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            check_finite(part)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import json_text
-from shardio.foreign.names import field_name
+from shardio.foreign.names import bad_samples_at, field_name
 from shardio.source import Field, Sample, check_index, infer_fields, label_as_int64, probe_image, sniff_image
 
 from ._fields import rename_remarks
-from ._torch_samples import default_names, is_encoded_here, parts, storable
+from ._torch_samples import check_finite, default_names, is_encoded_here, parts, storable
 from ._user_code import ObjectName, as_dataset, run_user_code
 
 
@@ -69,9 +69,7 @@ def torch(
     except BadSample:  # reported when the conversion reaches it
         last = values
     fields = _fields(name, parts(first, own), values, last)
-    size = run_user_code(
-        f"{name}, sample 0", lambda: sum(len(field.encode(values[part])) for part, field in fields.items())
-    )
+    size = run_user_code(f"{name}, sample 0", lambda: sum(_size(field, values[part]) for part, field in fields.items()))
     keys = () if own else map(str, first)
     remarks = rename_remarks(None, {field_name(key): key for key in keys})
     source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks)
@@ -131,7 +129,19 @@ class MapStyle:
         for name, field in self.fields.items():
             if field.channels == 1 and name in values and probe_image(values[name]).channels != 1:
                 raise BadSample(f"field {name!r}: expected a grey image, as the first and the last are")
+            if field.kind == "json" and name in values:
+                with bad_samples_at(f"field {name!r}"):
+                    check_finite(values[name])
         return values
+
+
+def _size(field: Field, value: Any) -> int:
+    if field.kind == "json":
+        try:
+            check_finite(value)
+        except BadSample:  # reported when the conversion reaches it
+            return 0
+    return len(field.encode(value))
 
 
 def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -344,7 +344,7 @@ def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
     try:
         if field.kind != "scalar":
             return field.decode(data)
-        value = strict_json.parse(data, foreign=True)  # NaN is among the scalars
+        value = strict_json.parse(data, foreign=True, nan=True)  # NaN is among the scalars
         return complex(*value) if isinstance(value, list) else value
     except (ValueError, TypeError, RecursionError) as error:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error

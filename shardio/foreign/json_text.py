@@ -7,10 +7,10 @@ from ..system.strict_json import check_size as check_size
 from ..system.strict_json import read_bytes as read_bytes
 
 
-def parse(text: bytes | str) -> Any:
-    """Return the value of a JSON text, in which NaN, infinities and a byte order mark may occur.
+def parse(text: bytes | str, *, nan: bool = True) -> Any:
+    """Return the value of a JSON text, in which a byte order mark may occur, and with `nan` also NaN and infinities.
 
     Raises ValueError for anything else that is not JSON in UTF-8, for a key that occurs twice in one object, and
     nesting too deep for Python.
     """
-    return strict_json.parse(text, foreign=True)
+    return strict_json.parse(text, foreign=True, nan=nan)

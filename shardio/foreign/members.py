@@ -146,7 +146,7 @@ def _json_field(values: Sequence[bytes]) -> Field:
 
 def _try_json(data: bytes) -> Any:
     try:
-        return _json(data)
+        return _json(data, nan=True)
     except BadSample:
         return None
 
@@ -181,7 +181,7 @@ def _value(extension: str, field: Field, data: bytes) -> Any:
             except UnicodeDecodeError as error:
                 raise BadSample(f"not UTF-8: {error}") from error
         case "json":
-            return _json(data)
+            return _json(data, nan=False)
         case "bytes":
             return data
     type_ = extension.rpartition(".")[2]
@@ -196,15 +196,15 @@ def _value(extension: str, field: Field, data: bytes) -> Any:
         raise BadSample(f"not a whole number: {data[:40]!r}") from error
 
 
-def _json(data: bytes) -> Any:
+def _json(data: bytes, *, nan: bool) -> Any:
     try:
-        return json_text.parse(data)
+        return json_text.parse(data, nan=nan)
     except ValueError as error:
         raise BadSample(f"not JSON: {error}") from error
 
 
 def _number(data: bytes, dtype: str) -> Any:
-    value = _json(data)
+    value = _json(data, nan=True)  # NaN is a number of a scalar field
     if type(value) not in {"bool": (bool,), "float64": (int, float)}.get(dtype, (int,)):
         raise BadSample(f"expected {dtype}, got {data[:40]!r}")
     return value

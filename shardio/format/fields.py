@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
-from ..system import npy
+from ..system import npy, strict_json
 from ..system.types import Buffer, Sample
 from . import images
 
@@ -166,7 +166,8 @@ class Field:
     def decode(self, stored: Buffer) -> Any:
         """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
 
-        Raises ValueError for damaged text, JSON or `.npy` files, and JSON nested too deeply; checksums detect the rest.
+        Raises ValueError for damaged text, JSON or `.npy` files, and JSON that is nested too deeply or holds NaN or an
+        infinity; checksums detect the rest.
         """
         match self.kind:
             case "image" | "bytes":
@@ -174,10 +175,7 @@ class Field:
             case "text":
                 return bytes(stored).decode()
             case "json":
-                try:
-                    return json.loads(bytes(stored))
-                except RecursionError as error:
-                    raise ValueError("nested too deeply") from error
+                return strict_json.parse_stored(bytes(stored))
             case "scalar":
                 return np.frombuffer(stored, self.row_dtype)[0].item()
             case "array" | "pixels":

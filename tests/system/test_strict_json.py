@@ -22,7 +22,8 @@ VALUES = st.recursive(
 def test_json_is_read(value: Any) -> None:
     """What Python writes as JSON is read as it was."""
     assert strict_json.parse(json.dumps(value)) == value
-    assert strict_json.parse(json.dumps(value).encode(), foreign=True) == value
+    assert strict_json.parse(json.dumps(value).encode(), foreign=True, nan=True) == value
+    assert strict_json.parse_stored(json.dumps(value).encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,21 @@ def test_what_is_not_json_is_refused(text: bytes, message: str, foreign: bool) -
     ],
 )
 def test_what_other_programs_write_is_accepted_from_them(text: bytes, message: str, value: Any) -> None:
-    """A byte order mark and infinities are accepted in foreign files alone; so is NaN."""
+    """A byte order mark, infinities and NaN are accepted on request alone."""
     with pytest.raises(ValueError, match=message):
         strict_json.parse(text)
-    assert strict_json.parse(text, foreign=True) == value
-    with pytest.raises(ValueError, match="NaN is not JSON"):
-        strict_json.parse(b"[NaN]")
-    assert math.isnan(strict_json.parse(b"[NaN]", foreign=True)[0])
+    assert strict_json.parse(text, foreign=True, nan=True) == value
+    for foreign in (True, False):
+        with pytest.raises(ValueError, match="NaN is not JSON"):
+            strict_json.parse(b"[NaN]", foreign=foreign)
+    assert math.isnan(strict_json.parse(b"[NaN]", nan=True)[0])
+
+
+@pytest.mark.parametrize("text", [b"[NaN]", b'{"a": -Infinity}', b"[" * 100_000, b"{", b"\xff"])
+def test_stored_json_is_strict_as_well(text: bytes) -> None:
+    """What is loaded from a shard is JSON without NaN, infinities, damage and nesting without end."""
+    with pytest.raises(ValueError):
+        strict_json.parse_stored(text)
 
 
 def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
