@@ -1,12 +1,13 @@
 """Tables in text files, read as compact columns: CSV and TSV (RFC 4180), and JSON lines (https://jsonlines.org)."""
 
 import csv
+import dataclasses
 import json
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,7 +46,7 @@ class Column:
 
     field: Field
     values: NDArray[Any] | StringArray
-    bad: Mapping[int, str] = field(default_factory=dict)
+    bad: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, row: int) -> Any:
         if row in self.bad:

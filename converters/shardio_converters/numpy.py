@@ -1,4 +1,4 @@
-"""NumPy files: .npy, .npz, and directories of .npy files. The samples are the rows of arrays along their first axis.
+"""NumPy files: .npy, .npz, and directories of these. The samples are rows along the first axis, or whole .npz files.
 
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
@@ -20,15 +20,20 @@ from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_head
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value
+from ._npz_folder import NpzFolder, npz_folder
 
 
-def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays":
-    """NumPy arrays whose rows, along the first axis, are the samples: .npy, .npz, or a directory of .npy files.
+def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays | NpzFolder":
+    """NumPy arrays: rows of a .npy, a .npz or a directory of .npy files; or a directory of .npz files of one sample.
 
     Each array becomes a field with its name in the .npz, or the name of its file in a directory; the array in a lone
     .npy file is called `array`, `scalar` or `text`, after what it holds. Numbers become scalars or arrays of one shape,
     strings text. Each member of a structured array becomes a field, `name.member`. All chosen arrays must have the same
-    number of rows.
+    number of rows: the rows along their first axis are the samples.
+
+    In a directory of .npz files, each file is one sample, and its arrays are whole values: as the DLIO benchmark writes
+    them, `x` and `y` in each file for unet3d. The first file decides the fields, whose shape is fixed if all files
+    agree. The field `key` is the name of the file.
 
     Files are memory-mapped, and so are the members of a .npz unless they are compressed: each process that reads a
     compressed member unpacks it to an unnamed temporary file in TMPDIR. Arrays of Python objects are refused: they are
@@ -46,14 +51,20 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         shardio convert numpy train.npz data/images --as-image x_train --squeeze y_train
         shardio convert numpy features.npy data/features
         shardio convert numpy features.npy data/half --to hdf5 --dtype float16 --compress gzip
+        shardio convert numpy unet3d/train data/train --fields volume=x,label=y --squeeze label
 
     Raises:
         SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
-    files = find_files(root, lambda name: name.lower().endswith(".npy"), "*.npy files")
+    files = find_files(root, lambda name: name.lower().endswith((".npy", ".npz")), "*.npy or *.npz files")
+    samples = [path for path in files if path.name.lower().endswith(".npz")]
+    if files != [root] and len(samples) == len(files):
+        return npz_folder(root, files, fields)
+    left_out = [f"left out {len(samples)} .npz files beside the .npy files"] if files != [root] and samples else []
     if files != [root]:
+        files = [path for path in files if path not in samples]
         stored = {path.stem: read_npy_header(path) for path in files}
     elif is_npz(root):
         stored = read_npz_headers(root)
@@ -65,7 +76,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     if not columns:
         raise SourceError(f"{printable(root)} holds no arrays")
     names = choose_fields(fields, columns, printable(root))
-    source = Arrays({field: columns[own] for field, own in names.items()}, rename_remarks(fields, names))
+    source = Arrays({field: columns[own] for field, own in names.items()}, (*left_out, *rename_remarks(fields, names)))
     source.check()
     return source
 

@@ -11,9 +11,10 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, final
@@ -132,6 +133,28 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
             if array.stop != before + info.file_size and not array.dtype.hasobject:
                 raise SourceError(f"{array} must hold {array.stop - before} bytes, it holds {info.file_size}")
             found[info.filename.removesuffix(".npy")] = array
+    return found
+
+
+def read_npz(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Read arrays of a .npz whole, and compare their checksums; those that it lacks are left out.
+
+    Raises SourceError for what cannot be read, and arrays of Python objects.
+    """
+    headers = read_npz_headers(path)
+    found = {}
+    with (
+        _source_errors(printable(path)),
+        open(path, "rb", opener=open_regular) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        for name in names:
+            if (array := headers.get(name)) is None:
+                continue
+            with _source_errors(array), archive.open(array.member) as member:
+                read = partial(np.lib.format.read_array, member, allow_pickle=False)
+                found[name] = guarded(read)
+                member.read(1)  # compares the checksum even if there is nothing more
     return found
 
 

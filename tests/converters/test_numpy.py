@@ -338,7 +338,7 @@ class TestRefusals:
         ("name", "message"),
         [
             ("missing.npy", "missing.npy does not exist"),
-            ("empty", r"holds no \*.npy files"),
+            ("empty", r"holds no \*.npy or \*.npz files"),
             ("pipe.npy", "is not a file"),
         ],
     )

@@ -1,0 +1,145 @@
+"""Folders of .npz files of one sample each, as the DLIO benchmark writes them for its model unet3d."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, SourceError
+from shardio.foreign.locations import scan_files
+from shardio.foreign.names import bad_samples_at, printable
+from shardio.foreign.npy import NpyArray, read_npz, read_npz_headers
+from shardio.source import Field, Sample, check_index, label_as_int64
+
+from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened
+from ._string_array import StringArray
+
+_Headers: TypeAlias = Mapping[str, NpyArray]
+"""The arrays in a file, by name."""
+
+
+def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str] | None) -> "NpzFolder":
+    """The files at `paths` as samples, whose fields are chosen by `fields` among the arrays of the first.
+
+    Raises:
+        SourceError: no file can be read, or no field holds one of the arrays.
+        ConfigError: `fields` names an array that the first file does not have.
+    """
+    scanned = scan_files(paths, _try_headers)
+    headers: list[_Headers] = [found for found in scanned if not isinstance(found, SourceError)]
+    if not headers:
+        raise scanned[0]
+    first = headers[0]
+    if not first:
+        raise SourceError(f"{printable(paths[0])} holds no arrays")
+    names = choose_fields(fields, first, printable(root))
+    chosen = {name: label_as_int64(name, _field([h[own] for h in headers if own in h])) for name, own in names.items()}
+    lost = [] if fields is not None else _left_out(headers)
+    remarks = (*shortened(lost, "arrays are left out"), *rename_remarks(fields, names))
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    return NpzFolder(folder, StringArray(str(path.relative_to(folder)) for path in paths), names, chosen, remarks)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NpzFolder:
+    """The .npz files in a folder, by number.
+
+    Attributes:
+        root: the folder.
+        paths: the files' paths below it.
+        names: the array of each field.
+        arrays: the fields of the arrays.
+        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+    """
+
+    root: Path
+    paths: StringArray
+    names: Mapping[str, str]
+    arrays: Mapping[str, Field]
+    remarks: tuple[str, ...] = ()
+    threads = True
+
+    def __reduce__(self) -> tuple[type["NpzFolder"], tuple[Any, ...]]:
+        return NpzFolder, (self.root, self.paths, self.names, self.arrays)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """A field for each array, and `key`, the name of the file, unless an array has this name."""
+        return {"key": Field("text")} | dict(self.arrays)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name."""
+        return {"source": "numpy"}
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each file, `[n]`; 0 for one that is missing."""
+        return np.array(scan_files([self.root / path for path in self.paths], _size), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self.paths))
+        path = self.root / self.paths[index]
+        try:
+            found = read_npz(path, self.names.values())
+        except SourceError as error:
+            raise BadSample(str(error)) from error
+        sample: dict[str, Any] = {"key": printable(self.paths[index])}
+        for name, own in self.names.items():
+            with bad_samples_at(printable(path)):
+                if own not in found:
+                    raise BadSample(f"it has no array {own!r}")
+            with bad_samples_at(f"{printable(path)}, {own}"):
+                sample[name] = _value(found[own], self.arrays[name])
+        return sample
+
+
+def _try_headers(path: Path) -> "_Headers | SourceError":
+    try:
+        return read_npz_headers(path)
+    except SourceError as error:  # reported as a bad sample when the conversion reaches it
+        return error
+
+
+def _field(arrays: Sequence[NpyArray]) -> Field:
+    """The field for an array that several files have: of the first one's type, of one shape if all agree."""
+    first, shapes = arrays[0], {array.shape for array in arrays}
+    if first.dtype.hasobject:
+        raise SourceError(f"{first} holds Python objects, which are pickles and never loaded")
+    if first.dtype.kind in "SU" and shapes == {()}:
+        return Field("text")
+    found = array_field(first.dtype, first.shape)
+    if found is None:
+        shape = f"{list(first.shape)} of {first.dtype}"
+        raise SourceError(f"{first} holds {shape}, which no field holds; others can be chosen with fields")
+    return found if len(shapes) == 1 else Field("array", dtype=found.dtype)
+
+
+def _left_out(headers: Sequence[_Headers]) -> list[str]:
+    """A remark for each array that the first file lacks and another has."""
+    where: dict[str, NpyArray] = {}
+    for found in headers:
+        where |= {name: array for name, array in found.items() if name not in headers[0] and name not in where}
+    reason = "which the first file lacks"
+    return [f"left out {name!r}, {reason}: {printable(a.path)} is the first that has it" for name, a in where.items()]
+
+
+def _value(array: NDArray[Any], field: Field) -> Any:
+    """An array as the value of a field; BadSample if it is another kind of value."""
+    if (array.dtype.kind in "SU") != (field.kind == "text") or (field.kind in ("text", "scalar") and array.shape):
+        raise BadSample(f"expected {field.kind}, got {list(array.shape)} of {array.dtype}")
+    if field.kind == "text":
+        (element,) = check_characters(array.reshape(1))
+        return decode_utf8(bytes(element)) if array.dtype.kind == "S" else str(element)
+    return array.item() if field.kind == "scalar" else array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
