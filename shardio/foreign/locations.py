@@ -13,6 +13,8 @@ from ..errors import BadSample, ConfigError
 from ..system.types import Indices
 from .files import File
 
+T = TypeVar("T")
+
 _THREADS = 16  # scans mostly wait for the disk
 _OPEN = 8  # files kept open: a compressed one occupies the disk unpacked for as long
 
@@ -124,8 +126,8 @@ class LocatedSource:
         return self._places.sizes
 
 
-def scan_files(paths: Sequence[Path], work: Callable[[Path], Any]) -> list[Any]:
-    """Call `work` for each file, in parallel; raise the first failure in the order of the files."""
+def scan_files(paths: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
+    """Call `work` for each file in parallel; raise the first failure in the order of the files."""
     with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
         return list(pool.map(work, paths))
 

@@ -1,0 +1,189 @@
+"""Datasets of MosaicML Streaming become samples: files by its own writer, and damage that is told in words."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.format.fields import Field
+from shardio.format.images import sniff
+from shardio.source import find
+from shardio.testing import check_source
+from shardio_converters.mds import Mds, mds
+
+FILES = Path(__file__).parent / "files" / "mds"
+"""By make_mds.py, which says what is in them."""
+
+ROWS = ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+"""The shard of each sample, and its number there."""
+
+
+def expected_of(source: Mds) -> list[dict[str, Any]]:
+    """The samples that make_mds.py wrote; encoded images as the source gives them, after a look at their pixels."""
+    found = []
+    for number in range(5):
+        given = source[number]
+        images = {name: given[name] for name in ("image", "lossless", "pixels")}
+        assert [sniff(image) for image in images.values()] == ["jpeg", "png", "png"]
+        decoded = {n: cv2.imdecode(np.frombuffer(i, np.uint8), cv2.IMREAD_UNCHANGED) for n, i in images.items()}
+        assert decoded["image"].shape == (6, 8, 3)
+        np.testing.assert_array_equal(decoded["lossless"], np.full((4, 5, 3), (3, 2, number)))
+        grey = np.full((3, 7), number)
+        wanted = grey if number % 2 else np.dstack([grey * 0, grey * 0, grey])  # Pillow's colour `n` is red
+        np.testing.assert_array_equal(decoded["pixels"], wanted)
+        found.append(
+            {
+                "arrays": np.arange(2 * (number + 1), dtype=np.int16).reshape(2, -1) - np.int16(number),
+                "bool": number % 2,
+                "double": number / 3,
+                "fixed": np.full((2, 3), number / 7, np.float32),
+                "id": number - 2,
+                "image": images["image"],
+                "lossless": images["lossless"],
+                "meta": {"boxes": [number, {"a": 0.5}]},
+                "pixels": images["pixels"],
+                "raw": bytes([255, number]),
+                "str_int": 10**15 + number,
+                "text": f"größe {number}",
+                "tokens": np.arange(number + 1),
+            }
+        )
+    return found
+
+
+def changed(folder: Path, change: Callable[[Any], object]) -> Path:
+    """A copy of the dataset whose index `change` has changed."""
+    out = Path(shutil.copytree(FILES / "plain", folder / "changed"))
+    index = json.loads((out / "index.json").read_text())
+    change(index)
+    (out / "index.json").write_text(json.dumps(index))
+    return out
+
+
+def test_it_is_registered() -> None:
+    """The command line finds the converter by its name."""
+    assert find("mds") is mds
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd", "gz"])
+def test_every_encoding(name: str, tmp_path: Path) -> None:
+    """Columns of every encoding are read from Streaming's files, plain and compressed."""
+    source = mds(FILES / name)
+    kinds = {"arrays": {"kind": "array", "dtype": "int16"}, "bool": "uint8", "double": "float64", "raw": "bytes"}
+    kinds |= {"fixed": ("float32", (2, 3)), "id": "int64", "image": "image", "lossless": "image", "pixels": "image"}
+    kinds |= {"meta": "json", "str_int": "int64", "text": "text", "tokens": {"kind": "array", "dtype": "int64"}}
+    check_source(source, expected_of(source), tmp_path / "out", **kinds)
+    assert source.metadata == {"source": "mds"}
+
+
+def test_fields_are_chosen(tmp_path: Path) -> None:
+    """`fields` chooses and names columns; without it, a column whose name no field can have is told."""
+    source = mds(FILES / "plain", fields="image=lossless,label=bool")
+    assert dict(source.fields) == {"image": Field("image"), "label": Field("scalar", dtype="int64")}
+    assert [source[number]["label"] for number in range(5)] == [0, 1, 0, 1, 0]
+    with pytest.raises(ConfigError, match="has no 'x'; there are arrays, bool"):
+        mds(FILES / "plain", fields="x")
+
+    def rename(index: Any) -> None:
+        for shard in index["shards"]:
+            shard["column_names"][0] = "a b"
+
+    (remark,) = mds(changed(tmp_path, rename)).remarks
+    assert remark.startswith("'a b' becomes the field 'a_b'")
+
+
+def test_bytes_that_are_images(tmp_path: Path) -> None:
+    """A column of bytes becomes images if its first value begins like one."""
+
+    def as_bytes(index: Any) -> None:
+        for shard in index["shards"]:
+            shard["column_encodings"][5] = "bytes"
+
+    assert mds(changed(tmp_path, as_bytes)).fields["image"] == Field("image")
+
+
+def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
+    """Streaming keeps shards that it has unpacked beside the compressed ones, or instead of them."""
+    out = Path(shutil.copytree(FILES / "zstd", tmp_path / "out"))
+    for number in range(3):
+        shutil.copy(FILES / "plain" / f"shard.{number:05d}.mds", out)
+        (out / f"shard.{number:05d}.mds.zstd").unlink()
+    assert mds(out)[4]["text"] == "größe 4"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i: i.update(version=1), "the version must be 2, got 1"),
+        (lambda i: i.pop("shards"), "not an index of MDS: KeyError"),
+        (lambda i: i.update(shards=[]), "lists no shards"),
+        (lambda i: i["shards"][0].update(format="csv"), "not an index of MDS: ValueError: format 'csv'"),
+        (lambda i: i["shards"][1]["column_names"].reverse(), "shards must have the same columns, shard 1 has others"),
+        (lambda i: i["shards"][0]["raw_data"].update(basename="../../x.mds"), "a file called '../../x.mds'"),
+        (lambda i: i["shards"][0].update(samples=10**12), "1000000000000 samples"),
+        (lambda i: i["shards"][0].update(samples=3), "does not begin with the offsets of 3 samples"),
+        (lambda i: i["shards"][0]["raw_data"].update(basename="none.mds"), "none.mds cannot be read: No such file"),
+        (lambda i: [s["column_encodings"].__setitem__(0, "ndarray:object") for s in i["shards"]], "no field holds it"),
+        (lambda i: [s["column_encodings"].__setitem__(0, "list[jpeg]") for s in i["shards"]], "'list.jpeg.': no field"),
+    ],
+)
+def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
+    """What an index says wrongly is refused with the file and the rule, and no file outside is opened."""
+    with pytest.raises(SourceError, match=message):
+        mds(changed(tmp_path, change))
+
+
+def test_what_is_no_mds(tmp_path: Path) -> None:
+    """Other directories, splits, pickles and other compressions are refused in words."""
+    with pytest.raises(SourceError, match=r"index.json cannot be read: No such file"):
+        mds(tmp_path)
+    with pytest.raises(SourceError, match="holds the splits br, gz, pickle, plain, zstd: name one of them"):
+        mds(FILES)
+    with pytest.raises(SourceError, match="the column 'x' is 'pkl': pickles are never loaded; choose others with"):
+        mds(FILES / "pickle")
+    assert mds(FILES / "pickle", fields="y")[0] == {"y": 2}
+    with pytest.raises(SourceError, match=r"shard.00000.mds.br is compressed by br; shardio unpacks gz, bz2, zstd"):
+        mds(FILES / "br")
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    """A cut shard is refused; a damaged sample is a bad one, named by shard, number and column."""
+    out = Path(shutil.copytree(FILES / "plain", tmp_path / "out"))
+    path = out / "shard.00001.mds"
+    data = path.read_bytes()
+    path.write_bytes(data[:-10])
+    with pytest.raises(SourceError, match=r"shard.00001.mds: damaged or cut off: its samples are not within its"):
+        mds(out)
+    path.write_bytes(data.replace(b'{"boxes": [3, {"a": 0.5}]}', b'{"boxes": [3, {"a": NaN}]}'))
+    message = r"shard.00001.mds, sample 1, column 'meta': not json: NaN is not JSON"
+    with pytest.raises(BadSample, match=message):
+        mds(out)[3]
+    made = shardio.convert(out, tmp_path / "made", converter=mds, on_error="skip", max_bad=1)
+    assert len(shardio.open(made.path)) == 4
+
+
+def test_random_damage(tmp_path: Path) -> None:
+    """Whatever bytes a shard holds, a source gives samples or one of two errors."""
+    out = Path(shutil.copytree(FILES / "plain", tmp_path / "out"))
+    path = out / "shard.00000.mds"
+    whole, random = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(100):
+        data = bytearray(whole)
+        for at in random.integers(0, len(data), 4).tolist():
+            data[at] = int(random.integers(256))
+        path.write_bytes(data)
+        try:
+            source = mds(out)
+        except SourceError:
+            continue
+        for number in (0, 1):
+            with contextlib.suppress(BadSample):
+                assert source[number].keys() == source.fields.keys()
