@@ -60,6 +60,23 @@ def torch(
     else:
         name = type(src).__name__
         origin = dataset = as_dataset(name, src, given)
+    return map_style(origin, name, dataset, names)
+
+
+def map_style(
+    origin: Any, name: str, dataset: Any, names: str | Iterable[str] | None, source: str = "torch"
+) -> "MapStyle":
+    """The samples of a Dataset as a source.
+
+    Args:
+        origin: the Dataset, or its name, for workers.
+        name: its name in messages.
+        dataset: the Dataset.
+        names: names for the parts of a sample, see `torch`.
+        source: the name of the converter.
+
+    Raises SourceError and ConfigError as `torch` does.
+    """
     count = _length(name, dataset)
     first = run_user_code(f"{name}, sample 0", lambda: dataset[0])
     own = _names(name, first, _listed(names))
@@ -72,9 +89,9 @@ def torch(
     size = run_user_code(f"{name}, sample 0", lambda: sum(_size(field, values[part]) for part, field in fields.items()))
     keys = () if own else map(str, first)
     remarks = rename_remarks(None, {field_name(key): key for key in keys})
-    source = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks)
-    vars(source)["_dataset"] = dataset  # fills the cached property: making it may have taken long
-    return source
+    found = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks, source)
+    vars(found)["_dataset"] = dataset  # fills the cached property: making it may have taken long
+    return found
 
 
 @final
@@ -91,6 +108,7 @@ class MapStyle:
         size: the stored bytes of the first sample.
         classes: the class names, where they are known.
         remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        source: the name of the converter.
     """
 
     origin: Any
@@ -101,9 +119,10 @@ class MapStyle:
     size: int
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    source: str = "torch"
 
     def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
-        state = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes)
+        state = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes, (), self.source)
         return MapStyle, state
 
     @cached_property
@@ -113,7 +132,7 @@ class MapStyle:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name, and the class names where the Dataset has an attribute `classes`."""
-        return {"source": "torch", **({"classes": list(self.classes)} if self.classes else {})}
+        return {"source": self.source, **({"classes": list(self.classes)} if self.classes else {})}
 
     def sizes(self) -> NDArray[np.int64]:
         """The stored bytes of the first sample, repeated for each, `[n]`."""

@@ -1,0 +1,132 @@
+"""Datasets that litdata wrote become samples, read by litdata; indexes that would run code are refused before."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from shardio.errors import BadSample, MissingDependency, SourceError
+from shardio.format.images import sniff
+from shardio.source import find
+from shardio.testing import check_source
+from shardio_converters.litdata import litdata
+
+FILES = Path(__file__).parent / "files" / "litdata"
+"""By make_litdata.py, which says what is in them."""
+
+INSTALLED = importlib.util.find_spec("litdata") is not None
+needs_litdata = pytest.mark.skipif(not INSTALLED, reason="litdata is not installed")
+
+
+def changed(folder: Path, change: Callable[[Any], object]) -> Path:
+    """A copy of the dataset whose index `change` has changed."""
+    out = Path(shutil.copytree(FILES / "dicts", folder / "changed"))
+    index = json.loads((out / "index.json").read_text())
+    change(index)
+    (out / "index.json").write_text(json.dumps(index))
+    return out
+
+
+def of_type(kind: str) -> Callable[[Any], object]:
+    """A change of the type of samples."""
+    return lambda i: i["config"].update(data_spec=i["config"]["data_spec"].replace("builtins.dict", kind))
+
+
+def test_it_is_registered() -> None:
+    """The command line finds the converter by its name."""
+    assert find("litdata") is litdata
+
+
+@needs_litdata
+def test_every_kind(tmp_path: Path) -> None:
+    """Values of every kind are read, files byte for byte."""
+    source = litdata(FILES / "dicts")
+    expected = []
+    for number in range(5):
+        image, pixels = source[number]["image"], source[number]["pixels"]
+        assert [sniff(image), sniff(pixels)] == ["jpeg", "png"]
+        assert image in (FILES / "dicts" / f"chunk-0-{number // 2}.bin").read_bytes()
+        decoded = cv2.imdecode(np.frombuffer(pixels, np.uint8), cv2.IMREAD_COLOR)
+        np.testing.assert_array_equal(decoded, np.full((4, 5, 3), (3, 2, number)))
+        expected.append(
+            {
+                "image": image,
+                "pixels": pixels,
+                "label": number,
+                "array": np.arange(6, dtype=np.float32).reshape(2, 3) + np.float32(number),
+                "tokens": np.arange(number + 1),
+                "flat": np.arange(3, dtype=np.int16) - np.int16(number),
+                "text": f"größe {number}",
+                "raw": bytes([255, number]),
+                "share": number / 3,
+                "odd": bool(number % 2),
+                "nested": {"a": number, "b": [1, number]},
+            }
+        )
+    kinds = {"image": "image", "array": ("float32", (2, 3)), "tokens": {"kind": "array", "dtype": "int64"}}
+    check_source(source, expected, tmp_path / "out", **kinds, nested="json", raw="bytes", odd="bool")
+    assert source.metadata == {"source": "litdata"}
+
+
+@needs_litdata
+def test_tuples(tmp_path: Path) -> None:
+    """Parts of tuples get names."""
+    expected = [{"text": f"text {number}", "label": number} for number in range(5)]
+    check_source(litdata(FILES / "pairs", names="text,label"), expected, tmp_path / "out")
+
+
+@needs_litdata
+def test_damage_is_a_bad_sample(tmp_path: Path) -> None:
+    """A sample that LitData cannot read is named."""
+    out = Path(shutil.copytree(FILES / "dicts", tmp_path / "out"))
+    path = out / "chunk-0-1.bin"
+    path.write_bytes(path.read_bytes().replace("größe 2".encode(), b"gr\xff\xff\xff\xffe 2"))
+    with pytest.raises(BadSample, match="out, sample 2: UnicodeDecodeError"):
+        litdata(out)[2]
+
+
+@pytest.mark.skipif(INSTALLED, reason="litdata is installed")
+def test_without_litdata() -> None:
+    """The error says what to install."""
+    with pytest.raises(MissingDependency, match=r"needs litdata: pip install 'shardio-data\[litdata\]'"):
+        litdata(FILES / "dicts")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i: i.pop("config"), "not an index of LitData: KeyError"),
+        (lambda i: i.update(chunks=None), "not an index of LitData: TypeError"),
+        (of_type("collections.defaultdict"), "single values, they are collections.defaultdict"),
+        (lambda i: i["config"].update(data_spec="[2, {}]"), "not an index of LitData: KeyError: 'type'"),
+        (lambda i: i["config"].update(data_spec="words"), "cannot be read: Expecting value"),
+        (lambda i: i["config"].update(compression="zstd"), "chunks with compression are not read: write them anew"),
+        (lambda i: i["config"].update(encryption={"algorithm": "fernet"}), "chunks with encryption are not read"),
+        (lambda i: i["config"].update(item_loader="TokensLoader"), "the samples of a TokensLoader have no fields"),
+        (lambda i: i["config"]["data_format"].append("video"), "the samples hold video: taken are bool, bytes"),
+        (lambda i: i["chunks"][0].update(filename="../x.bin"), r"a chunk called '\.\./x.bin'"),
+        (lambda i: i["chunks"][0].update(filename="x.bin"), "x.bin does not exist"),
+    ],
+)
+def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
+    """What an index says wrongly, or what would run code, is refused before LitData sees it."""
+    with pytest.raises(SourceError, match=message):
+        litdata(changed(tmp_path, change))
+
+
+def test_pickles_are_refused() -> None:
+    """A dataset of values that LitData pickles is never opened."""
+    with pytest.raises(SourceError, match="the samples hold pickle: pickles are never loaded"):
+        litdata(FILES / "pickles")
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    """A directory without an index is refused."""
+    with pytest.raises(SourceError, match=r"index.json cannot be read: No such file"):
+        litdata(tmp_path)
