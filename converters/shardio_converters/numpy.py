@@ -24,7 +24,7 @@ from ._npz_folder import NpzFolder, npz_folder
 
 
 def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays | NpzFolder":
-    """NumPy arrays: rows of a .npy, a .npz or a directory of .npy files; or a directory of .npz files of one sample.
+    """NumPy arrays: rows of a .npy, a .npz or a folder of .npy files; or a folder of .npz files of one sample.
 
     Each array becomes a field with its name in the .npz, or the name of its file in a directory; the array in a lone
     .npy file is called `array`, `scalar` or `text`, after what it holds. Numbers become scalars or arrays of one shape,

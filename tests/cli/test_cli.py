@@ -35,8 +35,8 @@ COMMANDS = (
     "doctor",
 )
 SOURCES = {
-    "cifar", "filelist", "hdf5", "huggingface", "idx", "imagefolder", "lmdb", "numpy", "parquet", "tfrecord", "torch",
-    "webdataset", "zarr",
+    "cifar", "filelist", "hdf5", "huggingface", "idx", "imagefolder", "litdata", "lmdb", "mds", "numpy",
+    "parquet", "tfrecord", "torch", "webdataset", "zarr",
 }  # fmt: skip
 
 
