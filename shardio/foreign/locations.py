@@ -18,8 +18,6 @@ T = TypeVar("T")
 _THREADS = 16  # scans mostly wait for the disk
 _OPEN = 8  # files kept open: a compressed one occupies the disk unpacked for as long
 
-T = TypeVar("T")
-
 Opener: TypeAlias = Callable[[Path], File]
 """Open a file or raise SourceError; a module-level function, so that it pickles by name."""
 

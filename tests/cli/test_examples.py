@@ -22,6 +22,8 @@ import shardio
 from shardio.cli import app
 from shardio.conversion import source as sources
 
+FILES = Path(__file__).parents[1] / "converters" / "files"
+
 
 def cifar(root: Path) -> None:
     """Both data sets."""
@@ -92,8 +94,22 @@ def lmdbs(root: Path) -> None:
                 transaction.put(b"%04d" % number, made.SerializeToString())
 
 
+def litdata(root: Path) -> None:
+    """A dataset of pairs."""
+    shutil.copytree(FILES / "litdata" / "pairs", root / "optimized" / "train")
+
+
+def mds(root: Path) -> None:
+    """Images with labels."""
+    shutil.copytree(FILES / "mds" / "plain", root / "imagenet" / "train")
+
+
 def numpy(root: Path) -> None:
-    """Images with labels [n, 1], and a matrix of floats."""
+    """Images with labels [n, 1], a matrix of floats, and a folder of volumes."""
+    (root / "unet3d" / "train").mkdir(parents=True)
+    for number in range(20):
+        volume = np.zeros((4, 4, 4), np.float32)
+        np.savez(root / "unet3d" / "train" / f"{number}.npz", x=volume, y=np.array([number]))
     images, labels = np.zeros((20, 18, 18), np.uint8), np.arange(20)[:, None]
     np.savez(root / "train.npz", x_train=images, y_train=labels)
     np.save(root / "features.npy", np.zeros((20, 4), np.float32))
@@ -148,7 +164,7 @@ def zarrs(root: Path) -> None:
 
 DATA: dict[str, Callable[[Path], None]] = {
     "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface, "idx": idx,
-    "imagefolder": imagefolder, "lmdb": lmdbs, "numpy": numpy, "parquet": parquet, "tfrecord": tfrecord,
+    "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy, "parquet": parquet, "tfrecord": tfrecord,
     "torch": torch, "webdataset": webdataset, "zarr": zarrs,
 }  # fmt: skip
 
