@@ -20,6 +20,8 @@ _CHECKSUM = 8  # bytes
 _LARGE = 16 << 10
 """Bytes of a field's value at which what a tar adds to it no longer matters."""
 _MUCH_MORE = 4
+_MOST_ADDED = 2 * tar_layout.BLOCK + 256
+"""Bytes that a tar and its index add to a value, about."""
 _WORTH_A_NOTE = 10_000_000
 """Bytes that a tar must add before that is worth a note."""
 
@@ -81,10 +83,13 @@ def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tu
     """
     if wanted not in (None, DEFAULT):
         return wanted, None
+    follows = follows and wanted is None
+    if not follows and len(source.sizes()) * len(source.fields) * _MOST_ADDED < _WORTH_A_NOTE:
+        return DEFAULT, None  # without reading samples
     cost = tar_cost(source)
     high = cost is not None and cost.is_high
     fitting, why = _fitting(source.fields, high=high)
-    if wanted is None and follows and fitting != DEFAULT:
+    if follows and fitting != DEFAULT:
         instead = f" (a tar would take {cost})" if high else ""
         return fitting, f"container={fitting!r} is taken, as it fits {why}{instead}"
     if cost is not None and high and cost.tar - cost.data >= _WORTH_A_NOTE:

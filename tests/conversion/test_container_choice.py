@@ -84,9 +84,12 @@ def test_the_container(
 
 
 def test_few_samples_are_read() -> None:
-    """At most eight samples are read, one of large ones, none for other containers; bad ones do not count."""
-    for names, wanted, reads in ((("label",), None, 8), (("big",), None, 1), (("label",), "hdf5", 0)):
-        source = Samples(1000, *names)
+    """At most eight samples are read, one of large ones, none of a few; bad ones are left out of the estimate."""
+    for count, names, wanted, reads in (
+        *((100_000, ("label",), None, 8), (100_000, ("big",), None, 1)),
+        *((100_000, ("label",), "hdf5", 0), (1000, ("label",), None, 0)),
+    ):
+        source = Samples(count, *names)
         choose_container(source, wanted, follows=False)
         assert source.reads == reads
     assert tar_cost(Samples(1000, "label", bad=1000)) is None
