@@ -40,6 +40,7 @@ def litdata(src: str | os.PathLike[str], *, names: str | Iterable[str] | None = 
 
     Example:
         shardio convert litdata optimized/train data/train --names image,label
+        shardio convert litdata optimized/train data/hdf5 --names image,label --to hdf5
 
     Raises:
         SourceError: the directory holds no such dataset, a chunk is missing, or the samples hold what is refused.

@@ -43,7 +43,8 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
         fields: the columns to take, with names for their fields, as in "image=jpg,label". Without it: all.
 
     Example:
-        shardio convert mds imagenet/train data/train --fields image,label
+        shardio convert mds imagenet/train data/train --fields image,label=id
+        shardio convert mds imagenet/train data/all --strict
 
     Raises:
         SourceError: the directory holds no MDS, a shard is missing, damaged or compressed otherwise, or no field holds

@@ -124,9 +124,7 @@ def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     dataset = shardio.open(tmp_path / "out")
     with pytest.raises(shardio.ConfigError, match=r"field 'label' of whole numbers; .* label \(array, uint8, \[1\]\)"):
         shardio.Loader(dataset, 2, transforms={"planes": [shardio.ToFloat()]}, mixing=shardio.MixUp(5))
-    with pytest.raises(
-        shardio.ConfigError, match="if these are pixels, converting with --as-image makes images"
-    ):
+    with pytest.raises(shardio.ConfigError, match="if these are pixels, converting with --as-image makes images"):
         shardio.Loader(dataset, 2, transforms={"image": [shardio.RandomCrop(8)]})
     with pytest.raises(
         shardio.ConfigError, match="transforms must be a list, or a dict of lists by field, got RandomCrop"

@@ -164,8 +164,8 @@ def zarrs(root: Path) -> None:
 
 DATA: dict[str, Callable[[Path], None]] = {
     "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface, "idx": idx,
-    "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy, "parquet": parquet, "tfrecord": tfrecord,
-    "torch": torch, "webdataset": webdataset, "zarr": zarrs,
+    "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy, "parquet": parquet,
+    "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
 }  # fmt: skip
 
 
