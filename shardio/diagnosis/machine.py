@@ -58,7 +58,7 @@ def _shared_memory() -> Finding:
     value = f"{format_size(total)}, {format_size(free)} free"
     if total > SMALL_SHARED_MEMORY:
         return Finding("shared memory", "ok", value)
-    advice = "NCCL and torch's DataLoader need more: docker run --shm-size=8g; shardio itself does not"
+    advice = "NCCL and torch's DataLoader need more: in Docker, the option shm-size; shardio itself does not"
     return Finding("shared memory", "note", value, advice)
 
 

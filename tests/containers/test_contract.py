@@ -82,5 +82,5 @@ def test_registry() -> None:
     """Containers are found by name, the registry is read-only, and an unknown name raises with the list."""
     assert {name: c.name for name, c in containers.CONTAINERS.items()} == {n: n for n in containers.CONTAINERS}
     assert not hasattr(containers.CONTAINERS, "__setitem__")
-    with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, memory, indexed, got 'zip'"):
+    with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, got 'zip'"):
         containers.get("zip")

@@ -154,7 +154,7 @@ class TestBeside:
         after = state(folder)
         assert before.items() <= after.items()
         assert len(after) == 2 * len(before) + 1
-        assert "must be empty; overwrite replaces the dataset" in run(
+        assert "must be empty; --overwrite replaces the dataset" in run(
             "index", folder, "-o", folder, *_given(options), code=2
         )
         run("index", folder, "-o", folder, "--overwrite", *_given(options))

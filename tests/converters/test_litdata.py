@@ -44,6 +44,7 @@ def test_it_is_registered() -> None:
 
 
 @needs_litdata
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # litdata, once per process
 def test_every_kind(tmp_path: Path) -> None:
     """Values of every kind are read, files byte for byte."""
     source = litdata(FILES / "dicts")
