@@ -6,7 +6,7 @@ of one kind, and for each row the index of its shard's locator (`shard_of`) and 
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -258,8 +258,8 @@ def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int6
     """Return the offset in the file of each row of a fixed field of one shard, int64 [n].
 
     Returns:
-        None unless all rows are within the field's data, `size` bytes each. Of a tar that was cut short, rows beyond
-        the cut are returned too: who reads them finds that the file ends.
+        None unless all rows are within the field's data, `size` bytes each. Of a file with a table of spans, which may
+        have been cut short, rows beyond its end are given that end: who reads them finds that the file ends there.
     """
     shard_of = np.zeros(len(rows), np.int64)
     match locator:
@@ -273,7 +273,7 @@ def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int6
                 return None
             spans = located
     if isinstance(locator, SpanTable):
-        locator = replace(locator, limit=np.iinfo(np.int64).max)
+        return np.where(within(spans.offsets, spans.sizes, 0, locator.limit), spans.offsets, locator.limit)
     return spans.offsets if _all_within([locator], shard_of, spans) else None
 
 
