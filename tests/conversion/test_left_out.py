@@ -146,7 +146,7 @@ def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
     """With `strict`, notes that only advise an option remain notes."""
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
     made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", strict=True)
-    assert [note.partition(";")[0] for note in made.notes][0] == "field 'x' is array, uint8, [16, 16]"
+    assert next(note.partition(";")[0] for note in made.notes) == "field 'x' is array, uint8, [16, 16]"
 
 
 def test_the_commands_tell_and_refuse(tmp_path: Path) -> None:
