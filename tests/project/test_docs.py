@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from _builders import jpeg
+from _snippets import Snippets
 
 import shardio
 import shardio.train
@@ -24,6 +26,17 @@ BLOCK = re.compile(
 )
 
 
+PATH_OF_COMMANDS = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+
+
+@pytest.fixture(scope="module")
+def snippets() -> Iterator[Snippets]:
+    """What runs Python blocks."""
+    made = Snippets(_on_one_core(), {"PATH": PATH_OF_COMMANDS})
+    yield made
+    made.close()
+
+
 def documents() -> list[Path]:
     """README and all files in docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,7 +48,7 @@ def documents() -> list[Path]:
     [path for path in documents() if "```" in path.read_text()],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_snippets_run(document: Path, tmp_path: Path) -> None:
+def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets) -> None:
     """Every bash and python block succeeds, in a folder with some photos and the example data.
 
     A block that is directly followed by a text block prints that text, in which `...` may be anything.
@@ -45,15 +58,17 @@ def test_snippets_run(document: Path, tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_photo(number))
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    path_of_commands = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for block in BLOCK.finditer(document.read_text()):
         if block["skip"] or block["language"] not in ("bash", "python"):
             continue
-        runner = ["bash", "-euc"] if block["language"] == "bash" else [sys.executable, "-Wignore", "-c"]
-        done = subprocess.run(
-            [*_on_one_core(), *runner, block["code"]], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-            env={"PATH": path_of_commands, "HOME": str(tmp_path)},
-        )  # fmt: skip
+        if block["language"] == "python" and "isolate=True" not in block["code"]:  # whose processes start from files
+            done = snippets.run(block["code"], tmp_path)
+        else:
+            runner = ["bash", "-euc"] if block["language"] == "bash" else [sys.executable, "-Wignore", "-c"]
+            done = subprocess.run(
+                [*_on_one_core(), *runner, block["code"]], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+                env={"PATH": PATH_OF_COMMANDS, "HOME": str(tmp_path)},
+            )  # fmt: skip
         assert done.returncode == 0, f"{block['code']}\n{done.stdout}\n{done.stderr}"
         if block["printed"] is not None:
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

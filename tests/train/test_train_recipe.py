@@ -100,17 +100,13 @@ def compare(one: TrainConfig, many: TrainConfig) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"optimizer": "adam", "lr": 0.01},
-        {"optimizer": "adamw", "lr": 0.01},
+        {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.5},
+        {"optimizer": "adamw", "lr": 0.01, "ema": 0.5},
         {"optimizer": "lars", "lr": 5.0},
-        {"optimizer": "larc", "lr": 1.0, "trust_coefficient": 0.02},
-        {"optimizer": "lamb", "lr": 0.05},
+        {"optimizer": "larc", "lr": 1.0, "trust_coefficient": 0.02, "lr_schedule": "step", "lr_decay_epochs": 1},
+        {"optimizer": "lamb", "lr": 0.05, "channels_last": True},
         {"precision": "bf16"},
         {"precision": "fp16"},
-        {"channels_last": True},
-        {"clip_norm": 0.5},
-        {"ema": 0.5},
-        {"lr_schedule": "step", "lr_decay_epochs": 1},
     ],
     ids=str,
 )
