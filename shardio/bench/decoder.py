@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..errors import ConfigError
-from .throughput import BenchConfig, BenchResult, measure
+from .config import BenchConfig
+from .measurement import measure
+from .result import BenchResult
 
 LOADS = (0.0, 0.25, 0.5, 0.65, 0.8, 0.95)
 """The shares of images that `tune_decoder` tries."""
@@ -30,4 +32,4 @@ def tune_decoder(config: BenchConfig, measured: Callable[[float, BenchResult], N
         results.append(result)
         if measured is not None:
             measured(load, result)
-    return max(results, key=lambda result: result.samples_per_second)
+    return max(results, key=lambda result: result.samples_per_second.median)

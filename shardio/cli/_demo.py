@@ -72,8 +72,8 @@ def _compare_epochs(datasets: list[Dataset]) -> None:
 
 def _bench(dataset: Dataset) -> BenchResult:
     result = measure(BenchConfig(str(dataset.path), batch_size=250, epochs=5, ranks=2, image_size=28, threads=1))
-    rate = f"{result.samples_per_second:,.0f} samples/s per rank"
-    print(f"measured   {dataset.path}: {rate}, limited by {result.limit}", flush=True)
+    rate = f"{result.samples_per_second.median:,.0f} samples/s per rank"
+    print(f"measured   {dataset.path}: {rate}, limited by: {result.verdict.sentence}", flush=True)
     return result
 
 
@@ -111,9 +111,14 @@ def _print_tables(
         table.add_column(heading)
     for dataset, bench in zip(datasets, benches, strict=True):
         shards = dataset.manifest.shards
-        rate = f"{bench.samples_per_second:,.0f}"
-        stage = next(iter(bench.stages))
-        table.add_row(dataset.manifest.container, str(len(shards)), format_size(int(shards.bytes.sum())), rate, stage)
+        rate = f"{bench.samples_per_second.median:,.0f}"
+        table.add_row(
+            dataset.manifest.container,
+            str(len(shards)),
+            format_size(int(shards.bytes.sum())),
+            rate,
+            bench.verdict.bottleneck,
+        )
     trained = Table(title="training")
     for heading in ("test accuracy", "samples/s per rank", "share starved"):
         trained.add_column(heading)

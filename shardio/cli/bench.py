@@ -1,75 +1,231 @@
-"""`shardio bench`: measure input throughput per rank."""
+"""`shardio bench`: how fast each rank is fed, what limits that, and what to change."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from ..system.units import format_size
+from ..errors import ConfigError
+from ._bench_display import comparison_text, live, versus_progress
 from ._options import threads_option
 from ._output import write_text
-from ._progress import progress
 
 if TYPE_CHECKING:
-    from ..bench import BenchResult
+    from ..bench import BenchConfig, BenchResult
 
 # The words that a Loader takes; its own types would load torch.
 Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
+MapBy: TypeAlias = Literal["batch", "sample"]
+Decode: TypeAlias = Literal["exact", "fast"]
+Shuffle: TypeAlias = Literal["global", "block", "none"]
+Accelerator: TypeAlias = Literal[
+    "unet3d-a100", "unet3d-h100", "unet3d-b200", "resnet50-a100", "resnet50-h100", "cosmoflow-a100", "cosmoflow-h100",
+    "retinanet-h100", "retinanet-b200",
+]  # fmt: skip
+
+LOADER, CONSUMER, MORE = "The loader", "What takes the batches", "More than one measurement"
+
+SLOWER = 3
+"""The exit code of a comparison that finds B slower than A."""
 
 
 def bench(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
-    batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
-    epochs: Annotated[int, typer.Option(help="Epochs to measure; the result is their median.")] = 3,
+    dataset: Annotated[
+        Path | None, typer.Argument(help="The dataset's directory.", metavar="DATASET", show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Samples per rank and step; 256, or that of --emulate.", show_default=False),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Whole epochs to measure, after one that warms up.")] = 3,
+    seconds: Annotated[
+        float | None, typer.Option(help="Measure so many seconds instead of whole epochs.", show_default=False)
+    ] = None,
+    warmup: Annotated[
+        float, typer.Option(help="Seconds before those of --seconds; 0 leaves out the warm-up of --epochs, too.")
+    ] = 2.0,
     ranks: Annotated[int, typer.Option(help="Number of processes, each with its own loader.")] = 1,
+    transforms: Annotated[
+        str | None,
+        typer.Option(
+            help="none, train (random crop and flip), evaluate (centre crop), or your own as MODULE:NAME. By default "
+            "train if --image-size is given, else none.",
+            show_default=False,
+            rich_help_panel=LOADER,
+        ),
+    ] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Crop images at random to squares of this many pixels, and flip them at random.")
+        int | None,
+        typer.Option(
+            help="Side of the square images of train and evaluate, in pixels.",
+            show_default="224",
+            rich_help_panel=LOADER,
+        ),
     ] = None,
-    floats: Annotated[bool, typer.Option("--floats", help="Deliver float32 NCHW instead of uint8 NHWC.")] = False,
+    floats: Annotated[
+        bool,
+        typer.Option("--floats", help="Deliver float32 NCHW instead of uint8 NHWC.", rich_help_panel=LOADER),
+    ] = False,
+    map_function: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            help="A function of your own, as MODULE:NAME.",
+            show_default=False,
+            rich_help_panel=LOADER,
+        ),
+    ] = None,
+    map_by: Annotated[MapBy, typer.Option(help="What --map takes at a time.", rich_help_panel=LOADER)] = "batch",
+    decode: Annotated[Decode, typer.Option(help="How images are decoded.", rich_help_panel=LOADER)] = "exact",
+    shuffle: Annotated[Shuffle, typer.Option(help="The order.", rich_help_panel=LOADER)] = "global",
+    seed: Annotated[int, typer.Option(help="Seed of the order and the crops.", rich_help_panel=LOADER)] = 0,
     threads: Annotated[
-        str, typer.Option(help="Worker threads per rank; auto divides the cores among the ranks.")
+        str,
+        typer.Option(help="Worker threads per rank; auto divides the cores among the ranks.", rich_help_panel=LOADER),
     ] = "auto",
-    step_time: Annotated[float, typer.Option(help="Seconds of computation to simulate per step.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the order and the crops.")] = 0,
-    engine: Annotated[Engine, typer.Option(help="What decodes and transforms images.")] = "auto",
-    device: Annotated[str | None, typer.Option(help="Device to deliver batches on, such as cuda.")] = None,
-    hw_decoder_load: Annotated[
-        float | None, typer.Option(help="Share of the images that the GPU's JPEG decoder gets, 0 to 1.")
+    prefetch: Annotated[str, typer.Option(help="Batches made ahead.", rich_help_panel=LOADER)] = "auto",
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Work in processes instead of threads.", rich_help_panel=LOADER)
+    ] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="What decodes and transforms images.", rich_help_panel=LOADER)
+    ] = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to deliver batches on, such as cuda.", show_default=False, rich_help_panel=LOADER),
     ] = None,
+    hw_decoder_load: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the images that the GPU's JPEG decoder gets, 0 to 1.",
+            show_default=False,
+            rich_help_panel=LOADER,
+        ),
+    ] = None,
+    on_bad_sample: Annotated[
+        OnBadSample,
+        typer.Option(
+            help="raise ends the run at a bad sample; replace and mask continue and count them.",
+            rich_help_panel=LOADER,
+        ),
+    ] = "raise",
+    emulate: Annotated[
+        Accelerator | None,
+        typer.Option(
+            help="Stand in for a model on an accelerator; the result is MLPerf-style.",
+            show_default=False,
+            rich_help_panel=CONSUMER,
+        ),
+    ] = None,
+    step_time: Annotated[
+        float, typer.Option(help="Seconds of computation to simulate per step.", rich_help_panel=CONSUMER)
+    ] = 0.0,
+    barrier: Annotated[
+        bool,
+        typer.Option(
+            help="Whether ranks wait for each other after each step, as for an allreduce.", rich_help_panel=CONSUMER
+        ),
+    ] = True,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply", help="Try the change that the verdict names, and say what it gains.", rich_help_panel=MORE
+        ),
+    ] = False,
+    find_limit: Annotated[
+        bool,
+        typer.Option("--find-limit", help="Search the shortest step that input keeps up with.", rich_help_panel=MORE),
+    ] = False,
+    storage: Annotated[
+        bool,
+        typer.Option(
+            "--storage", help="Also read the shards without shardio, past the page cache.", rich_help_panel=MORE
+        ),
+    ] = False,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Try several values of --hw-decoder-load for one epoch each, and keep the best."),
+        typer.Option(
+            "--tune",
+            help="Try several values of --hw-decoder-load for one epoch each, and keep the best.",
+            rich_help_panel=MORE,
+        ),
     ] = False,
-    on_bad_sample: Annotated[
-        OnBadSample, typer.Option(help="raise ends the run at a bad sample; replace and mask continue and count them.")
-    ] = "raise",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures as JSON to this file.")] = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare, in turns within one run, with another dataset, or other settings such as "
+            "threads=4,decode=fast.",
+            show_default=False,
+            rich_help_panel=MORE,
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="Turns of each side of --versus, of half a second each.", rich_help_panel=MORE)
+    ] = 40,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            help="Compare two files of --json.", metavar="A.json B.json", show_default=False, rich_help_panel=MORE
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures as JSON to this file.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a report with pictures to this file.", show_default=False)
+    ] = None,
 ) -> None:
-    """Measure input throughput per rank, and name what limits it.
+    """Measure how fast each rank is fed, name what limits it, and the setting to change.
+
+    With --versus and --compare the exit code is 3 if B is slower than A.
 
     Examples:
 
-      shardio bench data/photos --batch-size 256 --image-size 224
+      shardio bench data/photos --image-size 224 --seconds 10
 
-      shardio bench data/photos --batch-size 256 --image-size 224 --ranks 4 --step-time 0.1 --json bench.json
+      shardio bench data/photos --image-size 224 --ranks 2 --emulate resnet50-a100 --html report.html
+
+      shardio bench data/photos --image-size 224 --emulate resnet50-h100 --find-limit
+
+      shardio bench data/photos --image-size 224 --apply
+
+      shardio bench data/photos --image-size 224 --versus decode=fast
+
+      shardio bench data/photos --storage --json bench.json
+
+      shardio bench --compare before.json after.json
 
       shardio bench data/photos --image-size 224 --device cuda --engine dali --tune
-
-      shardio bench data/photos --image-size 224 --on-bad-sample replace
     """
+    if compare is not None:
+        _compare(*compare)
+        return
+    if dataset is None:
+        raise ConfigError("give a DATASET to measure, or two files with --compare")
     from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
     config = BenchConfig(
         dataset=str(dataset),
         batch_size=batch_size,
         epochs=epochs,
+        seconds=seconds,
+        warmup=warmup,
         ranks=ranks,
+        barrier=barrier,
+        transforms=transforms,
         image_size=image_size,
         floats=floats,
+        map=map_function,
+        map_by=map_by,
+        decode=decode,
+        shuffle=None if shuffle == "none" else shuffle,
         threads=threads_option(threads),
+        prefetch=threads_option(prefetch, "prefetch"),
+        isolate=isolate,
+        emulate=emulate,
         step_time=step_time,
         seed=seed,
         engine=engine,
@@ -77,32 +233,91 @@ def bench(
         hw_decoder_load=hw_decoder_load,
         on_bad_sample=on_bad_sample,
     )
+    if versus is not None:
+        _versus(config, versus, rounds, json_file)
+        return
+    if find_limit:
+        _find_limit(config, json_file)
+        return
     if tune:
         best = tune_decoder(
-            config, lambda load, result: print(f"{load:4.2f}  {result.samples_per_second:,.0f} samples/s")
+            config, lambda load, result: print(f"{load:4.2f}  {result.samples_per_second.median:,.0f} samples/s")
         )
         config = replace(config, hw_decoder_load=best.config.hw_decoder_load)
-    with progress("steps") as show:
-        result = measure(config, lambda done, total: show("measuring", done, total))
-    print(summary(result))
+    with live(config.ranks) as show:
+        result = measure(config, show)
+    _report(result, storage=storage, json_file=json_file, html=html)
     if tune:
         print(f"best for this GPU   engine_options={{'hw_decoder_load': {config.hw_decoder_load}}}")
+    if apply:
+        _apply(result)
+
+
+def _report(result: "BenchResult", *, storage: bool, json_file: Path | None, html: Path | None) -> None:
+    from ..bench.html import page
+    from ..bench.storage import storage_rates
+    from ..bench.text import storage_text, summary
+
+    print(summary(result))
+    figures = result.to_json()
+    if storage:
+        rates = storage_rates(result.config.dataset)
+        figures["storage"] = rates.to_json()
+        print(storage_text(result, rates))
     if json_file is not None:
-        write_text(json_file, json.dumps(result.to_json(), indent=1) + "\n")
+        write_text(json_file, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+    if html is not None:
+        write_text(html, page(result))
 
 
-def summary(result: "BenchResult") -> str:
-    """Return the figures as text."""
-    stages = ", ".join(f"{name} {share:.0%}" for name, share in result.stages.items())
-    machine = result.machine
-    lines = (
-        f"samples/s per rank  {result.samples_per_second:,.0f} (median of {result.config.epochs} epochs, slowest rank)",
-        f"read per rank       {format_size(result.bytes_per_second)}/s",
-        f"starved             {result.starved:.0%} of the time",
-        f"workers' time       {stages}; {result.threads} active threads",
-        f"limited by          {result.limit}",
-        *([f"bad samples         {result.bad}"] if result.bad else []),
-        f"measured on         {machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "
-        f"{'with' if machine['compiled'] else 'without'} the compiled part",
-    )
-    return "\n".join(lines)
+def _apply(result: "BenchResult") -> None:
+    """Try the verdict's change beside the setting that was measured."""
+    from ..bench.versus import versus
+
+    change = result.verdict.change
+    known = {field.name for field in fields(result.config)}
+    if change is None or change.value is None or change.setting not in known:
+        print("applied             nothing: the verdict names no setting that could be tried here")
+        return
+    changes: dict[str, Any] = {change.setting: change.value}
+    other = replace(result.config, **changes)
+    with versus_progress() as show:
+        found = versus(result.config, other, rounds=20, progress=show)
+    expected = "" if change.expected is None else f", expected up to {change.expected:.2f}"
+    print(f"applied             {change.setting}={change.value!r}: {comparison_text(found.comparison)}{expected}")
+
+
+def _find_limit(config: "BenchConfig", json_file: Path | None) -> None:
+    from ..bench.limit_search import find_limit
+    from ..bench.text import limit_text
+
+    with live(config.ranks) as show:
+        limit = find_limit(config, show)
+    print(limit_text(limit))
+    if json_file is not None:
+        write_text(json_file, json.dumps(limit.to_json(), indent=1, allow_nan=False) + "\n")
+
+
+def _versus(config: "BenchConfig", other: str, rounds: int, json_file: Path | None) -> None:
+    from ..bench.versus import other_side, versus
+
+    with versus_progress() as show:
+        found = versus(config, other_side(config, other), rounds=rounds, progress=show)
+    print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}")
+    print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other}")
+    print(f"B is {comparison_text(found.comparison)}")
+    if json_file is not None:
+        write_text(json_file, json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
+    if found.comparison.finding == "slower":
+        raise typer.Exit(SLOWER)
+
+
+def _compare(a: Path, b: Path) -> None:
+    from ..bench.compare_files import compare_files
+
+    comparison, notes = compare_files(a, b)
+    print(f"B is {comparison_text(comparison)}")
+    for note in notes:
+        print(f"note: {note}")
+    if comparison.finding == "slower":
+        raise typer.Exit(SLOWER)

@@ -21,7 +21,10 @@ class LoaderStats:
         seconds: wall time since the start of the epoch.
         wait_seconds: the part of `seconds` that the consumer waited for batches.
         device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
-        stage_seconds: seconds spent in each stage (`read`, `decode`, ...), summed over all threads.
+        stage_seconds: seconds spent in each stage, summed over all threads and worker processes. The stages are `plan`,
+            `read`, `verify`, `decode` (which includes transforms), `map`, `mix` and `assemble`.
+        stage_cpu_seconds: the part of `stage_seconds` on a processor. The rest is waiting: for storage, for a
+            processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.
     """
 
@@ -31,6 +34,7 @@ class LoaderStats:
     wait_seconds: float = 0.0
     device_seconds: float = 0.0
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    stage_cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -85,5 +89,6 @@ class Meter:
             wait_seconds=self.waited,
             device_seconds=self.on_device,
             stage_seconds=self.clock.seconds(),
+            stage_cpu_seconds=self.clock.cpu_seconds(),
             sources=dict(self._sources),
         )

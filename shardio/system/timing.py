@@ -18,12 +18,13 @@ class StageClock:
         """The current stage of each thread, by the thread's identifier."""
         self._on_stage = on_stage
         self._seconds: dict[str, float] = {}
+        self._cpu_seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of the `with` block towards stage `name`."""
-        thread, begun = threading.get_ident(), time.perf_counter()
+        """Count the time of the `with` block, and the part of it on a processor, towards stage `name`."""
+        thread, begun, on_cpu = threading.get_ident(), time.perf_counter(), time.thread_time()
         self.doing[thread] = name
         if self._on_stage is not None:
             self._on_stage(name)
@@ -31,15 +32,21 @@ class StageClock:
             yield
         finally:
             self.doing.pop(thread, None)
-            self.add({name: time.perf_counter() - begun})
+            self.add({name: time.perf_counter() - begun}, {name: time.thread_time() - on_cpu})
 
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Add the seconds by stage that another clock has measured."""
+    def add(self, seconds: Mapping[str, float], cpu_seconds: Mapping[str, float]) -> None:
+        """Add the seconds, and those on a processor, by stage, that another clock has measured."""
         with self._lock:
-            for name, spent in seconds.items():
-                self._seconds[name] = self._seconds.get(name, 0.0) + spent
+            for sums, addends in ((self._seconds, seconds), (self._cpu_seconds, cpu_seconds)):
+                for name, spent in addends.items():
+                    sums[name] = sums.get(name, 0.0) + spent
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds by stage, summed over all threads."""
         with self._lock:
             return dict(self._seconds)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the seconds on a processor by stage, summed over all threads."""
+        with self._lock:
+            return dict(self._cpu_seconds)

@@ -1,7 +1,6 @@
 """The model of images, a residual network, and loading a model of your own."""
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast, final
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..system.named import load_named
 from .cnn3d import cnn3d
 from .task import Task
 from .volume_regression import VolumeRegression
@@ -124,16 +124,11 @@ def load_model(name: str, task: Task) -> nn.Module:
     own, count = ("cnn3d", "num_targets") if volumes else ("resnet", "num_classes")
     if name == own:
         return cnn3d(task.outputs, task.channels) if volumes else resnet(task.outputs, task.channels, task.size)
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if ":" not in name:
         raise ConfigError(f"model must be {own!r} or 'module:function', got {name!r}")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"model {name!r}: there is no module {error.name!r} on the Python path") from error
-    function: Callable[..., object] | None = getattr(module, function_name, None)
+    function = load_named(name, "model")
     if not callable(function):
-        raise ConfigError(f"model {name!r}: module {module_name!r} has no function {function_name!r}")
+        raise ConfigError(f"model {name!r} must be a function, got {type(function).__name__}")
     model = function(**{count: task.outputs, "channels": task.channels})
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")

@@ -35,10 +35,10 @@ def test_only_deep_networks_begin_closed() -> None:
     ("name", "message"),
     [
         ("alexnet", "model must be 'resnet' or 'module:function', got 'alexnet'"),
-        ("_tiny:", "model must be 'resnet' or 'module:function', got '_tiny:'"),
+        ("_tiny:", "model must be 'module:name', got '_tiny:'"),
         ("no_such_module:f", "model 'no_such_module:f': there is no module 'no_such_module' on the Python path"),
-        ("_tiny:forest", "model '_tiny:forest': module '_tiny' has no function 'forest'"),
-        ("_tiny:CLASSES", "model '_tiny:CLASSES': module '_tiny' has no function 'CLASSES'"),  # exists, but is a number
+        ("_tiny:forest", "model '_tiny:forest': module '_tiny' has no 'forest'"),
+        ("_tiny:CLASSES", "model '_tiny:CLASSES' must be a function, got int"),
         ("_tiny:no_model", "model '_tiny:no_model' must return a torch.nn.Module, got str"),
     ],
 )

@@ -148,23 +148,28 @@ def epoch_jobs(
                 spec.dataset.read_ahead(*run, spec.fields)
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
-        yield BatchJob(
-            BatchRows(
-                spec,
-                plan,
-                schedule.part(plan, step, steps),
-                memory.lend(),
-                mark_valid=schedule.tail == "pad",
-                clock=clock,
-            ),
-            size.task_samples,
-        )
+        yield _open_job(spec, size, memory, plan, schedule, clock, step, steps)
+
+
+def _open_job(
+    spec: BatchSpec,
+    size: JobSize,
+    memory: BatchMemory,
+    plan: Order,
+    schedule: Schedule,
+    clock: StageClock,
+    step: int,
+    steps: int,
+) -> BatchJob:
+    with clock.stage("plan"):
+        samples = schedule.part(plan, step, steps)
+        rows = BatchRows(spec, plan, samples, memory.lend(), mark_valid=schedule.tail == "pad", clock=clock)
+        return BatchJob(rows, size.task_samples)
 
 
 def _assemble(rows: BatchRows, part: slice) -> BatchResult:
-    stage = "map" if rows.spec.map_function is not None else "mix" if rows.spec.mixing is not None else None
-    if stage is None:
-        return assemble(rows.filled(part))
+    by_batch = rows.spec.map_function is not None
+    stage = "map" if by_batch else "mix" if rows.spec.mixing is not None else "assemble"
     with rows.clock.stage(stage):
         return assemble(rows.filled(part))
 

@@ -53,6 +53,7 @@ class BatchReady:
         used: the number of bytes of the buffer that the tensors take.
         batch: the batch, with a TensorLocation in place of each tensor.
         stage_seconds: seconds that the worker spent in each stage.
+        stage_cpu_seconds: the part of them on a processor.
     """
 
     epoch: int
@@ -60,6 +61,7 @@ class BatchReady:
     used: int
     batch: HostBatch
     stage_seconds: Mapping[str, float]
+    stage_cpu_seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

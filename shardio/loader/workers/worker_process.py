@@ -65,7 +65,7 @@ def run_worker(
             spec = spec or build_spec()
             clock = StageClock(note.stage)
             used, batch = _make(spec, epoch, step, buffers[number], note, clock)
-            _send(pipe, BatchReady(epoch.number, number, used, batch, clock.seconds()))
+            _send(pipe, BatchReady(epoch.number, number, used, batch, clock.seconds(), clock.cpu_seconds()))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
             _send(pipe, WorkerFailed(epoch.number, _picklable(error)))
             epoch = None
@@ -86,15 +86,16 @@ def _make(
     for name, (shape, dtype) in spec.array_layout(spec.batch_size).items():
         locations[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
         end = locations[name].end
-    memory = buffer.reach(end)
-    rows = BatchRows(
-        spec,
-        epoch.plan,
-        epoch.schedule.part(epoch.plan, step),
-        {name: location.view(memory).numpy() for name, location in locations.items()},
-        mark_valid=epoch.schedule.tail == "pad",
-        clock=clock,
-    )
+    with clock.stage("plan"):
+        memory = buffer.reach(end)
+        rows = BatchRows(
+            spec,
+            epoch.plan,
+            epoch.schedule.part(epoch.plan, step),
+            {name: location.view(memory).numpy() for name, location in locations.items()},
+            mark_valid=epoch.schedule.tail == "pad",
+            clock=clock,
+        )
     job = BatchJob(rows, job_size(spec, threads=1, one_batch=True).task_samples)
     for task in job.tasks:
         note.task(str(task))

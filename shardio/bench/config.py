@@ -1,0 +1,105 @@
+"""What the bench measures."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..engines.factory import EngineName
+from ..errors import ConfigError
+from ..loader.batch.bad_samples import OnBadSample
+from ..engines.fused_images import Decode
+from .accelerators import Accelerator, accelerator
+
+Preset = Literal["none", "train", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """The configuration of a measurement.
+
+    Attributes:
+        dataset: the path of the dataset.
+        batch_size: samples per rank and step; None takes that of `emulate`, or 256.
+        epochs: the number of whole epochs to measure, after one that warms up.
+        seconds: the seconds to measure instead of epochs, over as many epochs as that takes; they are measured in five
+            parts of equal length.
+        warmup: the seconds before the measurement with `seconds`, or whether to run an epoch before it with `epochs`
+            (0 for none).
+        ranks: the number of processes.
+        barrier: whether the ranks wait for each other after each step, as for an allreduce.
+        transforms: `"train"` crops images at random and flips them, `"evaluate"` takes the centre, `"none"` leaves them
+            as they are; `"module:name"` is a list of transforms of your own, or a function that returns one. None is
+            `"train"` if `image_size` is given, else `"none"`.
+        image_size: the side in pixels of the square images that `"train"` and `"evaluate"` deliver; 224 if None.
+        floats: whether to deliver float32 NCHW instead of uint8 NHWC.
+        map: `"module:name"`, a function of your own that workers apply to each batch, as the Loader's `map`.
+        map_by: `"batch"` or `"sample"`.
+        decode: how images are decoded, as for the Loader.
+        shuffle: the order, as for the Loader.
+        threads: worker threads per rank; `"auto"` divides the cores among the ranks.
+        prefetch: batches made ahead of the consumer, as for the Loader.
+        isolate: whether to use worker processes instead of threads.
+        emulate: the name of an accelerator that each rank stands in for; see `accelerators`.
+        step_time: seconds that each rank sleeps per step, in place of computation; 0 for none. With `emulate`, it
+            replaces that accelerator's.
+        seed: the seed of the order and the crops.
+        engine: the image engine, as for the Loader.
+        device: the device to deliver batches on; each step then waits until its batch has arrived.
+        hw_decoder_load: the share of the images that a GPU's JPEG decoder gets; None leaves it to the engine.
+        on_bad_sample: how bad samples are handled, as for the Loader; any number of them is accepted.
+
+    Raises ConfigError for a value that breaks a rule.
+    """
+
+    dataset: str
+    batch_size: int | None = None
+    epochs: int = 3
+    seconds: float | None = None
+    warmup: float = 2.0
+    ranks: int = 1
+    barrier: bool = True
+    transforms: str | None = None
+    image_size: int | None = None
+    floats: bool = False
+    map: str | None = None
+    map_by: Literal["batch", "sample"] = "batch"
+    decode: Decode = "exact"
+    shuffle: Literal["global", "block"] | None = "global"
+    threads: int | Literal["auto"] = "auto"
+    prefetch: int | Literal["auto"] = "auto"
+    isolate: bool = False
+    emulate: str | None = None
+    step_time: float = 0.0
+    seed: int = 0
+    engine: EngineName = "auto"
+    device: str | None = None
+    hw_decoder_load: float | None = None
+    on_bad_sample: OnBadSample = "raise"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "ranks", *(() if self.batch_size is None else ("batch_size",))):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("step_time", "warmup"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
+        if self.seconds is not None and self.seconds <= 0:
+            raise ConfigError(f"seconds must be more than 0, got {self.seconds}")
+        if self.emulate is not None:
+            accelerator(self.emulate)
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """The accelerator that each rank stands in for; None if it does not compute."""
+        if self.emulate is not None:
+            known = accelerator(self.emulate)
+            return Accelerator(known.name, self.samples_per_step, self.step_time or known.step_seconds, known.pass_mark)
+        if self.step_time:
+            return Accelerator("step time", self.samples_per_step, self.step_time, 0.90)
+        return None
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples per rank and step."""
+        if self.batch_size is not None:
+            return self.batch_size
+        return accelerator(self.emulate).batch_size if self.emulate is not None else 256

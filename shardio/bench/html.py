@@ -1,0 +1,229 @@
+"""A measurement as one HTML file with pictures, which needs nothing else: no script, no font, no network."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..system.units import format_size
+from .rank import StepTimes
+from .result import BenchResult, Timeline
+from .text import summary
+
+_WIDTH = 900
+_BINS = 300
+_KINDS = ("wait", "compute", "barrier")
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #66707f; --paper: #ffffff; --line: #d9dee6;
+  --wait: #c2410c; --compute: #15803d; --barrier: #a16207; --bar: #2563eb; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf2; --soft: #9aa5b4; --paper: #12161d; --line: #323a46;
+  --wait: #fb923c; --compute: #4ade80; --barrier: #fbbf24; --bar: #60a5fa; } }
+@media print { :root { --ink: #000; --paper: #fff; --line: #bbb; --wait: #c2410c; --compute: #15803d;
+  --barrier: #a16207; --bar: #2563eb; } section { break-inside: avoid; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 960px; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+p.verdict { font-size: 1.1rem; border-left: 4px solid var(--bar); padding-left: .8rem; }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
+.cards div { border: 1px solid var(--line); border-radius: 6px; padding: .5rem .9rem; }
+.cards b { display: block; font-size: 1.3rem; } .cards span, .soft { color: var(--soft); font-size: .85rem; }
+svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font-size: 12px; }
+.wait { fill: var(--wait); } .compute { fill: var(--compute); } .barrier { fill: var(--barrier); }
+.bar { fill: var(--bar); } .axis { stroke: var(--line); } .line { stroke: var(--bar); fill: none; stroke-width: 2; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
+td, th { border-bottom: 1px solid var(--line); padding: .2rem .7rem; text-align: right; white-space: nowrap; }
+td:first-child, th:first-child { text-align: left; } pre { overflow-x: auto; font-size: .85rem; }
+i.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+"""
+
+
+def page(result: BenchResult) -> str:
+    """Return the report of a measurement as HTML."""
+    config = result.config
+    title = f"shardio bench: {escape(config.dataset)}"
+    parts = [
+        f"<h1>{title}</h1>",
+        f'<p class="soft">{config.ranks} rank(s) of {config.samples_per_step} samples per step</p>',
+        _verdict(result),
+        _cards(result),
+        _section("Steps of each rank", _legend() + "".join(_strip(n, t) for n, t in enumerate(result.timelines))),
+        _section("Where the workers' time went", _bars(result.verdict.shares)),
+        _section("Wait for a batch, per step", _histogram(result.timelines)),
+        _section("Working threads", "".join(_threads(n, t) for n, t in enumerate(result.timelines))),
+        _section("Rate", _rates(result)),
+        _section("Ranks", _rank_table(result)),
+        _section("All figures", f"<pre>{escape(summary(result))}</pre>"),
+        _section("Settings", _table(asdict(config))),
+        _section("Machine", _table(result.machine)),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def _section(heading: str, body: str) -> str:
+    return f"<section><h2>{heading}</h2>{body}</section>"
+
+
+def _verdict(result: BenchResult) -> str:
+    change = "" if result.verdict.change is None else f"<br>Change: {escape(str(result.verdict.change))}"
+    return f'<p class="verdict" id="verdict">{escape(result.verdict.sentence)}{change}</p>'
+
+
+def _cards(result: BenchResult) -> str:
+    cards = [
+        (f"{result.samples_per_second.median:,.0f}", "samples/s per rank"),
+        (f"{result.samples_per_second_in_all.median:,.0f}", "samples/s in all"),
+        (f"{result.starved:.0%}", "of the time starved"),
+        (format_size(max(rank.peak_memory for rank in result.ranks)), "memory per rank"),
+    ]
+    if result.utilisation_of_slowest is not None:
+        cards.append((f"{result.utilisation_of_slowest:.1%}", "utilisation, slowest rank"))
+    return '<div class="cards">' + "".join(f"<div><b>{b}</b><span>{s}</span></div>" for b, s in cards) + "</div>"
+
+
+def _legend() -> str:
+    names = {"wait": "waits for input", "compute": "computes", "barrier": "waits for other ranks"}
+    keys = (f'<i class="key" style="background: var(--{kind})"></i>{names[kind]}' for kind in _KINDS)
+    return f'<p class="soft">{"".join(keys)}</p>'
+
+
+def _strip(rank: int, timeline: Timeline) -> str:
+    """The time of a rank from left to right, and what share of each moment it waited, computed, waited for others."""
+    begun = np.array(timeline.begun) / 1000
+    values = [np.array(getattr(timeline, kind)) / 1000 for kind in _KINDS]
+    times = StepTimes(begun, values[0], np.zeros_like(begun), values[1], values[2])
+    total = float(times.ended[-1])
+    edges = np.linspace(0, total, _BINS + 1)
+    height, left = 44, 56
+    shares = [_share(first, value, edges) for first, value in zip(_firsts(times), values, strict=True)]
+    scale = (_WIDTH - left) / _BINS
+    paths = []
+    base = np.zeros(_BINS)
+    for kind, share in zip(_KINDS, shares, strict=True):
+        top = np.minimum(1.0, base + share)
+        rectangles = "".join(
+            f"M{left + scale * n:.1f} {height * (1 - t):.1f}h{scale:.1f}v{height * (t - b):.1f}h-{scale:.1f}z"
+            for n, (b, t) in enumerate(zip(base.tolist(), top.tolist(), strict=True))
+            if t > b
+        )
+        paths.append(f'<path class="{kind}" d="{rectangles}"/>')
+        base = top
+    counted = begun[min(timeline.counted_from, len(begun) - 1)] / total * (_WIDTH - left) + left
+    marks = f'<line class="axis" x1="{counted:.1f}" x2="{counted:.1f}" y1="0" y2="{height + 16}"/>'
+    if timeline.counted_from:
+        marks += f'<text x="{counted - 4:.1f}" y="{height + 14}" text-anchor="end">warm-up</text>'
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height + 20}" role="img" aria-label="steps of rank {rank}">'
+        f'<text x="0" y="{height / 2 + 4:.0f}">rank {rank}</text>{"".join(paths)}{marks}'
+        f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{total:.1f} s</text></svg>'
+    )
+
+
+def _firsts(times: StepTimes) -> list[NDArray[np.float64]]:
+    return [times.begun, times.begun + times.wait, times.begun + times.wait + times.compute]
+
+
+def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of each bin that intervals fill which begin at `first` and do not overlap."""
+    moments = np.stack((first, first + seconds), 1).reshape(-1)
+    filled = np.stack((np.cumsum(seconds) - seconds, np.cumsum(seconds)), 1).reshape(-1)
+    return np.diff(np.interp(edges, np.maximum.accumulate(moments), filled)) / np.diff(edges)
+
+
+def _bars(shares: dict[str, float]) -> str:
+    rows = []
+    for number, (name, share) in enumerate(shares.items()):
+        y, width = 26 * number, (_WIDTH - 180) * share
+        rows.append(
+            f'<text x="0" y="{y + 16}">{escape(name)}</text><rect class="bar" x="110" y="{y + 3}" '
+            f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{share:.1%}</text>'
+        )
+    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="stages">{"".join(rows)}</svg>'
+
+
+def _histogram(timelines: Sequence[Timeline]) -> str:
+    waits = np.concatenate([np.array(timeline.wait[timeline.counted_from :]) for timeline in timelines])
+    low, high = max(float(waits.min()), 0.001), max(float(waits.max()), 0.01)
+    edges = np.geomspace(low, max(high, 1.01 * low), 41)
+    counts, _ = np.histogram(np.maximum(waits, low), edges)
+    height, scale = 120, _WIDTH / len(counts)
+    bars = "".join(
+        f'<rect class="bar" x="{n * scale + 1:.1f}" width="{scale - 2:.1f}" y="{height * (1 - c / counts.max()):.1f}" '
+        f'height="{height * c / counts.max():.1f}"><title>{c} steps of {a:.3g} to {b:.3g} ms</title></rect>'
+        for n, (c, a, b) in enumerate(zip(counts.tolist(), edges.tolist(), edges[1:].tolist(), strict=False))
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height + 18}" role="img" aria-label="histogram of waits">{bars}'
+        f'<text x="0" y="{height + 14}">{edges[0]:.3g} ms</text>'
+        f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{edges[-1]:.3g} ms (logarithmic)</text></svg>'
+    )
+
+
+def _threads(rank: int, timeline: Timeline) -> str:
+    total = timeline.begun[-1] + timeline.wait[-1] + timeline.compute[-1] + timeline.barrier[-1]
+    most, height, left = max(count for _, count in timeline.threads), 40, 56
+    points = []
+    for (when, count), (until, _) in zip(timeline.threads, [*timeline.threads[1:], (total, 0)], strict=True):
+        y = 4 + height * (1 - count / most)
+        points += [f"{left + (_WIDTH - left) * moment / total:.1f},{y:.1f}" for moment in (when, max(when, until))]
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height + 10}" role="img" aria-label="threads of rank {rank}">'
+        f'<text x="0" y="16">rank {rank}: {most}</text><line class="axis" x1="{left}" x2="{_WIDTH}" y1="{height + 4}" '
+        f'y2="{height + 4}"/><polyline class="line" points="{" ".join(points)}"/></svg>'
+    )
+
+
+def _rates(result: BenchResult) -> str:
+    spread = result.samples_per_second
+    most = spread.largest
+    rows = {"median": spread.median, "smallest": spread.smallest, "largest": spread.largest}
+    if result.ceiling is not None:
+        rows["ceiling"] = result.ceiling
+        most = max(most, result.ceiling)
+    bars = []
+    for number, (name, rate) in enumerate(rows.items()):
+        y, width = 26 * number, (_WIDTH - 230) * rate / most
+        bars.append(
+            f'<text x="0" y="{y + 16}">{name}</text><rect class="bar" x="110" y="{y + 3}" width="{width:.1f}" '
+            f'height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{rate:,.0f} samples/s</text>'
+        )
+    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(bars)}" role="img" aria-label="rates">{"".join(bars)}</svg>'
+
+
+def _rank_table(result: BenchResult) -> str:
+    headings = (
+        *("rank", "samples/s", "starved", "at barrier", "wait median", "wait p99", "stalled"),
+        *("from storage", "CPU s / 1,000", "memory"),
+    )
+    rows = [
+        (
+            *(str(rank.rank), f"{rank.samples_per_second.median:,.0f}", f"{rank.starved:.0%}"),
+            *(f"{rank.at_barrier:.0%}", f"{1000 * rank.wait_median:.3g} ms", f"{1000 * rank.wait_p99:.3g} ms"),
+            *(str(rank.stalled_steps), format_size(rank.disk_bytes), f"{rank.cpu_seconds_per_1000:.2f}"),
+            format_size(rank.peak_memory),
+        )
+        for rank in result.ranks
+    ]
+    head = "".join(f"<th>{heading}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _table(values: dict[str, object]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
+        for name, value in values.items()
+        if not isinstance(value, dict)
+    )
+    rows += "".join(
+        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
+        for inner in values.values()
+        if isinstance(inner, dict)
+        for name, value in inner.items()
+    )
+    return f'<div class="scroll"><table>{rows}</table></div>'

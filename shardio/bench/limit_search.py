@@ -1,0 +1,116 @@
+"""Finds the shortest step that input keeps up with: how many accelerators of a kind this machine feeds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import ConfigError
+from .config import BenchConfig
+from .measurement import measure
+from .rank import Progress
+from .result import BenchResult
+
+PRECISION = 0.02  # ratio of the shortest step that held the mark to the longest that did not, less 1
+MOST_PROBES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One measurement of the search: a step time, and the utilisation of the slowest accelerator with it."""
+
+    step_seconds: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The result of a search.
+
+    Attributes:
+        config: what was measured, with the shortest step that holds the mark.
+        pass_mark: the utilisation that had to be reached.
+        step_seconds: the shortest step that reaches it.
+        samples_per_second: per rank, with such steps.
+        accelerators: how many of the emulated accelerators need as many samples as all ranks get then; None without
+            `emulate`.
+        probes: the measurements, in order.
+    """
+
+    config: BenchConfig
+    pass_mark: float
+    step_seconds: float
+    samples_per_second: float
+    accelerators: float | None
+    probes: list[Probe]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        from dataclasses import asdict
+
+        return {"schema": "shardio-bench-limit/1", **asdict(self)}
+
+
+def find_limit(
+    config: BenchConfig,
+    progress: Callable[[Progress], None] | None = None,
+    probed: Callable[[Probe], None] | None = None,
+) -> Limit:
+    """Search the shortest step at which the slowest rank's accelerator still reaches its pass mark.
+
+    Args:
+        config: what to measure; `emulate` or `step_time` gives the pass mark, and `ranks` the number of accelerators.
+        progress: called as by `measure`.
+        probed: called with each measurement.
+
+    Raises ConfigError without an accelerator, and what `measure` raises.
+    """
+    accelerator = config.accelerator
+    if accelerator is None:
+        raise ConfigError("a limit can be found for an accelerator only: give emulate or step_time")
+    unlimited = measure(replace(config, emulate=None, step_time=0.0, batch_size=config.samples_per_step), progress)
+    free = config.samples_per_step / unlimited.samples_per_second.median  # seconds per step that input alone takes
+    probes: list[Probe] = []
+
+    def reaches(step_seconds: float) -> bool:
+        result: BenchResult = measure(replace(config, step_time=step_seconds), progress)
+        probes.append(Probe(step_seconds, result.utilisation_of_slowest or 0.0))
+        if probed is not None:
+            probed(probes[-1])
+        return probes[-1].utilisation >= accelerator.pass_mark
+
+    shortest = bisect(reaches, accelerator.pass_mark * free)
+    return Limit(
+        config=replace(config, step_time=shortest),
+        pass_mark=accelerator.pass_mark,
+        step_seconds=shortest,
+        samples_per_second=config.samples_per_step / shortest * next(
+            probe.utilisation for probe in probes if probe.step_seconds == shortest
+        ),
+        accelerators=None if config.emulate is None else config.ranks * _nominal(config) / shortest,
+        probes=probes,
+    )  # fmt: skip
+
+
+def bisect(reaches: Callable[[float], bool], guess: float) -> float:
+    """Return the smallest value that `reaches` accepts, to PRECISION, beginning at a guess; it accepts all above it."""
+    low = high = None
+    value, stride = guess, 1.1
+    for _ in range(MOST_PROBES):
+        if reaches(value):
+            high = value
+        else:
+            low = value
+        if high is not None and low is not None:
+            if high / low - 1 <= PRECISION:
+                break
+            value = (high * low) ** 0.5
+        else:
+            value, stride = (value / stride if low is None else value * stride), stride * 1.1
+    if high is None:
+        raise ConfigError(f"no step of up to {value:.3f} s reaches the pass mark: input varies too much")
+    return high
+
+
+def _nominal(config: BenchConfig) -> float:
+    nominal = replace(config, step_time=0.0).accelerator
+    return 0.0 if nominal is None else nominal.step_seconds

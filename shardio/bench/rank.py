@@ -1,0 +1,356 @@
+"""One rank of a measurement, in its own process: it takes batches, stands in for an accelerator, and times each step."""
+
+import ctypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..dataset.dataset import Dataset
+from ..dataset.dataset import open as open_dataset
+from ..errors import ConfigError
+from ..loader.batch.types import Batch
+from ..loader.loader import Loader
+from ..loader.stats import LoaderStats
+from ..order.world import World
+from ..system import processes
+from ..system.named import load_named
+from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
+from .config import BenchConfig
+
+START_LIMIT = 300.0  # seconds that ranks wait for each other
+TOLD_EVERY = 0.2  # seconds between two messages about progress
+CEILING_SECONDS = 1.0
+_NEVER = 1 << 62
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What the ranks of a measurement share.
+
+    Attributes:
+        barrier: where they wait for each other.
+        counted_from: the step from which on steps count, once it is known.
+        stop_after: the last step, once it is known.
+    """
+
+    barrier: Barrier
+    counted_from: "Synchronized[int]"
+    stop_after: "Synchronized[int]"
+
+    @classmethod
+    def of(cls, ranks: int) -> "Meeting":
+        """Make the meeting of `ranks` processes."""
+        value = processes.CONTEXT.Value
+        return cls(processes.CONTEXT.Barrier(ranks), value("q", _NEVER), value("q", _NEVER))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The times of a rank's steps, float64 [steps] each, in seconds. They add up to the whole time.
+
+    Attributes:
+        begun: when the step began to ask for its batch, by `time.monotonic`.
+        wait: how long it waited for the batch.
+        device: how long it then waited until the batch was on its device.
+        compute: how long it computed, or slept in place of that.
+        barrier: how long it waited for the other ranks.
+    """
+
+    begun: NDArray[np.float64]
+    wait: NDArray[np.float64]
+    device: NDArray[np.float64]
+    compute: NDArray[np.float64]
+    barrier: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.begun)
+
+    def __getitem__(self, steps: slice) -> "StepTimes":
+        return StepTimes(
+            self.begun[steps], self.wait[steps], self.device[steps], self.compute[steps], self.barrier[steps]
+        )
+
+    @property
+    def ended(self) -> NDArray[np.float64]:
+        """When each step ended."""
+        return self.begun + self.wait + self.device + self.compute + self.barrier
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """What one rank measured.
+
+    Attributes:
+        times: of all steps, those of the warm-up included.
+        epochs: the epoch of each step, counted from the first one of the measurement, int64 [steps].
+        samples: the samples of each step, int64 [steps].
+        counted_from: the first step that counts.
+        stored_bytes: the stored bytes of the samples that count.
+        stage_seconds: the seconds of each stage of the workers, all together, while steps counted.
+        stage_cpu_seconds: the part of them on a processor.
+        settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
+        ceiling: seconds per step with one batch that is delivered again and again; None if the steps do nothing.
+        bad: the indices of bad samples.
+    """
+
+    times: StepTimes
+    epochs: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    counted_from: int
+    stored_bytes: int
+    stage_seconds: Mapping[str, float]
+    stage_cpu_seconds: Mapping[str, float]
+    settings: NDArray[np.float64]
+    ceiling: float | None
+    bad: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a rank is.
+
+    Attributes:
+        rank: the rank.
+        counting: whether the warm-up is over.
+        done: the share of the measurement that is done, 0 to 1.
+        samples: the samples since the warm-up, or since the start.
+        seconds: the seconds for them.
+        waited: the part of these seconds that the rank waited for input.
+    """
+
+    rank: int
+    counting: bool
+    done: float
+    samples: int
+    seconds: float
+    waited: float
+
+
+def build_loader(config: BenchConfig, world: World) -> Loader:
+    """Return the loader that is measured; raise what `shardio.Loader` raises."""
+    dataset = open_dataset(config.dataset)
+    return Loader(
+        dataset,
+        config.samples_per_step,
+        transforms=_transforms(dataset, config),
+        shuffle=config.shuffle,
+        seed=config.seed,
+        world=world,
+        threads=config.threads,
+        prefetch=config.prefetch,
+        decode=config.decode,
+        engine=config.engine,
+        device=config.device,
+        engine_options={} if config.hw_decoder_load is None else {"hw_decoder_load": config.hw_decoder_load},
+        map=None if config.map is None else load_named(config.map, "map"),
+        map_by=config.map_by,
+        isolate=config.isolate,
+        on_bad_sample=config.on_bad_sample,
+        max_bad=len(dataset),
+    )
+
+
+def _transforms(dataset: Dataset, config: BenchConfig) -> Any:
+    preset = config.transforms or ("none" if config.image_size is None else "train")
+    if ":" in preset:
+        found = load_named(preset, "transforms")
+        return found() if callable(found) else found
+    images = [kind.shape for kind in dataset.fields.values() if kind.is_image]
+    size = 224 if config.image_size is None else config.image_size
+    presets: dict[str, list[Transform]] = {
+        "none": [],
+        "train": [RandomResizedCrop(size), RandomHorizontalFlip()],
+        "evaluate": [Resize(round(size * 256 / 224)), CenterCrop(size)],
+    }
+    if preset not in presets:
+        raise ConfigError(f"transforms must be one of {', '.join(presets)} or 'module:name', got {preset!r}")
+    if len(images) != 1:
+        if preset != "none" or config.floats:
+            raise ConfigError(
+                f"{config.dataset}: transforms for images need one image field, there are {len(images)}; give a list "
+                "of your own as 'module:name'"
+            )
+        return None
+    return [*presets[preset], *([ToFloat()] if config.floats else [])]
+
+
+def run_rank(config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
+    """Run one rank in its own process. It sends `Progress` now and then, and at the end a `RankRecord` or an error."""
+    processes.die_with_parent()
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end on time
+        measured = _Rank(config, rank, meeting, sender)
+        sender.send(measured.run())
+    except BaseException as error:
+        sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
+        raise SystemExit(1) from error
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Statistics of several epochs, added up."""
+
+    stored_bytes: int = 0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    stage_cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    def plus(self, stats: LoaderStats, sign: int = 1) -> "_Sums":
+        """Return the sums with those of an epoch added, or subtracted."""
+        result = _Sums(self.stored_bytes + sign * stats.bytes, dict(self.stage_seconds), dict(self.stage_cpu_seconds))
+        for sums, addends in (
+            (result.stage_seconds, stats.stage_seconds),
+            (result.stage_cpu_seconds, stats.stage_cpu_seconds),
+        ):
+            for name, seconds in addends.items():
+                sums[name] = sums.get(name, 0.0) + sign * seconds
+        return result
+
+
+@final
+class _Rank:
+    """The loop of one rank; see `run_rank`."""
+
+    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
+        self._config, self._rank, self._meeting, self._sender = config, rank, meeting, sender
+        self._loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
+        self._step_seconds = 0.0 if config.accelerator is None else config.accelerator.step_seconds
+        self._rows: list[tuple[float, float, float, float, float]] = []
+        self._epochs: list[int] = []
+        self._samples: list[int] = []
+        self._settings: list[tuple[float, int, int]] = []
+        self._sums = _Sums()
+        self._counted_from = _NEVER
+        self._told = 0.0
+
+    def run(self) -> RankRecord:
+        """Run the measurement."""
+        config = self._config
+        self._meeting.barrier.wait(START_LIMIT)
+        self._start = time.monotonic()
+        warmup = 1 if config.warmup > 0 else 0
+        epochs = config.epochs + warmup if config.seconds is None else _NEVER
+        epoch, batch, last = 0, None, False
+        if not warmup:
+            self._count_from(0)
+        ended = self._start
+        while epoch < epochs and not last:
+            if config.seconds is None and epoch == warmup and warmup:
+                self._count_from(len(self._rows))
+            for batch in self._loader:
+                ended = self._step(batch, ended)
+                self._epochs.append(epoch)
+                self._samples.append(int(batch["valid"].sum()) if "valid" in batch else len(batch["index"]))
+                last = self._after_step(ended)
+                if last:
+                    break
+            self._sums = self._sums.plus(self._loader.stats())
+            epoch += 1
+        rows = np.array(self._rows, np.float64).reshape(-1, 5).T
+        return RankRecord(
+            times=StepTimes(*rows),
+            epochs=np.array(self._epochs, np.int64),
+            samples=np.array(self._samples, np.int64),
+            counted_from=min(self._counted_from, len(self._rows)),
+            stored_bytes=self._sums.stored_bytes,
+            stage_seconds=self._sums.stage_seconds,
+            stage_cpu_seconds=self._sums.stage_cpu_seconds,
+            settings=np.array(self._settings, np.float64).reshape(-1, 3),
+            ceiling=None if batch is None else self._ceiling(batch),
+            bad=frozenset(record.location.index for record in self._loader.quarantine()),
+        )
+
+    def _step(self, batch: Batch, begun: float) -> float:
+        """Take a batch as a training step would; return when the step ended."""
+        received = time.monotonic()
+        if batch["index"].is_cuda:
+            torch.cuda.current_stream(batch["index"].device).synchronize()
+        arrived = time.monotonic()
+        computed = self._compute(arrived)
+        if self._config.barrier and self._config.ranks > 1:
+            self._decide(computed)
+            self._meeting.barrier.wait(START_LIMIT)
+        ended = time.monotonic()
+        self._rows.append((begun, received - begun, arrived - received, computed - arrived, ended - computed))
+        setting = self._loader.setting
+        if not self._settings or self._settings[-1][1:] != (setting.threads, setting.prefetch):
+            self._settings.append((ended, setting.threads, setting.prefetch))
+        return ended
+
+    def _compute(self, begun: float) -> float:
+        """Sleep until the accelerator would be done; return the time then."""
+        if self._step_seconds:
+            while (left := begun + self._step_seconds - time.monotonic()) > 0:
+                time.sleep(left)
+        return time.monotonic()
+
+    def _decide(self, now: float) -> None:
+        """Let all ranks begin to count, or stop, after this step, once their time has come; rank 0 decides."""
+        config, step = self._config, len(self._rows)
+        if config.seconds is None or self._rank:
+            return
+        # A rank reads these after the barrier of this step, or of the next one: what they say holds for both.
+        if self._meeting.counted_from.value == _NEVER and now - self._start >= config.warmup:
+            self._meeting.counted_from.value = step + 1
+            self._count_begun = now
+        if self._meeting.counted_from.value <= step and now - self._count_begun >= config.seconds:
+            self._meeting.stop_after.value = step
+
+    def _after_step(self, now: float) -> bool:
+        """Begin to count if it is time to; return whether this step was the last."""
+        config, steps = self._config, len(self._rows)
+        if config.seconds is not None:
+            alone = not config.barrier or config.ranks == 1
+            if alone and self._counted_from == _NEVER and now - self._start >= config.warmup:
+                self._count_from(steps)
+                self._count_begun = now
+            if not alone and self._meeting.counted_from.value == steps and self._counted_from == _NEVER:
+                self._count_from(steps)
+            if alone and self._counted_from < steps and now - self._count_begun >= config.seconds:
+                return True
+            if not alone and steps - 1 >= self._meeting.stop_after.value:
+                return True
+        if now - self._told >= TOLD_EVERY:
+            self._told = now
+            self._tell(now)
+        return False
+
+    def _count_from(self, step: int) -> None:
+        """Begin to count with this step."""
+        self._counted_from = step
+        # What the epoch under way has measured until now belongs to the warm-up.
+        within = bool(self._epochs) and self._config.seconds is not None
+        self._sums = _Sums().plus(self._loader.stats(), -1) if within else _Sums()
+
+    def _tell(self, now: float) -> None:
+        config, counting = self._config, self._counted_from < len(self._rows)
+        first = self._counted_from if counting else 0
+        begun = self._rows[first][0]
+        if config.seconds is None:
+            done = len(self._rows) / (len(self._loader) * (config.epochs + (config.warmup > 0)))
+        else:
+            done = min(1.0, (now - self._start) / (config.warmup + config.seconds))
+        waited = sum(row[1] + row[2] for row in self._rows[first:])
+        self._sender.send(Progress(self._rank, counting, done, sum(self._samples[first:]), now - begun, waited))
+
+    def _ceiling(self, batch: Batch) -> float | None:
+        """Repeat the step with one batch, and return the seconds that it takes; None if it does nothing."""
+        if not self._step_seconds and not batch["index"].is_cuda:
+            return None
+        begun = time.monotonic()
+        steps = max(2, round(CEILING_SECONDS / max(self._step_seconds, 1e-3)))
+        for _ in range(steps):
+            if batch["index"].is_cuda:
+                torch.cuda.current_stream(batch["index"].device).synchronize()
+            self._compute(time.monotonic())
+            if self._config.barrier and self._config.ranks > 1:
+                self._meeting.barrier.wait(START_LIMIT)
+        return (time.monotonic() - begun) / steps

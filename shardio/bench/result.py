@@ -1,0 +1,249 @@
+"""What a measurement found: figures per rank and for the whole job, as frozen values and as JSON."""
+
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .accelerators import utilisation
+from .config import BenchConfig
+from .machine import describe
+from .rank import RankRecord, StepTimes
+from .usage_sampler import RankUsage
+from .verdict import Verdict
+
+SCHEMA = "shardio-bench/1"
+"""The version of the JSON that `shardio bench --json` writes; docs/bench.md describes it."""
+
+PARTS = 5  # of a measurement by seconds, to see how much the rate varies
+MOST_STEPS = 2000  # per rank in the JSON; of more, every second, third, ... is kept
+STALL = 0.5  # a step stalls if it waits this share of the median step
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure that was measured several times in one run: its median, smallest and largest value."""
+
+    median: float
+    smallest: float
+    largest: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        """Return the spread of one or more values."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one rank measured, without the warm-up.
+
+    Attributes:
+        rank: its number.
+        samples: the number of samples.
+        seconds: the time for them.
+        samples_per_second: the rate, over the parts of the measurement.
+        bytes_per_second: stored bytes of these samples per second.
+        first_batch_seconds: from the start of the first loop until its first batch; files may have been cold.
+        wait_median: seconds that a step waited for its batch, until it was on its device: the median.
+        wait_p99: the 99th percentile of that.
+        wait_max: the longest.
+        stalled_steps: the number of steps that waited more than half of the median step.
+        starved: the share of the time that the rank waited for input, 0 to 1.
+        at_barrier: the share of the time that it waited for other ranks.
+        utilisation: the share of the time in which its accelerator computed; None if it stands in for none.
+        threads: working threads, the median over the steps.
+        cpu_seconds_per_1000: processor seconds of its processes for 1,000 samples.
+        delay_seconds: seconds that its threads were ready to run and waited for a processor.
+        disk_bytes: bytes that came from storage.
+        cached_bytes: stored bytes that came from the page cache.
+        peak_memory: the most memory of its processes at once, in bytes (PSS).
+    """
+
+    rank: int
+    samples: int
+    seconds: float
+    samples_per_second: Spread
+    bytes_per_second: float
+    first_batch_seconds: float
+    wait_median: float
+    wait_p99: float
+    wait_max: float
+    stalled_steps: int
+    starved: float
+    at_barrier: float
+    utilisation: float | None
+    threads: int
+    cpu_seconds_per_1000: float
+    delay_seconds: float
+    disk_bytes: int
+    cached_bytes: int
+    peak_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What the workers of all ranks did with their time, in seconds, summed over threads and processes.
+
+    Attributes:
+        seconds: by stage, while steps counted.
+        cpu_seconds: the part on a processor.
+        idle: the time in which workers had nothing to do, or no room for more batches.
+    """
+
+    seconds: dict[str, float]
+    cpu_seconds: dict[str, float]
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """The result of a measurement.
+
+    Attributes:
+        config: what was measured.
+        samples_per_second: per rank, that of the slowest rank, for which an allreduce would wait.
+        samples_per_second_in_all: of all ranks together.
+        starved: the share of the time that ranks waited for input, their mean.
+        utilisation: the accelerators' utilisation: mean over ranks; None without `emulate` or `step_time`.
+        utilisation_of_slowest: the smallest of a rank.
+        slowest_rank: the rank that the others waited for most.
+        ceiling: samples per second and rank with one batch that is delivered again and again; None if steps do nothing.
+        ranks: the figures of each rank.
+        stages: what the workers did.
+        machine_busy: the share of the usable processors' time that was used, by anybody.
+        others_busy: the share that processes other than this measurement's used.
+        bad: the number of bad samples.
+        verdict: what limits the rate, and what to change.
+        timelines: for pictures: the times of the steps of each rank.
+        machine: processor, cores and package versions.
+    """
+
+    config: BenchConfig
+    samples_per_second: Spread
+    samples_per_second_in_all: Spread
+    starved: float
+    utilisation: float | None
+    utilisation_of_slowest: float | None
+    slowest_rank: int
+    ceiling: float | None
+    ranks: list[RankResult]
+    stages: StageTimes
+    machine_busy: float
+    others_busy: float
+    bad: int
+    verdict: Verdict
+    timelines: list["Timeline"]
+    machine: dict[str, Any] = field(default_factory=describe)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the slowest accelerator reached its pass mark; None without one."""
+        accelerator = self.config.accelerator
+        if accelerator is None or self.utilisation_of_slowest is None:
+            return None
+        return self.utilisation_of_slowest >= accelerator.pass_mark
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values; see docs/bench.md."""
+        return {"schema": SCHEMA, **asdict(self), "passed": self.passed}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The steps of a rank, warm-up included, in milliseconds from the start of the first rank.
+
+    Attributes:
+        begun: when each step began.
+        wait, compute, barrier: how long it waited for its batch, computed, and waited for other ranks.
+        counted_from: the first step that counts, in this list.
+        stride: 1 if these are all steps, 2 if they are every second one, ...
+        threads: pairs of a time and the number of working threads from then on.
+    """
+
+    begun: list[float]
+    wait: list[float]
+    compute: list[float]
+    barrier: list[float]
+    counted_from: int
+    stride: int
+    threads: list[tuple[float, int]]
+
+    @classmethod
+    def of(cls, record: RankRecord, start: float) -> "Timeline":
+        """Return the timeline of a rank."""
+        times, stride = record.times, -(-len(record.times) // MOST_STEPS)
+        ms = [
+            np.round(1000 * values[::stride], 3).tolist()
+            for values in (times.begun - start, times.wait + times.device, times.compute, times.barrier)
+        ]
+        threads = [(round(1000 * (when - start), 3), int(count)) for when, count, _ in record.settings.tolist()]
+        return cls(
+            begun=ms[0],
+            wait=ms[1],
+            compute=ms[2],
+            barrier=ms[3],
+            counted_from=-(-record.counted_from // stride),
+            stride=stride,
+            threads=threads,
+        )
+
+
+def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankUsage) -> RankResult:
+    """Return the figures of one rank."""
+    times = record.times[record.counted_from :]
+    samples, seconds = record.samples[record.counted_from :], _seconds(times)
+    wait = times.wait + times.device
+    total = int(samples.sum())
+    accelerator = config.accelerator
+    ended = times.ended
+    threads = record.settings[np.searchsorted(record.settings[:, 0], ended, side="right") - 1, 1]
+    return RankResult(
+        rank=rank,
+        samples=total,
+        seconds=seconds,
+        samples_per_second=Spread.of(rates(config, record)),
+        bytes_per_second=record.stored_bytes / seconds,
+        first_batch_seconds=float(record.times.wait[0]),
+        wait_median=float(np.median(wait)),
+        wait_p99=float(np.percentile(wait, 99)),
+        wait_max=float(wait.max()),
+        stalled_steps=int((wait > STALL * np.median(ended - times.begun)).sum()),
+        starved=float(wait.sum() / seconds),
+        at_barrier=float(times.barrier.sum() / seconds),
+        utilisation=None
+        if accelerator is None or len(times) < 2
+        else utilisation(len(times) - 1, accelerator.step_seconds, float(ended[-1] - ended[0])),
+        threads=int(np.median(threads)),
+        cpu_seconds_per_1000=1000 * usage.cpu_seconds / max(total, 1),
+        delay_seconds=usage.delay_seconds,
+        disk_bytes=usage.disk_bytes,
+        cached_bytes=max(0, record.stored_bytes - usage.disk_bytes),
+        peak_memory=usage.peak_memory,
+    )
+
+
+def rates(config: BenchConfig, record: RankRecord) -> list[float]:
+    """Return a rank's samples per second in each part of the measurement: an epoch, or a fifth of the seconds."""
+    times, samples = record.times[record.counted_from :], record.samples[record.counted_from :]
+    begun, ended = times.begun, times.ended
+    return [
+        float(samples[part].sum() / (ended[part][-1] - begun[part][0]))
+        for part in _parts(config, record.epochs[record.counted_from :], ended - begun[0])
+    ]
+
+
+def _parts(config: BenchConfig, epochs: NDArray[np.int64], moments: NDArray[np.float64]) -> list[slice]:
+    if config.seconds is None:
+        bounds = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(epochs)]
+    else:
+        inner = np.searchsorted(moments, moments[-1] * np.arange(1, PARTS) / PARTS).tolist()
+        bounds = [0, *inner, len(moments)]
+    return [slice(first, last) for first, last in pairwise(bounds) if last > first]
+
+
+def _seconds(times: StepTimes) -> float:
+    return float(times.ended[-1] - times.begun[0])

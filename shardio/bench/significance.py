@@ -1,0 +1,91 @@
+"""Whether two rates differ, or only vary: the exact test for pairs, and what two separate measurements allow to say."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from .result import Spread
+
+LEVEL = 0.01  # equal rates are called different once in so many comparisons
+
+Finding: TypeAlias = Literal["same", "faster", "slower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the rate of B compares to that of A.
+
+    Attributes:
+        finding: whether B is faster or slower beyond the noise, or the same as far as can be told.
+        ratio: the rate of B divided by that of A.
+        low, high: the range of ratios that the measurements allow.
+        p: the probability of such a difference, or a larger one, between equal rates; None if there is no test.
+        rounds: the number of pairs of measurements.
+    """
+
+    finding: Finding
+    ratio: float
+    low: float
+    high: float
+    p: float | None
+    rounds: int
+
+
+def compare_pairs(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Comparison:
+    """Compare rates that were measured in turns, a[i] beside b[i].
+
+    This is Wilcoxon's signed-rank test on the logarithms of the ratios (Wilcoxon 1945), with its exact distribution and
+    the range that belongs to it (Hodges and Lehmann 1963). It needs no normal distribution: single values may be far
+    off.
+
+    Raises ConfigError if there are too few pairs to find anything at this level, or a rate is not more than 0.
+    """
+    rounds = len(a)
+    if len(b) != rounds or min((*a, *b), default=0.0) <= 0:
+        raise ConfigError(f"rates must be pairs of numbers above 0, got {len(a)} and {len(b)}")
+    if rounds < (least := least_rounds(level)):
+        raise ConfigError(f"rounds must be at least {least} for a test at {level:g}, got {rounds}")
+    logs = np.log(np.asarray(b) / np.asarray(a))
+    below = np.cumsum(_rank_sum_probabilities(rounds))
+    order = np.argsort(np.abs(logs))
+    positive = int((np.flatnonzero(logs[order] > 0) + 1).sum())
+    extreme = min(positive, rounds * (rounds + 1) // 2 - positive)
+    p = min(1.0, 2 * float(below[extreme]))
+    first, second = np.triu_indices(rounds)
+    walsh = np.sort((logs[first] + logs[second]) / 2)
+    cut = int(np.searchsorted(below, level / 2, side="right"))  # the rank sums whose probability is at most level / 2
+    low, high = float(np.exp(walsh[cut - 1])), float(np.exp(walsh[len(walsh) - cut]))
+    ratio = float(np.exp(np.median(walsh)))
+    finding: Finding = "same" if p > level else "faster" if ratio > 1 else "slower"
+    return Comparison(finding, ratio, low, high, p, rounds)
+
+
+def least_rounds(level: float = LEVEL) -> int:
+    """Return the number of pairs below which no difference can be found at a level."""
+    return 1 + math.ceil(math.log2(1 / level))
+
+
+def compare_spreads(a: Spread, b: Spread) -> Comparison:
+    """Compare two measurements of different times: a difference is claimed only where their ranges are apart.
+
+    The machine may have been another one at the other time, or busier: nothing in the two spreads can tell.
+    """
+    low, high = b.smallest / a.largest, b.largest / a.smallest
+    finding: Finding = "faster" if low > 1 else "slower" if high < 1 else "same"
+    return Comparison(finding, b.median / a.median, low, high, None, 1)
+
+
+def _rank_sum_probabilities(n: int) -> NDArray[np.float64]:
+    """The probabilities of all sums of the ranks 1..n with a random sign each being positive."""
+    counts = np.zeros(n * (n + 1) // 2 + 1)
+    counts[0] = 1.0
+    for rank in range(1, n + 1):
+        without = counts / 2
+        counts = without.copy()
+        counts[rank:] += without[: len(without) - rank]
+    return counts

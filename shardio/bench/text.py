@@ -1,0 +1,115 @@
+"""A measurement as lines of text."""
+
+from ..system.units import format_size
+from .limit_search import Limit
+from .result import BenchResult, RankResult, Spread
+from .storage import StorageRates
+
+
+def summary(result: BenchResult) -> str:
+    """Return the figures of a measurement as text."""
+    config, machine = result.config, result.machine
+    slowest = result.ranks[result.slowest_rank]
+    parts = f"{config.epochs} epochs" if config.seconds is None else f"{config.seconds:g} s in five parts"
+    rows = [
+        ("samples/s per rank", f"{_spread(result.samples_per_second)} (median and range of {parts}, slowest rank)"),
+        *([("in all", _spread(result.samples_per_second_in_all))] if config.ranks > 1 else []),
+        ("read per rank", f"{format_size(slowest.bytes_per_second)}/s, {_from_disk(slowest):.0%} of it from storage"),
+        ("first batch", f"after {_seconds(slowest.first_batch_seconds)}"),
+        (
+            "wait per step",
+            f"{_seconds(slowest.wait_median)} median, {_seconds(slowest.wait_p99)} 99th percentile, "
+            f"{_seconds(slowest.wait_max)} longest; {slowest.stalled_steps} steps stalled",
+        ),
+        ("starved", f"{result.starved:.0%} of the time"),
+        *_accelerator(result),
+        (
+            "processors",
+            f"{slowest.cpu_seconds_per_1000:.2f} s per 1,000 samples; all are {result.machine_busy:.0%} busy, "
+            f"{result.others_busy:.0%} with other processes",
+        ),
+        ("memory per rank", format_size(max(rank.peak_memory for rank in result.ranks))),
+        (
+            "workers' time",
+            ", ".join(f"{name} {share:.0%}" for name, share in result.verdict.shares.items() if share >= 0.005)
+            + f" of {slowest.threads} {'processes' if config.isolate else 'threads'} per rank",
+        ),
+        ("limited by", result.verdict.sentence),
+        *([("change", str(result.verdict.change))] if result.verdict.change is not None else []),
+        *([("bad samples", str(result.bad))] if result.bad else []),
+        (
+            "measured on",
+            f"{machine['cores']} cores of {machine['processor']}, Python {machine['python']}, "
+            f"{'with' if machine['compiled'] else 'without'} the compiled part",
+        ),
+    ]
+    return "\n".join(f"{name:18}  {text}" for name, text in rows) + _by_rank(result)
+
+
+def _accelerator(result: BenchResult) -> list[tuple[str, str]]:
+    accelerator = result.config.accelerator
+    if accelerator is None or result.utilisation is None or result.utilisation_of_slowest is None:
+        return []
+    reached = "passed" if result.passed else "not reached"
+    rows = [
+        (
+            "utilisation",
+            f"{result.utilisation:.1%}, slowest {result.utilisation_of_slowest:.1%} of {accelerator.name} "
+            f"({accelerator.step_seconds:g} s per step of {accelerator.batch_size}); MLPerf-style mark "
+            f"{accelerator.pass_mark:.0%}: {reached}",
+        )
+    ]
+    if result.ceiling is not None:
+        rows.append(("ceiling", f"{result.ceiling:,.0f} samples/s per rank with a batch that is always there"))
+    return rows
+
+
+def _by_rank(result: BenchResult) -> str:
+    if len(result.ranks) == 1:
+        return ""
+    lines = ["", "", "rank  samples/s  starved  at barrier  wait p99  stalled  threads  memory"]
+    for rank in result.ranks:
+        mark = "  <- slowest" if rank.rank == result.slowest_rank else ""
+        lines.append(
+            f"{rank.rank:4}  {rank.samples_per_second.median:9,.0f}  {rank.starved:7.0%}  {rank.at_barrier:10.0%}  "
+            f"{_seconds(rank.wait_p99):>8}  {rank.stalled_steps:7}  {rank.threads:7}  {format_size(rank.peak_memory)}"
+            f"{mark}"
+        )
+    return "\n".join(lines)
+
+
+def _from_disk(rank: RankResult) -> float:
+    return min(1.0, rank.disk_bytes / max(1, rank.disk_bytes + rank.cached_bytes))
+
+
+def _spread(spread: Spread) -> str:
+    if spread.smallest == spread.largest:
+        return f"{spread.median:,.0f}"
+    return f"{spread.median:,.0f}, {spread.smallest:,.0f} to {spread.largest:,.0f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def limit_text(limit: Limit) -> str:
+    """Return the result of a search as text."""
+    lines = [f"tried               {probe.step_seconds:.5f} s: {probe.utilisation:.1%}" for probe in limit.probes]
+    lines.append(
+        f"shortest step       {limit.step_seconds:.5f} s holds {limit.pass_mark:.0%}: "
+        f"{limit.samples_per_second:,.0f} samples/s per rank"
+    )
+    if limit.accelerators is not None:
+        lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
+    return "\n".join(lines)
+
+
+def storage_text(result: BenchResult, rates: StorageRates) -> str:
+    """Return the rates of plain reads beside the loader's as text."""
+    loader = sum(rank.bytes_per_second for rank in result.ranks)
+    way = "past the page cache" if rates.direct else "after dropping the page cache"
+    return (
+        f"storage             {format_size(rates.sequential)}/s in sequence, {format_size(rates.random)}/s at random "
+        f"in reads of {format_size(rates.random_bytes)}, {rates.threads} threads, {way}\n"
+        f"the loader reads    {format_size(loader)}/s, {loader / rates.random:.2f} times the random rate"
+    )

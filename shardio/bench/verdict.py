@@ -1,0 +1,223 @@
+"""What limits the rate of a loader, from where its ranks and workers spend their time, and which setting to change.
+
+`diagnose` is a pure function of a few figures. docs/bench.md explains its rules, and shows how often they are right.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Bottleneck: TypeAlias = Literal[
+    "consumer", "storage", "decode", "map", "GIL", "read", "copy", "engine", "threads", "other processes", "slow rank",
+    "hand-over",
+]  # fmt: skip
+
+ENOUGH = 0.05  # starved less than this, input keeps up
+SLOW_RANK = 0.25  # excess of a rank's own time over the others' median
+BUSY = 0.75  # of their time, from which on the workers are the limit
+DELAYED = 0.2  # of the workers' busy time, from which on waiting for a processor matters
+OTHERS = 0.15  # of the processors' time, from which on other processes matter
+ON_CPU = 0.6  # of a stage's time, from which on it computes rather than waits
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Where the time went, while steps counted.
+
+    Attributes:
+        starved: the share of the time that ranks waited for input, mean over ranks.
+        on_device: the part of that wait, 0 to 1, which was for copies and engines for whole batches.
+        own: for each rank, the share of its time in which it did not wait at the barrier.
+        waits: for each rank, the share of its time that it waited for input.
+        workers: threads, or worker processes, of all ranks.
+        cores: the processors that they may use.
+        seconds: the time that was measured.
+        stages: the workers' seconds by stage.
+        cpu: the part of them on a processor, by stage.
+        delay: seconds that threads were ready to run and waited for a processor, all ranks together.
+        others_busy: the share of the processors' time that other processes used.
+        disk_share: the share of the stored bytes that came from storage rather than the page cache.
+        isolate: whether workers are processes.
+        decode: the Loader's argument.
+        engine: the engine's name.
+        fixed_threads: whether the number of threads was given.
+    """
+
+    starved: float
+    on_device: float
+    own: tuple[float, ...]
+    waits: tuple[float, ...]
+    workers: int
+    cores: int
+    seconds: float
+    stages: Mapping[str, float]
+    cpu: Mapping[str, float]
+    delay: float = 0.0
+    others_busy: float = 0.0
+    disk_share: float = 0.0
+    isolate: bool = False
+    decode: str = "exact"
+    engine: str = "cpu"
+    fixed_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting to change.
+
+    Attributes:
+        setting: its name, as an argument of the Loader, or words if it is none.
+        value: what to set it to; None where the advice is in words alone.
+        expected: the rate to expect, as a multiple of the measured one; None where nothing can be said.
+    """
+
+    setting: str
+    value: str | int | bool | None = None
+    expected: float | None = None
+
+    def __str__(self) -> str:
+        text = self.setting if self.value is None else f"{self.setting}={self.value!r}"
+        return text if self.expected is None else f"{text} (up to {self.expected:.1f} times the rate)"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits the rate.
+
+    Attributes:
+        bottleneck: the limit, in a word.
+        sentence: the limit with the figures that show it.
+        change: the one setting to change; None if input is no limit.
+        shares: the share of the workers' time that went to each stage, and to waiting (`idle`).
+    """
+
+    bottleneck: Bottleneck
+    sentence: str
+    change: Change | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+
+
+def diagnose(figures: Figures) -> Verdict:
+    """Name what limits the rate."""
+    verdict = _diagnose(figures)
+    return Verdict(verdict.bottleneck, verdict.sentence, verdict.change, _shares(figures))
+
+
+def _shares(figures: Figures) -> dict[str, float]:
+    capacity = max(figures.workers * figures.seconds, sum(figures.stages.values()), 1e-9)
+    shares = {name: spent / capacity for name, spent in sorted(figures.stages.items(), key=lambda item: -item[1])}
+    return {**shares, "idle": max(0.0, 1 - sum(shares.values()))}
+
+
+def _diagnose(f: Figures) -> Verdict:
+    gain = 1 / max(1 - f.starved, 0.02)  # if no step waited any more
+    slow = _slow_rank(f)
+    if slow is not None:
+        rank, excess = slow
+        cause = "waits for its input" if f.waits[rank] > 0.5 * f.own[rank] else "computes"
+        return Verdict(
+            "slow rank",
+            f"rank {rank} is slow: it {cause} {excess:.0%} longer than the others, which wait for it",
+            Change(f"look at the processors and the storage of rank {rank}", expected=1 + excess),
+        )
+    if f.starved < ENOUGH:
+        return Verdict("consumer", f"not input-bound: steps wait {f.starved:.1%} of the time for their batches")
+    if f.on_device > 0.5:
+        if f.engine == "cpu":
+            return Verdict(
+                "copy",
+                f"copies to the device: {f.on_device:.0%} of the wait is for them",
+                Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=min(gain, 4.0)),
+            )
+        return Verdict(
+            "engine",
+            f"engine {f.engine}: {f.on_device:.0%} of the wait is for it",
+            Change("engine", "cpu" if f.cores > f.workers else "dali"),
+        )
+    busy = sum(f.stages.values())
+    capacity = max(f.workers * f.seconds, busy, 1e-9)
+    free = f.cores * f.seconds * (1 - f.others_busy) - sum(f.cpu.values())  # processor seconds that nobody used
+    if f.delay > DELAYED * busy and f.others_busy > OTHERS:
+        return Verdict(
+            "other processes",
+            f"other processes use {f.others_busy:.0%} of the processors: ready threads waited {f.delay:.1f} s for one, "
+            f"and worked {sum(f.cpu.values()):.1f} s",
+            Change("end the other processes, or bind the ranks to processors of their own", None,
+                   min(gain, 1 / max(1 - f.others_busy, 0.1))),
+        )  # fmt: skip
+    if busy < BUSY * capacity:
+        return Verdict(
+            "hand-over",
+            f"start and hand-over: the workers are busy only {busy / capacity:.0%} of the time, yet steps wait "
+            f"{f.starved:.0%}",
+            Change("batch_size", None, gain) if f.isolate else Change("prefetch", 8, gain),
+        )
+    stage, spent = max(f.stages.items(), key=lambda item: item[1])
+    share, on_cpu = spent / max(busy, 1e-9), f.cpu.get(stage, 0.0) / max(spent, 1e-9)
+    if stage == "map":
+        return _map(f, share, on_cpu, gain)
+    if stage in ("read", "verify") and on_cpu < ON_CPU and f.delay < 0.5 * (spent - f.cpu.get(stage, 0.0)):
+        return Verdict(
+            "storage",
+            f"storage: workers spend {share:.0%} of their time in `{stage}`, {1 - on_cpu:.0%} of it waiting; "
+            f"{f.disk_share:.0%} of the bytes came from storage",
+            Change("threads", 4 * max(1, f.workers // len(f.own)), min(gain, 4.0)),
+        )
+    if f.workers < f.cores and free > 0.25 * f.cores * f.seconds:
+        per_rank = f.cores // len(f.own)
+        return Verdict(
+            "threads",
+            f"too few threads: all {f.workers} are busy, {share:.0%} with `{stage}`, and "
+            f"{free / f.seconds:.1f} of {f.cores} processors have nothing to do",
+            Change("threads", per_rank, min(gain, f.cores / f.workers)),
+        )
+    if stage == "decode":
+        change = Change("decode", "fast", min(gain, 1.5)) if f.decode == "exact" and f.engine == "cpu" else None
+        return Verdict(
+            "decode",
+            f"decode: workers spend {share:.0%} of their time decoding and transforming, and all "
+            f"{f.cores} processors are used",
+            change or Change("store smaller images (shardio convert --resize-shorter), or use more processors"),
+        )
+    return Verdict(
+        "read",
+        f"`{stage}` on the processor: {share:.0%} of the workers' time, {on_cpu:.0%} of it computing",
+        Change("use more processors, or samples that are stored raw"),
+    )
+
+
+def _map(f: Figures, share: float, on_cpu: float, gain: float) -> Verdict:
+    """Tell a `map` that computes from one that waits, or whose calls wait for each other for the interpreter's lock."""
+    in_map = f.cpu.get("map", 0.0)
+    ranks = len(f.own)
+    per_rank = f.workers // ranks
+    lock_bound = in_map > 0.7 * ranks * f.seconds and on_cpu < 0.75  # one processor per rank, shared by its threads
+    if not f.isolate and per_rank > 1 and lock_bound:
+        return Verdict(
+            "GIL",
+            f"`map` holds the interpreter's lock (GIL): {per_rank} threads of a rank compute "
+            f"{in_map / ranks / f.seconds:.2f} s of it per second in all",
+            Change("isolate", True, min(gain, per_rank, f.cores / ranks)),
+        )
+    if on_cpu < 0.3 and f.delay < 0.5 * f.stages["map"]:
+        return Verdict(
+            "map",
+            f"`map` waits: {share:.0%} of the workers' time is in it, and {1 - on_cpu:.0%} of that is no computing",
+            Change("threads", 4 * max(1, per_rank), min(gain, 4.0)),
+        )
+    return Verdict(
+        "map",
+        f"`map` computes: {share:.0%} of the workers' time is in it",
+        Change("do the work of `map` once in `shardio convert`, or with shardio's transforms"),
+    )
+
+
+def _slow_rank(f: Figures) -> tuple[int, float] | None:
+    """The rank that the others wait for, and how much longer its steps take than theirs."""
+    if len(f.own) < 2:
+        return None
+    slowest = max(range(len(f.own)), key=lambda rank: f.own[rank])
+    others = sorted(own for rank, own in enumerate(f.own) if rank != slowest)
+    middle = others[len(others) // 2]
+    excess = f.own[slowest] / max(middle, 1e-9) - 1
+    return (slowest, excess) if excess > SLOW_RANK else None
