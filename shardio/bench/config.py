@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..engines.factory import EngineName
+from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..loader.batch.bad_samples import OnBadSample
-from ..engines.fused_images import Decode
 from .accelerators import Accelerator, accelerator
 
 Preset = Literal["none", "train", "evaluate"]

@@ -1,4 +1,4 @@
-"""One rank of a measurement, in its own process: it takes batches, stands in for an accelerator, and times each step."""
+"""One rank of a measurement, in its own process: takes batches, stands in for an accelerator, times each step."""
 
 import ctypes
 import time
