@@ -98,12 +98,13 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
     starved = sum(rank.starved for rank in ranks) / len(ranks)
     waited = sum(float((r.times.wait + r.times.device)[r.counted_from :].sum()) for r in records)
     on_device = sum(float(r.times.device[r.counted_from :].sum()) for r in records) / max(waited, 1e-9)
+    counts = [len(record.times) - record.counted_from for record in records]
     stored = sum(rank.disk_bytes + rank.cached_bytes for rank in ranks)
     figures = Figures(
         starved=starved,
         on_device=on_device,
-        own=tuple(1 - rank.at_barrier for rank in ranks),
-        waits=tuple(rank.starved for rank in ranks),
+        own=tuple((1 - rank.at_barrier) * rank.seconds / steps for rank, steps in zip(ranks, counts, strict=True)),
+        waits=tuple(rank.starved * rank.seconds / steps for rank, steps in zip(ranks, counts, strict=True)),
         workers=sum(rank.threads for rank in ranks),
         cores=cores,
         seconds=seconds,

@@ -27,8 +27,8 @@ class Figures:
     Attributes:
         starved: the share of the time that ranks waited for input, mean over ranks.
         on_device: the part of that wait, 0 to 1, which was for copies and engines for whole batches.
-        own: for each rank, the share of its time in which it did not wait at the barrier.
-        waits: for each rank, the share of its time that it waited for input.
+        own: for each rank, the seconds per step in which it did not wait for others at the barrier.
+        waits: for each rank, the seconds per step that it waited for input.
         workers: threads, or worker processes, of all ranks.
         cores: the processors that they may use.
         seconds: the time that was measured.
@@ -113,12 +113,13 @@ def _diagnose(f: Figures) -> Verdict:
     gain = 1 / max(1 - f.starved, 0.02)  # if no step waited any more
     slow = _slow_rank(f)
     if slow is not None:
-        rank, excess = slow
-        cause = "waits for its input" if f.waits[rank] > 0.5 * f.own[rank] else "computes"
+        rank, others = slow
+        cause = "waiting for its input" if f.waits[rank] > 0.5 * f.own[rank] else "computing"
         return Verdict(
             "slow rank",
-            f"rank {rank} is slow: it {cause} {excess:.0%} longer than the others, which wait for it",
-            Change(f"look at the processors and the storage of rank {rank}", expected=1 + excess),
+            f"rank {rank} is slow: a step takes it {1000 * f.own[rank]:.3g} ms, mostly {cause}, and the others "
+            f"{1000 * others:.3g} ms; they wait for it",
+            Change(f"look at the processors and the storage of rank {rank}", expected=f.own[rank] / max(others, 1e-6)),
         )
     if f.starved < ENOUGH:
         return Verdict("consumer", f"not input-bound: steps wait {f.starved:.1%} of the time for their batches")
@@ -137,7 +138,8 @@ def _diagnose(f: Figures) -> Verdict:
     busy = sum(f.stages.values())
     capacity = max(f.workers * f.seconds, busy, 1e-9)
     free = f.cores * f.seconds * (1 - f.others_busy) - sum(f.cpu.values())  # processor seconds that nobody used
-    if f.delay > DELAYED * busy and f.others_busy > OTHERS:
+    waiting = busy - sum(f.cpu.values()) - f.delay  # for storage, or inside a function of the user's
+    if f.delay > max(DELAYED * busy, waiting) and f.others_busy > OTHERS:
         return Verdict(
             "other processes",
             f"other processes use {f.others_busy:.0%} of the processors: ready threads waited {f.delay:.1f} s for one, "
@@ -213,11 +215,10 @@ def _map(f: Figures, share: float, on_cpu: float, gain: float) -> Verdict:
 
 
 def _slow_rank(f: Figures) -> tuple[int, float] | None:
-    """The rank that the others wait for, and how much longer its steps take than theirs."""
+    """The rank that the others wait for, and the seconds that a step takes them."""
     if len(f.own) < 2:
         return None
     slowest = max(range(len(f.own)), key=lambda rank: f.own[rank])
     others = sorted(own for rank, own in enumerate(f.own) if rank != slowest)
     middle = others[len(others) // 2]
-    excess = f.own[slowest] / max(middle, 1e-9) - 1
-    return (slowest, excess) if excess > SLOW_RANK else None
+    return (slowest, middle) if f.own[slowest] > (1 + SLOW_RANK) * middle else None

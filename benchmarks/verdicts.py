@@ -1,0 +1,175 @@
+"""How often `shardio bench` names the bottleneck that was planted, as a confusion table.
+
+Each bottleneck is real: reads that a preloaded library delays, large images, functions that wait or hold the
+interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads. Run it on a machine that does nothing
+else: what others do on the processors is a bottleneck too.
+
+    python benchmarks/verdicts.py --repeat 5 --json verdicts.json
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardio
+from shardio.bench import BenchConfig, measure
+from shardio.bench.machine import describe
+from shardio.system import cpus
+
+HERE = Path(__file__).parent
+SECONDS = 3.0
+DELAY = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+static ssize_t delayed(const char *name, int file, void *to, size_t size, off_t at) {
+    ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, name);
+    struct timespec pause = {0, 4000000};
+    if (size > 4096) nanosleep(&pause, 0);
+    return real(file, to, size, at);
+}
+ssize_t pread(int file, void *to, size_t size, off_t at) { return delayed("pread", file, to, size, at); }
+ssize_t pread64(int file, void *to, size_t size, off_t at) { return delayed("pread64", file, to, size, at); }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A bottleneck that is planted.
+
+    Attributes:
+        config: what to measure, given the folder of the data.
+        around: what disturbs the measurement.
+        right: the names that are right.
+    """
+
+    config: Callable[[Path], BenchConfig]
+    right: tuple[str, ...]
+    around: Callable[[Path], Any] = field(default=lambda folder: nullcontext())
+
+
+def make_data(folder: Path) -> None:
+    """Write the data: photos in tar shards, and vectors in HDF5."""
+    random = np.random.default_rng(0)
+    with shardio.create(folder / "photos", fields={"image": "image", "label": "int64"}) as writer:
+        for number in range(400):
+            ramp = np.add.outer(np.linspace(0, 120, 375), np.linspace(0, 120, 500))[..., None]
+            pixels = (ramp + random.integers(0, 16, (375, 500, 3))).astype(np.uint8)
+            writer.append({"image": _jpeg(pixels), "label": number % 10})
+    with shardio.create(folder / "vectors", container="hdf5", fields={"x": ("float32", (256,))}) as writer:
+        for number in range(20_000):
+            writer.append({"x": np.full(256, number, np.float32)})
+
+
+def _jpeg(pixels: "np.ndarray[Any, Any]") -> bytes:
+    import cv2
+
+    return bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
+
+
+@contextmanager
+def slow_reads(folder: Path) -> Iterator[None]:
+    """Delay each read of the measured processes by 4 ms."""
+    compiler = shutil.which("cc") or "cc"
+    library = folder / "delay.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", library, "-x", "c", "-", "-ldl"], input=DELAY, text=True, check=True
+    )
+    before = os.environ.get("LD_PRELOAD")
+    os.environ["LD_PRELOAD"] = str(library)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LD_PRELOAD"]
+        else:
+            os.environ["LD_PRELOAD"] = before
+
+
+@contextmanager
+def busy_processors(folder: Path) -> Iterator[None]:
+    """Keep every processor busy with two processes of others."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cpus.usable())]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def photos(**options: Any) -> Callable[[Path], BenchConfig]:
+    """A measurement of the photos."""
+    defaults: dict[str, Any] = {"batch_size": 32, "seconds": SECONDS, "warmup": 1.0, "image_size": 224}
+    return lambda folder: BenchConfig(str(folder / "photos"), **(defaults | options))
+
+
+def vectors(**options: Any) -> Callable[[Path], BenchConfig]:
+    """A measurement of the vectors."""
+    defaults: dict[str, Any] = {"batch_size": 256, "seconds": SECONDS, "warmup": 1.0}
+    return lambda folder: BenchConfig(str(folder / "vectors"), **(defaults | options))
+
+
+PLANTS = {
+    "consumer": Plant(photos(step_time=0.2), ("consumer",)),
+    "storage": Plant(photos(), ("storage",), slow_reads),
+    "decode": Plant(photos(), ("decode",)),
+    "threads": Plant(photos(threads=1), ("threads",)),
+    "map": Plant(vectors(map="planted:sleep"), ("map",)),
+    "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
+    "other processes": Plant(photos(), ("other processes",), busy_processors),
+    "slow rank": Plant(vectors(ranks=2, threads=1, map="planted:sleep_on_rank_1"), ("slow rank",)),
+}
+
+
+def run(name: str, folder: Path, seconds: float = SECONDS) -> str:
+    """Plant a bottleneck, and return what the bench names."""
+    plant = PLANTS[name]
+    with ExitStack() as stack:
+        stack.enter_context(plant.around(folder))
+        result = measure(replace(plant.config(folder), seconds=seconds))
+    print(f"{name:16} {result.verdict.bottleneck:16} {result.verdict.sentence}", file=sys.stderr, flush=True)
+    return result.verdict.bottleneck
+
+
+def main() -> None:
+    """Plant each bottleneck several times, in turns, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    sys.path.insert(0, str(HERE))
+    counts = {name: Counter[str]() for name in PLANTS}
+    with tempfile.TemporaryDirectory() as folder:
+        make_data(Path(folder))
+        for _ in range(options.repeat):
+            for name in PLANTS:
+                counts[name][run(name, Path(folder))] += 1
+    named = sorted({*PLANTS, *(found for count in counts.values() for found in count)})
+    print("| planted | " + " | ".join(named) + " |")
+    print("|---" * (len(named) + 1) + "|")
+    for name, count in counts.items():
+        print(f"| {name} | " + " | ".join(str(count[found] or "") for found in named) + " |")
+    if options.json is not None:
+        figures = {"repeat": options.repeat, "seconds": SECONDS, "counts": counts, "machine": describe()}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    multiprocessing.freeze_support()
+    main()

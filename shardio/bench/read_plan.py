@@ -1,0 +1,154 @@
+"""What each rank of a job would read in an epoch, from the order and the manifest alone: no sample is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataset.dataset import open as open_dataset
+from ..errors import ConfigError
+from ..order.plan import Plan, Schedule, Shuffle, Tail
+from ..order.world import World
+
+EXACT = 1 << 24  # positions that are looked up at most; of more, evenly spread ranks are looked at
+_AT_ONCE = 1 << 22  # positions
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A figure of several ranks: the smallest, their mean, and the largest."""
+
+    smallest: float
+    mean: float
+    largest: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Extent:
+        """Return the extent of one or more values."""
+        return cls(float(values.min()), float(values.mean()), float(values.max()))
+
+    @property
+    def balance(self) -> float:
+        """The mean divided by the largest: 1 where all ranks have the same, less where they wait for one."""
+        return self.mean / self.largest if self.largest else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What the ranks of a job would read in one epoch.
+
+    Attributes:
+        samples: the samples of the dataset.
+        shards: the shards of the dataset.
+        world: the number of ranks.
+        batch_size: samples per rank and step.
+        global_batch: samples of all ranks per step.
+        steps: steps of the epoch, the same on every rank.
+        dropped: samples that the tail leaves out.
+        repeated: samples that the tail delivers again, marked as not valid.
+        looked_at: the number of ranks whose samples were looked up; `per_rank_*` are theirs.
+        per_rank_samples: samples per rank, repeated ones included.
+        per_rank_bytes: stored bytes per rank. A sample counts with the mean of its shard.
+        per_rank_shards: the shards that a rank reads from.
+        per_step_shards: the shards that a rank reads from in one step.
+    """
+
+    samples: int
+    shards: int
+    world: int
+    batch_size: int
+    global_batch: int
+    steps: int
+    dropped: int
+    repeated: int
+    looked_at: int
+    per_rank_samples: int
+    per_rank_bytes: Extent
+    per_rank_shards: Extent
+    per_step_shards: Extent
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        balance = {"balance": self.per_rank_bytes.balance}
+        return {"schema": "shardio-plan/1", **asdict(self), **balance}
+
+
+def read_plan(
+    dataset: str | os.PathLike[str],
+    *,
+    world: int,
+    batch_size: int,
+    shuffle: Shuffle = "global",
+    block: int = 64,
+    window: int = 16,
+    tail: Tail = "drop",
+    seed: int = 0,
+    epoch: int = 0,
+) -> ReadPlan:
+    """Return what each of `world` ranks would read in an epoch; the other arguments are the Loader's.
+
+    With more than 17 million samples, evenly spread ranks are looked at instead of all.
+
+    Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
+    """
+    opened = open_dataset(dataset)
+    plan = Plan(len(opened), seed=seed, epoch=epoch, shuffle=shuffle, block=block, window=window)
+    if world < 1:
+        raise ConfigError(f"world must be at least 1, got {world}")
+    first = Schedule(len(opened), World(0, world, 0, 1), batch_size, tail)
+    steps = len(first)
+    if steps == 0:
+        raise ConfigError(
+            f"{len(opened)} samples fill no global batch of {first.global_batch} ({world} ranks x {batch_size})"
+        )
+    shards = opened.manifest.shards
+    means = shards.bytes / np.maximum(shards.samples, 1)
+    count = max(1, min(world, EXACT // max(1, steps * batch_size)))
+    ranks = np.unique(np.linspace(0, world - 1, count).astype(np.int64)).tolist()
+    sizes, touched, per_step = [], [], []
+    for rank in ranks:
+        seen = np.zeros(len(shards), np.bool_)
+        size, by_step = 0.0, []
+        schedule = Schedule(len(opened), World(rank, world, 0, 1), batch_size, tail)
+        for numbers in _samples(schedule, plan, steps):
+            where = shards.locate(numbers)[0]
+            size += float(means[where].sum())
+            seen[where] = True
+            by_step.append(_distinct(where.reshape(-1, batch_size)))
+        sizes.append(size)
+        touched.append(int(seen.sum()))
+        per_step.append(np.concatenate(by_step))
+    rest = len(opened) - steps * first.global_batch
+    return ReadPlan(
+        samples=len(opened),
+        shards=len(shards),
+        world=world,
+        batch_size=batch_size,
+        global_batch=first.global_batch,
+        steps=steps,
+        dropped=max(0, rest),
+        repeated=max(0, -rest),
+        looked_at=len(ranks),
+        per_rank_samples=steps * batch_size,
+        per_rank_bytes=Extent.of(np.array(sizes)),
+        per_rank_shards=Extent.of(np.array(touched)),
+        per_step_shards=Extent.of(np.concatenate(per_step)),
+    )
+
+
+def _samples(schedule: Schedule, plan: Plan, steps: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the samples of a rank, whole steps at a time."""
+    at_once = max(1, _AT_ONCE // schedule.batch_size)
+    for step in range(0, steps, at_once):
+        yield schedule.part(plan, step, min(at_once, steps - step)).indices
+
+
+def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of different values in each row."""
+    ordered = np.sort(rows, axis=1)
+    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)

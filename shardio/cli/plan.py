@@ -1,0 +1,76 @@
+"""`shardio plan`: what each rank would read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from ..system.units import format_size
+from ._output import write_json
+
+if TYPE_CHECKING:
+    from ..bench.read_plan import ReadPlan
+
+Shuffle: TypeAlias = Literal["global", "block", "none"]
+Tail: TypeAlias = Literal["drop", "pad"]
+
+
+def plan(
+    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    world: Annotated[int, typer.Option(help="The number of ranks.")],
+    batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
+    shuffle: Annotated[Shuffle, typer.Option(help="The order.")] = "global",
+    block: Annotated[int, typer.Option(help="With block: how many samples stay together.")] = 64,
+    window: Annotated[int, typer.Option(help="With block: how many blocks are mixed.")] = 16,
+    tail: Annotated[Tail, typer.Option(help="The treatment of the last samples if they fill no global batch.")] = "drop",
+    seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
+    epoch: Annotated[int, typer.Option(help="The number of the epoch, from 0.")] = 0,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", help="Write the figures as JSON to this file; - is standard output.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Show what each rank of a job would read in an epoch, without reading a sample.
+
+    Examples:
+
+      shardio plan data/photos --world 8 --batch-size 4
+
+      shardio plan data/photos --world 8 --batch-size 4 --tail pad --json -
+
+      shardio plan data/photos --world 8 --batch-size 4 --shuffle block --block 4 --window 2
+    """
+    from ..bench.read_plan import read_plan  # imported here because it loads torch
+
+    found = read_plan(
+        dataset,
+        world=world,
+        batch_size=batch_size,
+        shuffle=None if shuffle == "none" else shuffle,
+        block=block,
+        window=window,
+        tail=tail,
+        seed=seed,
+        epoch=epoch,
+    )
+    if not write_json(json_file, found.to_json()):
+        print(text(found))
+
+
+def text(found: "ReadPlan") -> str:
+    """Return a plan as text."""
+    size, shards, by_step = found.per_rank_bytes, found.per_rank_shards, found.per_step_shards
+    tail = f"{found.dropped:,} samples left out" if found.dropped else f"{found.repeated:,} samples repeated"
+    ranks = "all ranks" if found.looked_at == found.world else f"{found.looked_at} of the ranks, evenly spread"
+    rows = (
+        ("dataset", f"{found.samples:,} samples in {found.shards:,} shards"),
+        ("steps", f"{found.steps:,} of {found.global_batch:,} samples ({found.world:,} ranks x {found.batch_size:,})"),
+        ("tail", tail if found.dropped or found.repeated else "none"),
+        ("samples per rank", f"{found.per_rank_samples:,}"),
+        ("bytes per rank", f"{format_size(size.mean)}, {format_size(size.smallest)} to {format_size(size.largest)}"),
+        ("balance", f"{size.balance:.1%} (mean of the largest)"),
+        ("shards per rank", f"{shards.mean:,.0f}, {shards.smallest:,.0f} to {shards.largest:,.0f}"),
+        ("shards per step", f"{by_step.mean:,.1f}, {by_step.smallest:,.0f} to {by_step.largest:,.0f}, of one rank"),
+        ("looked at", ranks),
+    )
+    return "\n".join(f"{name:18}{value}" for name, value in rows)
