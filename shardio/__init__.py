@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .conversion.api import convert as convert
     from .loader.loader import Loader as Loader
     from .loader.torch_dataset import TorchDataset as TorchDataset
+    from .monitoring.monitor import monitor as monitor
 
 __version__ = "0.1.0"
 
@@ -123,6 +124,7 @@ __all__ = [
     "create",
     "from_samples",
     "mix",
+    "monitor",
     "open",
     "plan",
     "repair",
@@ -135,6 +137,7 @@ _LAZY = {
     "Loader": "loader.loader",
     "TorchDataset": "loader.torch_dataset",
     "convert": "conversion.api",
+    "monitor": "monitoring.monitor",
     "repair": "care.repair",
     "stats": "care.stats",
     "verify": "care.verify",

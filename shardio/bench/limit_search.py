@@ -6,12 +6,12 @@ from typing import Any
 
 from ..errors import ConfigError
 from .config import BenchConfig
-from .measurement import measure
-from .rank import Progress
-from .result import BenchResult
+from .standing_ranks import StandingRanks
 
 PRECISION = 0.02  # ratio of the shortest step that held the mark to the longest that did not, less 1
 MOST_PROBES = 12
+_SECONDS = 3.0  # of each probe, unless the configuration says otherwise
+_LEAST_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +50,33 @@ class Limit:
         return {"schema": "shardio-bench-limit/1", **asdict(self)}
 
 
-def find_limit(
-    config: BenchConfig,
-    progress: Callable[[Progress], None] | None = None,
-    probed: Callable[[Probe], None] | None = None,
-) -> Limit:
+def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = None) -> Limit:
     """Search the shortest step at which the slowest rank's accelerator still reaches its pass mark.
 
     Args:
-        config: what to measure; `emulate` or `step_time` gives the pass mark, and `ranks` the number of accelerators.
-        progress: called as by `measure`.
+        config: what to measure; `emulate` or `step_time` gives the pass mark, `ranks` the number of accelerators, and
+            `seconds` the time of each measurement (3 s if None), which lasts for 20 steps at least.
         probed: called with each measurement.
 
-    Raises ConfigError without an accelerator, and what `measure` raises.
+    Raises ConfigError without an accelerator, and what the ranks raise.
     """
     accelerator = config.accelerator
     if accelerator is None:
         raise ConfigError("a limit can be found for an accelerator only: give emulate or step_time")
-    unlimited = measure(replace(config, emulate=None, step_time=0.0, batch_size=config.samples_per_step), progress)
-    free = config.samples_per_step / unlimited.samples_per_second.median  # seconds per step that input alone takes
+    seconds = _SECONDS if config.seconds is None else config.seconds
     probes: list[Probe] = []
+    with StandingRanks(config) as ranks:
 
-    def reaches(step_seconds: float) -> bool:
-        result: BenchResult = measure(replace(config, step_time=step_seconds), progress)
-        probes.append(Probe(step_seconds, result.utilisation_of_slowest or 0.0))
-        if probed is not None:
-            probed(probes[-1])
-        return probes[-1].utilisation >= accelerator.pass_mark
+        def reaches(step_seconds: float) -> bool:
+            turns = ranks.turn(max(seconds, _LEAST_STEPS * step_seconds), step_seconds)
+            probes.append(Probe(step_seconds, min(turn.utilisation for turn in turns)))
+            if probed is not None:
+                probed(probes[-1])
+            return probes[-1].utilisation >= accelerator.pass_mark
 
-    shortest = bisect(reaches, accelerator.pass_mark * free)
+        ranks.turn(max(1.0, config.warmup), 0.0)
+        free = ranks.turn(seconds, 0.0)  # as fast as input alone allows
+        shortest = bisect(reaches, accelerator.pass_mark * max(turn.seconds / turn.steps for turn in free))
     return Limit(
         config=replace(config, step_time=shortest),
         pass_mark=accelerator.pass_mark,

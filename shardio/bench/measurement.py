@@ -92,7 +92,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
     ]
     stages = _stages(records, ranks, seconds)
     busy = sampler.machine_busy(begun, ended)
-    own = sum(used.cpu_seconds for used in usage)
+    own = sum(record.cpu_seconds for record in records)
     capacity = max(len(os.sched_getaffinity(0)) * seconds, 1e-9)
     others = min(1.0, max(0.0, (busy - own) / capacity))
     starved = sum(rank.starved for rank in ranks) / len(ranks)

@@ -1,6 +1,7 @@
 """One rank of a measurement, in its own process: takes batches, stands in for an accelerator, times each step."""
 
 import ctypes
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ..loader.batch.types import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World
-from ..system import processes
+from ..system import process_usage, processes
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
 from .config import BenchConfig
@@ -98,6 +99,7 @@ class RankRecord:
         stage_seconds: the seconds of each stage of the workers, all together, while steps counted.
         stage_cpu_seconds: the part of them on a processor.
         settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
+        cpu_seconds: seconds that the rank's processes spent on a processor while steps counted.
         ceiling: seconds per step with one batch that is delivered again and again; None if the steps do nothing.
         bad: the indices of bad samples.
     """
@@ -110,6 +112,7 @@ class RankRecord:
     stage_seconds: Mapping[str, float]
     stage_cpu_seconds: Mapping[str, float]
     settings: NDArray[np.float64]
+    cpu_seconds: float
     ceiling: float | None
     bad: frozenset[int]
 
@@ -229,7 +232,7 @@ class _Rank:
         self._settings: list[tuple[float, int, int]] = []
         self._sums = _Sums()
         self._counted_from = _NEVER
-        self._told = 0.0
+        self._told = self._cpu_begun = 0.0
 
     def run(self) -> RankRecord:
         """Run the measurement."""
@@ -254,6 +257,7 @@ class _Rank:
                     break
             self._sums = self._sums.plus(self._loader.stats())
             epoch += 1
+        cpu_seconds = _cpu_seconds() - self._cpu_begun
         rows = np.array(self._rows, np.float64).reshape(-1, 5).T
         return RankRecord(
             times=StepTimes(*rows),
@@ -264,6 +268,7 @@ class _Rank:
             stage_seconds=self._sums.stage_seconds,
             stage_cpu_seconds=self._sums.stage_cpu_seconds,
             settings=np.array(self._settings, np.float64).reshape(-1, 3),
+            cpu_seconds=cpu_seconds,
             ceiling=None if batch is None else self._ceiling(batch),
             bad=frozenset(record.location.index for record in self._loader.quarantine()),
         )
@@ -325,7 +330,7 @@ class _Rank:
 
     def _count_from(self, step: int) -> None:
         """Begin to count with this step."""
-        self._counted_from = step
+        self._counted_from, self._cpu_begun = step, _cpu_seconds()
         # What the epoch under way has measured until now belongs to the warm-up.
         within = bool(self._epochs) and self._config.seconds is not None
         self._sums = _Sums().plus(self._loader.stats(), -1) if within else _Sums()
@@ -354,3 +359,9 @@ class _Rank:
             if self._config.barrier and self._config.ranks > 1:
                 self._meeting.barrier.wait(START_LIMIT)
         return (time.monotonic() - begun) / steps
+
+
+def _cpu_seconds() -> float:
+    """The seconds that this process and its worker processes have spent on a processor."""
+    children = (child for child in process_usage.descendants(os.getpid()) if child != os.getpid())
+    return time.process_time() + sum(sum(process_usage.usage(child).cpu.values()) for child in children)

@@ -151,4 +151,5 @@ def _samples(schedule: Schedule, plan: Plan, steps: int) -> Iterator[NDArray[np.
 def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of different values in each row."""
     ordered = np.sort(rows, axis=1)
-    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)
+    changes: NDArray[np.int64] = (np.diff(ordered, axis=1) != 0).sum(axis=1)
+    return changes + 1

@@ -218,7 +218,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         if accelerator is None or len(times) < 2
         else utilisation(len(times) - 1, accelerator.step_seconds, float(ended[-1] - ended[0])),
         threads=int(np.median(threads)),
-        cpu_seconds_per_1000=1000 * usage.cpu_seconds / max(total, 1),
+        cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,
         disk_bytes=usage.disk_bytes,
         cached_bytes=max(0, record.stored_bytes - usage.disk_bytes),

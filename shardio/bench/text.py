@@ -94,11 +94,10 @@ def _seconds(seconds: float) -> str:
 
 def limit_text(limit: Limit) -> str:
     """Return the result of a search as text."""
-    lines = [f"tried               {probe.step_seconds:.5f} s: {probe.utilisation:.1%}" for probe in limit.probes]
-    lines.append(
+    lines = [
         f"shortest step       {limit.step_seconds:.5f} s holds {limit.pass_mark:.0%}: "
         f"{limit.samples_per_second:,.0f} samples/s per rank"
-    )
+    ]
     if limit.accelerators is not None:
         lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
     return "\n".join(lines)

@@ -19,13 +19,11 @@ class RankUsage:
     """What a rank and its worker processes took during a time.
 
     Attributes:
-        cpu_seconds: seconds on a processor, of all threads.
         delay_seconds: seconds that threads were ready to run and waited for a processor.
         disk_bytes: bytes read from storage rather than from the page cache.
         peak_memory: the most memory that was seen at once, in bytes (PSS).
     """
 
-    cpu_seconds: float = 0.0
     delay_seconds: float = 0.0
     disk_bytes: int = 0
     peak_memory: int = 0
@@ -35,20 +33,16 @@ class RankUsage:
 class _Series:
     """The sums of one rank over time; a thread's or process's share stays in them after it ends."""
 
-    cpu: list[float] = field(default_factory=list)
     delay: list[float] = field(default_factory=list)
     disk: list[float] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
-    latest_cpu: dict[int, float] = field(default_factory=dict)
     latest_delay: dict[int, float] = field(default_factory=dict)
     latest_disk: dict[int, int] = field(default_factory=dict)
 
     def add(self, usage: process_usage.ProcessUsage) -> None:
         """Add a sample."""
-        self.latest_cpu |= usage.cpu
         self.latest_delay |= usage.delay
         self.latest_disk |= usage.disk_bytes
-        self.cpu.append(sum(self.latest_cpu.values()))
         self.delay.append(sum(self.latest_delay.values()))
         self.disk.append(float(sum(self.latest_disk.values())))
 
@@ -84,7 +78,6 @@ class UsageSampler:
         series = self._ranks[number]
         held = [size for moment, size in series.memory if begun <= moment <= ended] or [s for _, s in series.memory]
         return RankUsage(
-            cpu_seconds=self._difference(series.cpu, begun, ended),
             delay_seconds=self._difference(series.delay, begun, ended),
             disk_bytes=round(self._difference(series.disk, begun, ended)),
             peak_memory=max(held, default=0),

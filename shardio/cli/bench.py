@@ -291,8 +291,8 @@ def _find_limit(config: "BenchConfig", json_file: Path | None) -> None:
     from ..bench.limit_search import find_limit
     from ..bench.text import limit_text
 
-    with live(config.ranks) as show:
-        limit = find_limit(config, show)
+    print("step time    utilisation of the slowest rank")
+    limit = find_limit(config, lambda probe: print(f"{probe.step_seconds:9.5f} s  {probe.utilisation:.1%}", flush=True))
     print(limit_text(limit))
     if json_file is not None:
         write_text(json_file, json.dumps(limit.to_json(), indent=1, allow_nan=False) + "\n")

@@ -22,7 +22,7 @@ def plan(
     shuffle: Annotated[Shuffle, typer.Option(help="The order.")] = "global",
     block: Annotated[int, typer.Option(help="With block: how many samples stay together.")] = 64,
     window: Annotated[int, typer.Option(help="With block: how many blocks are mixed.")] = 16,
-    tail: Annotated[Tail, typer.Option(help="The treatment of the last samples if they fill no global batch.")] = "drop",
+    tail: Annotated[Tail, typer.Option(help="What becomes of the last samples if they fill no global batch.")] = "drop",
     seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
     epoch: Annotated[int, typer.Option(help="The number of the epoch, from 0.")] = 0,
     json_file: Annotated[

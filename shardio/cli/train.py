@@ -188,6 +188,14 @@ def train(
     metrics_every: Annotated[
         int, typer.Option(help="Steps between lines of metrics.jsonl.", rich_help_panel=SEEING)
     ] = 20,
+    monitor: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between lines of input.jsonl, about the input of each rank.",
+            show_default="no lines",
+            rich_help_panel=SEEING,
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Write the metrics for TensorBoard, too.", rich_help_panel=SEEING),
@@ -271,6 +279,7 @@ def train(
                 checkpoint_every_steps=checkpoint_every,
                 keep_checkpoints=keep_checkpoints,
                 metrics_every_steps=metrics_every,
+                monitor_seconds=monitor,
                 tensorboard=tensorboard,
                 profile=profile,
                 synthetic=synthetic,

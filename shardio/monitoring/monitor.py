@@ -70,8 +70,7 @@ class Monitor:
             over = self._end.wait(self._every)
             try:
                 self._look()
-            except Exception:
-                # Training must not end because a disk is full or a server is gone.
+            except Exception:  # noqa: BLE001  # training must not end because a disk is full or a server is gone
                 _LOG.exception("the monitor of a Loader failed, and has ended")
                 return
 

@@ -51,7 +51,7 @@ class TensorBoard:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise MissingDependency("TensorBoard needs: pip install 'shardio-data[train]'") from error
-            target = SummaryWriter(os.fspath(target))  # type: ignore[no-untyped-call]  # torch has no hints
+            target = SummaryWriter(os.fspath(target))
         self._writer = target
         self._prefix = "input" if world_size == 1 else f"input/rank{rank}"
 

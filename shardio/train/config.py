@@ -94,6 +94,8 @@ class TrainConfig:
         log_every: seconds between lines of progress if the output is not a terminal.
         metrics_every_steps: number of steps between lines of `metrics.jsonl`, and between looks for slow ranks.
         tensorboard: also write what `metrics.jsonl` and `log.jsonl` hold for TensorBoard, into `output/tensorboard`.
+        monitor_seconds: seconds between lines about each rank's input in `output/input.jsonl`, or with several ranks in
+            `input-00000.jsonl` and so on; None for none. See `shardio.monitor`.
         profile: write a trace of ten steps of each rank by the profiler of torch, `output/trace-rank0.json` and so on.
         synthetic: before training, measure the throughput on one batch in memory, the most that any input allows.
         timeout: seconds that a rank waits for the others before it ends the run with an error.
@@ -148,6 +150,7 @@ class TrainConfig:
     keep_checkpoints: int = 2
     log_every: float = 10.0
     metrics_every_steps: int = 20
+    monitor_seconds: float | None = None
     tensorboard: bool = False
     profile: bool = False
     synthetic: bool = False

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from ..errors import ConfigError, Preempted, ShardioError, StateMismatch
+from ..monitoring.monitor import monitor as monitor_input
 from ..system.local_path import local_path
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, CheckpointFolder, CheckpointWriter, TrainingPosition
@@ -100,6 +101,9 @@ class _Run:
         monitor = StepMonitor(config, job, self._learner, metric=metric, record=record, say=screen.line)
         self._monitor = stack.enter_context(closing(monitor))
         job.wait()  # for rank 0 to have made the folder
+        if config.monitor_seconds is not None:
+            file = self._output / "input.jsonl"
+            stack.enter_context(monitor_input(self._data.train, every=config.monitor_seconds, jsonl=file))
         trace = self._output / f"trace-rank{job.world.rank}.json" if config.profile else None
         self._profile_step = stack.enter_context(profiling(trace))
 

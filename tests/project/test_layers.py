@@ -26,6 +26,7 @@ FOLDERS = [
     "loader/workers",
     "loader/device",
     "loader",
+    "monitoring",
     "conversion",
     "care",
     "plan",

@@ -1,0 +1,175 @@
+"""Rank processes that stand ready: they take batches in turns, each of a part of a second, as often as they are asked.
+
+All start once, which takes seconds; a turn begins a loop of its own and ends it, so that no worker goes on
+between turns.
+"""
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, final
+
+import torch
+
+from ..errors import PipelineStalled, ShardioError
+from ..loader.batch.types import Batch
+from ..loader.loader import Loader
+from ..order.world import World
+from ..system import processes
+from .accelerators import utilisation
+from .config import BenchConfig
+from .rank import START_LIMIT, Meeting, build_loader
+
+WARMUP_STEPS = 4  # of each turn, before its clock starts
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a rank did in a turn, after its first steps.
+
+    Attributes:
+        samples: the samples that it took.
+        steps: the number of steps.
+        seconds: the time for them.
+        step_seconds: the time that each step computed for.
+    """
+
+    samples: int
+    steps: int
+    seconds: float
+    step_seconds: float
+
+    @property
+    def samples_per_second(self) -> float:
+        """The rate."""
+        return self.samples / self.seconds
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the time in which the accelerator computed."""
+        return utilisation(self.steps, self.step_seconds, self.seconds)
+
+
+@final
+class StandingRanks:
+    """The rank processes of one configuration, which end with the `with` block.
+
+    Raises what `shardio.Loader` raises for the configuration.
+    """
+
+    def __init__(self, config: BenchConfig) -> None:
+        build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
+        self._config = config
+        self._meeting = meeting = Meeting.of(config.ranks)  # kept: the ranks open it by name
+        pipes = [processes.CONTEXT.Pipe() for _ in range(config.ranks)]
+        self._pipes = [pipe[0] for pipe in pipes]
+        self._ranks = [
+            processes.CONTEXT.Process(target=_run, args=(config, rank, meeting, pipe[1]), name=f"bench rank {rank}")
+            for rank, pipe in enumerate(pipes)
+        ]
+        for process, (_, other_end) in zip(self._ranks, pipes, strict=True):
+            with processes.children_ignore_interrupts():
+                process.start()
+            other_end.close()
+
+    def __enter__(self) -> "StandingRanks":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._ranks:
+            process.terminate()
+        for process in self._ranks:
+            process.join(START_LIMIT)
+
+    def turn(self, seconds: float, step_seconds: float | None = None) -> list[Turn]:
+        """Let the ranks take batches for so long; return what each did.
+
+        Args:
+            seconds: the time; a step that has begun is finished.
+            step_seconds: the time that each step computes for; None takes the configuration's.
+        """
+        if step_seconds is None:
+            step_seconds = 0.0 if self._config.accelerator is None else self._config.accelerator.step_seconds
+        for pipe in self._pipes:
+            pipe.send((seconds, step_seconds))
+        return [self._receive(rank, seconds) for rank in range(len(self._pipes))]
+
+    def _receive(self, rank: int, seconds: float) -> Turn:
+        try:
+            if not self._pipes[rank].poll(START_LIMIT + seconds):
+                raise PipelineStalled(f"bench: rank {rank} sent nothing for {START_LIMIT + seconds:.0f} s")
+            answer = self._pipes[rank].recv()
+        except (EOFError, OSError) as error:
+            raise ShardioError(f"bench: rank {rank} died") from error
+        if isinstance(answer, BaseException):
+            raise answer
+        turn: Turn = answer
+        return turn
+
+
+def _run(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
+    """Take batches in turns, in a rank's own process, until it is ended."""
+    processes.die_with_parent()
+    try:
+        loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
+        taker = _Taker(config, rank, meeting, loader)
+        while True:
+            pipe.send(taker.turn(*pipe.recv()))
+    except EOFError:
+        return
+    except BaseException as error:
+        pipe.send(error)
+        raise SystemExit(1) from error
+
+
+@final
+class _Taker:
+    """Takes the batches of one rank, epoch after epoch."""
+
+    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, loader: Loader) -> None:
+        self._rank, self._meeting, self._loader = rank, meeting, loader
+        self._together = config.barrier and config.ranks > 1
+        self._step = 0
+
+    def turn(self, seconds: float, step_seconds: float) -> Turn:
+        """Begin a loop, take a few batches, and then batches for so long."""
+        batches = self._endless()
+        try:
+            for _ in range(WARMUP_STEPS):
+                self._take(batches, step_seconds, None)
+            begun, samples, steps = time.monotonic(), 0, 0
+            last = False
+            while not last:
+                taken, last = self._take(batches, step_seconds, begun + seconds)
+                samples += taken
+                steps += 1
+            return Turn(samples, steps, time.monotonic() - begun, step_seconds)
+        finally:
+            batches.close()
+
+    def _take(
+        self, batches: Generator[Batch, None, None], step_seconds: float, until: float | None
+    ) -> tuple[int, bool]:
+        """Take a batch and do a step; return its samples, and whether the turn is over for all ranks."""
+        batch = next(batches)
+        if batch["index"].is_cuda:
+            torch.cuda.current_stream(batch["index"].device).synchronize()
+        deadline = time.monotonic() + step_seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(left)
+        over = until is not None and time.monotonic() >= until
+        if self._together:
+            if over and self._rank == 0:
+                self._meeting.stop_after.value = self._step
+            self._meeting.barrier.wait(START_LIMIT)
+            over = until is not None and self._meeting.stop_after.value == self._step
+        self._step += 1
+        return len(batch["index"]), over
+
+    def _endless(self) -> Generator[Batch, None, None]:
+        while True:
+            yield from self._loader

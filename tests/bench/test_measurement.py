@@ -1,0 +1,167 @@
+"""The bench: it measures real ranks, its totals are correct, and a failing rank ends the run with its error."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+
+import shardio
+from shardio.bench import BenchConfig, BenchResult, Progress, Spread, decoder, measure, tune_decoder
+from shardio.errors import BadSample, ConfigError, EngineWarning
+
+
+def photos(path: Path, count: int = 24) -> Path:
+    """A dataset of JPEGs at `path`."""
+    with shardio.create(path, fields={"image": "image", "label": "int64"}) as writer:
+        for number in range(count):
+            writer.append({"image": jpeg(40, 40, seed=number), "label": number})
+    return path
+
+
+@pytest.mark.slow
+def test_epochs_of_three_ranks(tmp_path: Path) -> None:
+    """Three ranks with batches of four take two steps per epoch; one epoch warms up, and every figure matches."""
+    config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, epochs=2, ranks=3, image_size=16, floats=True)
+    result = measure(config)
+    assert [rank.samples for rank in result.ranks] == [16, 16, 16]
+    rates = sorted(result.samples_per_second_in_all.__getattribute__(name) for name in ("smallest", "largest"))
+    assert result.samples_per_second_in_all.median == pytest.approx(sum(rates) / 2)
+    assert result.samples_per_second.largest * 3 <= result.samples_per_second_in_all.largest * 1.0001
+    for rank, timeline in zip(result.ranks, result.timelines, strict=True):
+        assert timeline.counted_from == 2
+        assert len(timeline.begun) == 6
+        assert 0 <= rank.starved <= 1
+        assert 0 <= rank.at_barrier <= 1
+        assert rank.wait_median <= rank.wait_p99 <= rank.wait_max
+        assert rank.peak_memory > 10_000_000
+        assert rank.cpu_seconds_per_1000 > 0
+    assert {"plan", "read", "decode", "assemble"} <= result.stages.seconds.keys()
+    assert all(result.stages.cpu_seconds[name] <= 1.1 * s + 0.01 for name, s in result.stages.seconds.items())
+    assert result.to_json()["schema"] == "shardio-bench/1"
+
+
+@pytest.mark.slow
+def test_seconds_with_an_accelerator(tmp_path: Path) -> None:
+    """Steps of a given time are measured for the seconds asked for, over many epochs; the steps' times add up."""
+    told: list[Progress] = []
+    config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, seconds=1.0, warmup=0.4, ranks=2, step_time=0.05)
+    begun = time.monotonic()
+    result = measure(config, told.append)
+    assert time.monotonic() - begun < 60
+    for rank in result.ranks:
+        assert rank.seconds == pytest.approx(1.0, abs=0.3)
+        assert rank.samples == 4 * (len(result.timelines[rank.rank].begun) - result.timelines[rank.rank].counted_from)
+        assert rank.utilisation is not None
+        assert rank.utilisation <= 1
+    assert result.samples_per_second.largest <= 80.5
+    assert result.utilisation_of_slowest is not None
+    assert result.passed is (result.utilisation_of_slowest >= 0.9)
+    assert result.ceiling == pytest.approx(80, rel=0.2)
+    assert {news.rank for news in told} == {0, 1}
+    assert all(0 <= news.done <= 1 for news in told)
+    timeline = result.timelines[0]
+    total = timeline.begun[-1] + timeline.wait[-1] + timeline.compute[-1] + timeline.barrier[-1] - timeline.begun[0]
+    parts = np.sum([timeline.wait, timeline.compute, timeline.barrier])
+    assert parts == pytest.approx(total, abs=1)
+
+
+@pytest.mark.slow
+def test_a_failing_rank_ends_the_bench(tmp_path: Path) -> None:
+    """An error on one rank is raised here and names that rank, although the other rank works."""
+    path = photos(tmp_path / "d")
+    shard = path / "shard-000000.tar"
+    stored = shardio.open(path)[23]["image"]
+    shard.write_bytes(shard.read_bytes().replace(stored, bytes(len(stored))))
+    with pytest.raises(BadSample, match=r"row 23 \(sample 23\)"):
+        measure(BenchConfig(str(path), batch_size=2, epochs=1, ranks=2, image_size=8))
+    went_on = measure(BenchConfig(str(path), batch_size=2, epochs=2, ranks=2, image_size=8, on_bad_sample="replace"))
+    assert went_on.bad == 1
+
+
+@pytest.mark.slow
+def test_functions_and_transforms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`module:name` names a function, and a list of transforms; workers may be processes."""
+    (tmp_path / "mine.py").write_text(
+        "import shardio\n"
+        "crop = [shardio.CenterCrop(8)]\n"
+        "def small(batch):\n    assert batch['image'].shape[1] == 8\n    return batch\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = str(photos(tmp_path / "d"))
+    config = BenchConfig(path, batch_size=4, epochs=1, transforms="mine:crop", map="mine:small", isolate=True)
+    result = measure(config)
+    assert result.ranks[0].samples == 24
+    assert result.stages.seconds["map"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
+        ({"step_time": -1.0}, r"step_time must be 0 or more seconds, got -1\.0"),
+        ({"seconds": 0}, "seconds must be more than 0, got 0"),
+        ({"emulate": "resnet50-tpu"}, "emulate must be one of unet3d-a100, .*, got 'resnet50-tpu'"),
+        ({"batch_size": 1000}, "24 samples fill no global batch"),
+        ({"image_size": 0}, "size must be"),
+        ({"transforms": "resize"}, "transforms must be one of none, train, evaluate or 'module:name', got 'resize'"),
+        ({"transforms": "no_such_module:f"}, "transforms 'no_such_module:f': there is no module 'no_such_module'"),
+        ({"map": "json:no_such"}, "map 'json:no_such': module 'json' has no 'no_such'"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value, before a process is started."""
+    path = photos(tmp_path / "d")
+    with pytest.raises(ConfigError, match=message):
+        measure(BenchConfig(str(path), **{"batch_size": 4, "epochs": 1} | options))
+
+
+def test_an_accelerator_brings_its_batch(tmp_path: Path) -> None:
+    """`emulate` decides the batch size and the step time, unless these are given."""
+    named = BenchConfig("d", emulate="resnet50-h100")
+    assert named.samples_per_step == 400
+    assert named.accelerator is not None
+    assert named.accelerator.samples_per_second == pytest.approx(1786, abs=1)
+    other = BenchConfig("d", emulate="resnet50-h100", batch_size=100, step_time=0.1).accelerator
+    assert other is not None
+    assert (other.batch_size, other.step_seconds, other.pass_mark) == (100, 0.1, 0.9)
+    assert BenchConfig("d").accelerator is None
+    assert BenchConfig("d").samples_per_step == 256
+
+
+def test_the_best_share_for_a_decoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench measures each share for an epoch and returns the fastest; without a GPU it refuses."""
+    tried = []
+
+    class Result:
+        def __init__(self, config: BenchConfig, rate: float) -> None:
+            self.config, self.samples_per_second = config, Spread.of([rate])
+
+    def fake(config: BenchConfig) -> Any:
+        assert config.hw_decoder_load is not None
+        assert config.epochs == 1
+        tried.append(config.hw_decoder_load)
+        return Result(config, 1000 - abs(config.hw_decoder_load - 0.8))
+
+    monkeypatch.setattr(decoder, "measure", fake)
+    told: list[float] = []
+    best: BenchResult = tune_decoder(BenchConfig("d", device="cuda"), lambda load, result: told.append(load))
+    assert best.config.hw_decoder_load == 0.8
+    assert told == tried == list(decoder.LOADS)
+    with pytest.raises(ConfigError, match="only a GPU has a JPEG decoder to share with, and the device is None"):
+        tune_decoder(BenchConfig("d"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::shardio.errors.EngineWarning")
+def test_engines_are_measured(tmp_path: Path) -> None:
+    """The bench measures the requested engine, and refuses an engine that lacks support before a rank starts."""
+    path = photos(tmp_path / "d")
+    result = measure(BenchConfig(str(path), batch_size=8, epochs=1, warmup=0, image_size=16, engine="dali"))
+    assert result.config.engine == "dali"
+    assert [rank.samples for rank in result.ranks] == [24]
+    with pytest.raises(ConfigError, match="engine must be one of"):
+        measure(BenchConfig(str(path), batch_size=8, engine="gpu"))  # type: ignore[arg-type]
+    assert issubclass(EngineWarning, UserWarning)

@@ -1,0 +1,193 @@
+"""What stands around a measurement: the search for a limit, comparisons, storage rates, reports, plans."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _builders import jpeg
+from _cli import run
+
+import shardio
+from shardio.bench import ACCELERATORS, BenchConfig, limit_search, measure
+from shardio.bench.accelerators import utilisation
+from shardio.bench.compare_files import compare_files
+from shardio.bench.html import page
+from shardio.bench.limit_search import PRECISION, bisect, find_limit
+from shardio.bench.read_plan import read_plan
+from shardio.bench.storage import storage_rates
+from shardio.bench.versus import other_side, versus
+from shardio.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 96 JPEGs in several shards."""
+    path = tmp_path_factory.mktemp("bench") / "photos"
+    with shardio.create(path, fields={"image": "image", "label": "int64"}, shard_size="64KB") as writer:
+        for number in range(96):
+            writer.append({"image": jpeg(60, 80, seed=number), "label": number})
+    return path
+
+
+def test_utilisation_counts_nominal_steps() -> None:
+    """Steps that last longer than they should lower it; it is at most 1."""
+    assert utilisation(9, 0.1, 0.9) == pytest.approx(1)
+    assert utilisation(9, 0.1, 1.8) == pytest.approx(0.5)
+    assert utilisation(9, 0.1, 0.8) == 1
+    assert utilisation(9, 0.1, 0.0) == 0
+    assert ACCELERATORS["unet3d-h100"].pass_mark == 0.9
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.099, 0.1, 0.13, 1.0, 1e6])
+def test_a_limit_is_found_to_two_percent(limit: float) -> None:
+    """The result holds the mark, and is within the precision of the shortest that does."""
+    tried: list[float] = []
+
+    def reaches(value: float) -> bool:
+        tried.append(value)
+        return value >= limit
+
+    if limit == 1e6:
+        with pytest.raises(ConfigError, match="no step of up to"):
+            bisect(reaches, 0.1)
+        return
+    found = bisect(reaches, 0.1)
+    assert limit <= found
+    assert found <= limit * (1 + PRECISION) or len(tried) == limit_search.MOST_PROBES
+
+
+@pytest.mark.slow
+def test_find_limit(photos: Path) -> None:
+    """The search ends with a step that input keeps up with, and says how many accelerators that feeds."""
+    config = BenchConfig(str(photos), batch_size=8, seconds=0.1, warmup=0.1, step_time=0.01, image_size=32)
+    found = find_limit(config)
+    assert found.step_seconds in [probe.step_seconds for probe in found.probes if probe.utilisation >= 0.9]
+    assert found.accelerators is None
+    with pytest.raises(ConfigError, match="give emulate or step_time"):
+        find_limit(replace(config, step_time=0.0))
+
+
+@pytest.mark.slow
+def test_versus_finds_a_slow_down(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side whose workers sleep is slower, in turns within one run, with two ranks on each side."""
+    (tmp_path / "slow.py").write_text("import time\ndef f(batch):\n    time.sleep(0.02)\n    return batch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = BenchConfig(str(photos), batch_size=8, image_size=32, ranks=2, threads=1)
+    told: list[tuple[int, int]] = []
+    other = other_side(config, "map=slow:f,floats=true")
+    found = versus(config, other, rounds=8, turn_seconds=0.1, progress=lambda done, of: told.append((done, of)))
+    assert found.comparison.finding == "slower"
+    assert found.comparison.ratio < 0.8
+    assert told[-1] == (8, 8)
+    assert len(found.a_rates) == len(found.b_rates) == 8
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_the_other_side() -> None:
+    """Another dataset, or other settings; one that there is not is named."""
+    config = BenchConfig("a")
+    assert other_side(config, "b/c") == BenchConfig("b/c")
+    changed = other_side(config, "threads=4,decode=fast,step_time=0.1,isolate=true,shuffle=none")
+    assert (changed.threads, changed.decode, changed.step_time, changed.isolate) == (4, "fast", 0.1, True)
+    assert changed.shuffle is None
+    with pytest.raises(ConfigError, match="there is no setting 'thread'; there are dataset, "):
+        other_side(config, "thread=4")
+
+
+def written(path: Path, rate: float, **changes: Any) -> Path:
+    """A file as `shardio bench --json` writes it, cut down."""
+    config = {"dataset": "d", "threads": "auto"} | changes
+    spread = {"median": rate, "smallest": 0.95 * rate, "largest": 1.05 * rate}
+    machine = {"processor": "p", "cores": 2, "python": "3", "compiled": True, "packages": {}}
+    figures = {"schema": "shardio-bench/1", "config": config, "samples_per_second": spread, "machine": machine}
+    path.write_text(json.dumps(figures))
+    return path
+
+
+def test_files_of_two_times(tmp_path: Path) -> None:
+    """What differs in the settings is noted, and that other times allow less to be said; the exit code tells."""
+    a, b = written(tmp_path / "a.json", 100), written(tmp_path / "b.json", 80, threads=4)
+    comparison, notes = compare_files(a, b)
+    assert comparison.finding == "slower"
+    assert notes[0] == "threads was 'auto' in A and is 4 in B"
+    assert "different times" in notes[-1]
+    assert "slower: 0.8 times as fast" in run("bench", "--compare", a, b, code=3)
+    assert "the same as far as this can tell" in run("bench", "--compare", a, a)
+    (tmp_path / "c.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"must be written by `shardio bench --json` \(shardio-bench/1\), its schema"):
+        compare_files(a, tmp_path / "c.json")
+
+
+def test_storage_is_read_past_the_cache(photos: Path) -> None:
+    """Plain reads of the shards have rates, and the size of a random read fits the samples."""
+    rates = storage_rates(photos, threads=2, seconds=0.1)
+    assert rates.sequential > 0
+    assert rates.random > 0
+    assert rates.random_bytes % 4096 == 0
+    assert rates.file_bytes >= sum(path.stat().st_size for path in photos.glob("*.tar"))
+
+
+@pytest.mark.slow
+def test_the_report_in_a_browser(photos: Path, tmp_path: Path) -> None:
+    """A real browser shows all pictures and figures, loads nothing else, and reports no error."""
+    config = BenchConfig(str(photos), batch_size=8, seconds=0.6, warmup=0.2, ranks=2, image_size=32, step_time=0.01)
+    result = measure(config)
+    text = page(result)
+    assert not re.search(r'(src|href)="', text)
+    (tmp_path / "report.html").write_text(text)
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("there is no chromium")
+    done = subprocess.run(
+        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
+         f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "report.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    for label in ("steps of rank 0", "steps of rank 1", "stages", "histogram of waits", "threads of rank 1", "rates"):
+        assert f'aria-label="{label}"' in done.stdout
+    assert result.verdict.sentence.split(":")[0] in done.stdout
+    assert f"{result.samples_per_second.median:,.0f}" in done.stdout
+
+
+def test_a_report_escapes_what_it_shows(photos: Path) -> None:
+    """A path with markup in it stays text."""
+    result = measure(BenchConfig(str(photos), batch_size=8, epochs=1, warmup=0))
+    shown = page(replace(result, config=replace(result.config, dataset="<script>alert(1)</script>")))
+    assert "<script>" not in shown
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_a_plan_is_what_loaders_read(photos: Path, tail: Any) -> None:
+    """Steps, samples, shards and bytes of each rank are those of its Loader."""
+    plan = read_plan(photos, world=5, batch_size=7, tail=tail, seed=3, epoch=2)
+    opened = shardio.open(photos)
+    shards = opened.manifest.shards
+    sizes, touched = [], []
+    for rank in range(5):
+        loader = shardio.Loader(opened, 7, world=shardio.World(rank, 5), tail=tail, seed=3, fields=["label"])
+        loader.set_epoch(2)
+        numbers = np.concatenate([batch["index"].numpy() for batch in loader])
+        assert len(numbers) == plan.per_rank_samples
+        where = shards.locate(numbers)[0]
+        touched.append(len(set(where.tolist())))
+        sizes.append(float((shards.bytes / shards.samples)[where].sum()))
+        assert plan.steps == len(loader)
+    assert plan.per_rank_shards.mean == np.mean(touched)
+    assert plan.per_rank_bytes.largest == pytest.approx(max(sizes))
+    assert plan.dropped == (96 - 35 * 2 if tail == "drop" else 0)
+    assert plan.repeated == (0 if tail == "drop" else 35 * 3 - 96)
+
+
+def test_plans_on_the_command_line(photos: Path) -> None:
+    """Text and JSON; more ranks than samples are refused."""
+    assert "96 samples in" in run("plan", photos, "--world", 4, "--batch-size", 8)
+    found = json.loads(run("plan", photos, "--world", 4, "--batch-size", 8, "--json", "-"))
+    assert (found["schema"], found["steps"], found["looked_at"]) == ("shardio-plan/1", 3, 4)
+    assert "96 samples fill no global batch of 1024" in run("plan", photos, "--world", 128, "--batch-size", 8, code=2)

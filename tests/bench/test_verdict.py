@@ -1,0 +1,72 @@
+"""The verdict: a table of figures and the bottleneck that they show. `benchmarks/verdicts.py` plants real ones."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shardio.bench.verdict import Figures, diagnose
+
+BUSY = Figures(
+    starved=0.9,
+    on_device=0.0,
+    own=(0.1,),
+    waits=(0.09,),
+    workers=4,
+    cores=4,
+    seconds=10.0,
+    stages={"read": 2.0, "decode": 37.0, "assemble": 0.5},
+    cpu={"read": 1.5, "decode": 36.0, "assemble": 0.5},
+)
+"""Four threads on four processors decode all the time."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "bottleneck", "setting"),
+    [
+        ({}, "decode", "decode"),
+        ({"decode": "fast"}, "decode", "store smaller images"),
+        ({"starved": 0.02}, "consumer", None),
+        ({"on_device": 0.8, "engine": "dali"}, "engine", "engine"),
+        ({"on_device": 0.8}, "copy", "deliver uint8"),
+        # Two threads are busy, and two of the four processors have nothing to do.
+        ({"workers": 2, "stages": {"decode": 19.0}, "cpu": {"decode": 18.5}}, "threads", "threads"),
+        # Reads wait, and neither for a processor.
+        ({"stages": {"read": 38.0, "decode": 1.0}, "cpu": {"read": 1.0, "decode": 1.0}}, "storage", "threads"),
+        # Reads compute: checksums, or libraries.
+        (
+            {"stages": {"read": 38.0, "decode": 1.0}, "cpu": {"read": 37.0, "decode": 1.0}},
+            "read",
+            "use more processors",
+        ),
+        # One processor's worth of `map` among four threads.
+        ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}}, "GIL", "isolate"),
+        # The same in processes is a function that waits.
+        ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}, "isolate": True}, "map", "threads"),
+        ({"stages": {"map": 39.0}, "cpu": {"map": 0.4}}, "map", "threads"),
+        ({"stages": {"map": 39.0}, "cpu": {"map": 38.0}}, "map", "do the work"),
+        # Workers wait for a processor that others use.
+        ({"cpu": {"decode": 18.0}, "delay": 18.0, "others_busy": 0.5}, "other processes", "end the other"),
+        # Delayed by each other, with nobody else there.
+        ({"cpu": {"decode": 18.0}, "delay": 18.0}, "decode", "decode"),
+        ({"own": (0.10, 0.02, 0.02), "waits": (0.09, 0.01, 0.01)}, "slow rank", "look at"),
+        ({"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}, "hand-over", "prefetch"),
+    ],
+)
+def test_bottlenecks(changes: dict[str, Any], bottleneck: str, setting: str | None) -> None:
+    """Each row changes the figures of busy decoders."""
+    verdict = diagnose(replace(BUSY, **changes))
+    assert verdict.bottleneck == bottleneck
+    assert (verdict.change is None) == (setting is None)
+    if verdict.change is not None and setting is not None:
+        assert verdict.change.setting.startswith(setting)
+        assert verdict.change.expected is None or verdict.change.expected >= 1
+    assert sum(verdict.shares.values()) == pytest.approx(1)
+
+
+def test_the_slow_rank_is_named() -> None:
+    """The sentence names the rank, and what it does longer."""
+    waits = diagnose(replace(BUSY, own=(0.02, 0.10), waits=(0.01, 0.09)))
+    assert waits.sentence.startswith("rank 1 is slow: a step takes it 100 ms, mostly waiting for its input")
+    computes = diagnose(replace(BUSY, own=(0.02, 0.10), waits=(0.01, 0.01)))
+    assert "mostly computing" in computes.sentence

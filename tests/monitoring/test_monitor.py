@@ -1,0 +1,217 @@
+"""Watching a loader: what is counted adds up, it goes where it is asked to, and a starved rank is warned about."""
+
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _builders import jpeg
+
+import shardio
+from shardio.errors import ConfigError
+from shardio.loader.stats import LoaderStats
+from shardio.monitoring.figures import InputFigures, difference
+
+
+def photos(count: int = 24) -> shardio.Dataset:
+    """A dataset of JPEGs in memory."""
+    return shardio.from_samples([{"image": jpeg(40, 40, seed=n), "label": n} for n in range(count)])
+
+
+def load(**options: Any) -> shardio.Loader:
+    """A loader of `photos`."""
+    return shardio.Loader(photos(), 4, transforms=[shardio.CenterCrop(16)], **options)
+
+
+class Kept:
+    """A sink that keeps all figures."""
+
+    def __init__(self) -> None:
+        self.all: list[InputFigures] = []
+        self.closed = 0
+
+    def write(self, figures: InputFigures) -> None:
+        """Keep them."""
+        self.all.append(figures)
+
+    def close(self) -> None:
+        """Count it."""
+        self.closed += 1
+
+
+def test_every_sample_is_counted_once_over_epochs() -> None:
+    """Over several epochs the intervals' samples, bytes and waits add up to what was delivered."""
+    loader, kept = load(), Kept()
+    with shardio.monitor(loader, every=0.01, sinks=[kept]):
+        for _ in range(3):
+            for _ in loader:
+                time.sleep(0.005)
+            time.sleep(0.03)  # the next epoch's statistics replace those of the last one
+    assert sum(figures.samples for figures in kept.all) == 72 == kept.all[-1].total_samples
+    assert all(0 <= figures.starved <= 1 for figures in kept.all)
+    assert kept.closed == 1
+    assert any("decode" in figures.stage_seconds for figures in kept.all)
+
+
+def test_a_new_epoch_starts_from_nothing() -> None:
+    """The difference of two statistics is that of one epoch, or all of a new epoch."""
+    before = LoaderStats(samples=10, bytes=100, seconds=2.0, wait_seconds=1.0, stage_seconds={"read": 1.0})
+    after = LoaderStats(samples=16, bytes=160, seconds=3.0, wait_seconds=1.5, stage_seconds={"read": 1.2, "map": 0.1})
+    part = difference(before, after)
+    assert (part.samples, part.bytes, part.seconds, part.wait_seconds) == (6, 60, 1.0, 0.5)
+    assert part.stage_seconds == pytest.approx({"read": 0.2, "map": 0.1})
+    anew = LoaderStats(samples=4, seconds=0.5)
+    assert difference(after, anew) == anew
+
+
+def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:
+    """Each rank adds lines to a file of its own."""
+    for rank in range(2):
+        loader = load(world=shardio.World(rank, 2))
+        with shardio.monitor(loader, every=10, jsonl=tmp_path / "input.jsonl"):
+            list(loader)
+    lines = [json.loads(line) for file in sorted(tmp_path.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["input-00000.jsonl", "input-00001.jsonl"]
+    assert [(line["rank"], line["samples"]) for line in lines] == [(0, 12), (1, 12)]
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    """The scalars can be read back."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loader = load()
+    with shardio.monitor(loader, every=10, tensorboard=tmp_path):
+        list(loader)
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert set(found.Tags()["scalars"]) >= {"input/samples_per_second", "input/starved"}
+    assert found.Scalars("input/starved")[0].step == 24
+
+
+def test_prometheus() -> None:
+    """A real scrape finds the counters with their rank."""
+    loader = load()
+    monitor = shardio.monitor(loader, every=0.02, prometheus=0)
+    list(loader)
+    time.sleep(0.2)
+    port = monitor._sinks[0]._server.server_port  # type: ignore[attr-defined]  # port 0 is any
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    monitor.close()
+    assert 'shardio_samples_total{rank="0"} 24.0' in text
+    assert 'shardio_stage_seconds_total{rank="0",stage="decode"}' in text
+
+
+def test_opentelemetry() -> None:
+    """A real reader of the SDK collects the counters."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    loader = load()
+    with shardio.monitor(loader, every=10, opentelemetry=MeterProvider([reader]).get_meter("test")):
+        list(loader)
+    data: Any = reader.get_metrics_data()
+    found = {
+        metric.name: metric.data.data_points[0].value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    assert found["shardio.input.samples"] == 24
+    assert 0 <= found["shardio.input.starved"] <= 1
+
+
+def test_a_starved_rank_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that waits for a slow function is warned about once, after some intervals, and when that is over."""
+
+    def slow(sample: Any) -> Any:
+        time.sleep(0.01)
+        return sample
+
+    loader = shardio.Loader(
+        photos(96), 4, transforms=[shardio.CenterCrop(16)], map=slow, map_by="sample", threads=1, prefetch=1
+    )
+    with caplog.at_level(logging.WARNING, "shardio"), shardio.monitor(loader, every=0.2, patience=2):
+        for _ in loader:
+            pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("rank 0 has waited for input for ")
+    assert "'map'" in warning
+
+
+def test_a_sink_that_fails_ends_no_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop goes on, and the log says why the monitor has ended."""
+
+    class Full(Kept):
+        def write(self, figures: InputFigures) -> None:
+            raise OSError("no space left on device")
+
+    loader = load()
+    with shardio.monitor(loader, every=0.01, sinks=[Full()]):
+        assert len(list(loader)) == 6
+        time.sleep(0.05)
+    assert "no space left on device" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be more than 0 seconds, got 0"),
+        ({"warn_starved": 1.5}, "warn_starved must be a share above 0, at most 1, got 1.5"),
+        ({"patience": 0}, "patience must be at least 1 interval, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.monitor(load(), **options)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lightning(tmp_path: Path) -> None:
+    """The callback logs with the Trainer's loggers while it trains, and ends with it."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.loggers import CSVLogger
+
+    from shardio.monitoring.lightning import InputMonitor
+
+    class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            time.sleep(0.01)
+            loss: torch.Tensor = self.layer(batch["label"][:, None].float()).mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        logger=CSVLogger(str(tmp_path)),
+        callbacks=[InputMonitor(every=0.02)],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    trainer.fit(Model(), load())
+    (written,) = tmp_path.rglob("metrics.csv")
+    assert "input/starved" in written.read_text().splitlines()[0]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Every monitor ends its thread."""
+    import threading
+
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "shardio monitor"]
