@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import ConfigError
+from .accelerators import accelerator as known
 from .config import BenchConfig
 from .standing_ranks import StandingRanks
 
@@ -31,8 +32,8 @@ class Limit:
         pass_mark: the utilisation that had to be reached.
         step_seconds: the shortest step that reaches it.
         samples_per_second: per rank, with such steps.
-        accelerators: how many of the emulated accelerators need as many samples as all ranks get then; None without
-            `emulate`.
+        accelerators: how many of the emulated accelerators need as many samples per second as steps of that length
+            take on all ranks; None without `emulate`.
         probes: the measurements, in order.
     """
 
@@ -84,7 +85,9 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
         samples_per_second=config.samples_per_step / shortest * next(
             probe.utilisation for probe in probes if probe.step_seconds == shortest
         ),
-        accelerators=None if config.emulate is None else config.ranks * _nominal(config) / shortest,
+        accelerators=None
+        if config.emulate is None
+        else config.ranks * config.samples_per_step / shortest / known(config.emulate).samples_per_second,
         probes=probes,
     )  # fmt: skip
 
@@ -107,8 +110,3 @@ def bisect(reaches: Callable[[float], bool], guess: float) -> float:
     if high is None:
         raise ConfigError(f"no step of up to {value:.3f} s reaches the pass mark: input varies too much")
     return high
-
-
-def _nominal(config: BenchConfig) -> float:
-    nominal = replace(config, step_time=0.0).accelerator
-    return 0.0 if nominal is None else nominal.step_seconds

@@ -124,6 +124,17 @@ def test_files_of_two_times(tmp_path: Path) -> None:
         compare_files(a, tmp_path / "c.json")
 
 
+@pytest.mark.slow
+def test_the_json_is_documented(photos: Path) -> None:
+    """docs/bench.md names each key of the JSON, in all depths but settings, stages and versions."""
+    text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    figures = measure(BenchConfig(str(photos), batch_size=8, epochs=1, warmup=0)).to_json()
+    figures["storage"] = storage_rates(photos, threads=1, seconds=0.01).to_json()
+    inner = [figures["ranks"][0], figures["stages"], figures["verdict"], figures["timelines"][0], figures["storage"]]
+    for key in {name for part in (figures, *inner) for name in part}:
+        assert f"`{key}`" in text, key
+
+
 def test_storage_is_read_past_the_cache(photos: Path) -> None:
     """Plain reads of the shards have rates, and the size of a random read fits the samples."""
     rates = storage_rates(photos, threads=2, seconds=0.1)
@@ -139,7 +150,7 @@ def test_the_report_in_a_browser(photos: Path, tmp_path: Path) -> None:
     config = BenchConfig(str(photos), batch_size=8, seconds=0.6, warmup=0.2, ranks=2, image_size=32, step_time=0.01)
     result = measure(config)
     text = page(result)
-    assert not re.search(r'(src|href)="', text)
+    assert not re.search(r"(src|href)=", text)
     (tmp_path / "report.html").write_text(text)
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
