@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +16,7 @@ from .text import summary
 _WIDTH = 900
 _BINS = 300
 _KINDS = ("wait", "compute", "barrier")
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #66707f; --paper: #ffffff; --line: #d9dee6;
-  --wait: #c2410c; --compute: #15803d; --barrier: #a16207; --bar: #2563eb; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf2; --soft: #9aa5b4; --paper: #12161d; --line: #323a46;
-  --wait: #fb923c; --compute: #4ade80; --barrier: #fbbf24; --bar: #60a5fa; } }
-@media print { :root { --ink: #000; --paper: #fff; --line: #bbb; --wait: #c2410c; --compute: #15803d;
-  --barrier: #a16207; --bar: #2563eb; } section { break-inside: avoid; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 960px; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p.verdict { font-size: 1.1rem; border-left: 4px solid var(--bar); padding-left: .8rem; }
-.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
-.cards div { border: 1px solid var(--line); border-radius: 6px; padding: .5rem .9rem; }
-.cards b { display: block; font-size: 1.3rem; } .cards span, .soft { color: var(--soft); font-size: .85rem; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font-size: 12px; }
-.wait { fill: var(--wait); } .compute { fill: var(--compute); } .barrier { fill: var(--barrier); }
-.bar { fill: var(--bar); } .axis { stroke: var(--line); } .line { stroke: var(--bar); fill: none; stroke-width: 2; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
-td, th { border-bottom: 1px solid var(--line); padding: .2rem .7rem; text-align: right; white-space: nowrap; }
-td:first-child, th:first-child { text-align: left; } pre { overflow-x: auto; font-size: .85rem; }
-i.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
-"""
+_STYLE = files(__package__).joinpath("report.css").read_text()
 
 
 def page(result: BenchResult) -> str:
@@ -88,7 +68,7 @@ def _cards(result: BenchResult) -> str:
 
 def _legend() -> str:
     names = {"wait": "waits for input", "compute": "computes", "barrier": "waits for other ranks"}
-    keys = (f'<i class="key" style="background: var(--{kind})"></i>{names[kind]}' for kind in _KINDS)
+    keys = (f'<i class="{kind}"></i>{names[kind]}' for kind in _KINDS)
     return f'<p class="soft">{"".join(keys)}</p>'
 
 
