@@ -4,11 +4,12 @@ The convention is that of https://github.com/webdataset/webdataset. `shardio.for
 what is refused, `shardio.foreign.members` the meaning of extensions.
 """
 
+import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -47,8 +48,8 @@ def webdataset(
 
     Args:
         src: a tar, a directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of these.
-        fields: the extensions to take, with names for their fields, as in "image=jpg,label=cls,caption=txt". Without
-            it: all extensions of the first sample; a note names those that only later samples have.
+        fields: the extensions to take, with names for their fields, as in "image=jpg,label=cls,caption=txt": any that
+            some sample has. Without it: all extensions of the first sample; a note names those that only others have.
         key: add a text field `key` with each sample's key. Without this option it is added unless the keys are running
             numbers of 12 digits, as shardio writes them, or another field has that name.
         on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
@@ -62,21 +63,22 @@ def webdataset(
     Raises:
         SourceError: `src` does not exist or holds no samples, a tar is damaged or truncated (unless `on_error` is
             `"skip"`), or holds links or sparse files.
-        ConfigError: `fields` names an extension that none of the first samples has, or `key` would be a second field of
-            that name.
+        ConfigError: `fields` names an extension that no sample has, or `key` would be a second field of that name.
     """
     paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "tars")
     found, damage = scan_damaged_files(paths, _scan, on_error)
     places = ValueLocations(paths, [tar.spans for tar in found], open_tar, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
-    parts = _parts(places, fields, printable(src))
+    layouts = _layouts(places, found)
+    fields = _without_dots(fields, layouts)
+    parts = _parts(places, layouts, fields, printable(src))
     if key and "key" in parts:
         raise ConfigError(
             f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
         )
     numbered = all(tar.running for tar in found)
-    lost = [] if fields is not None else _left_out(parts.values(), paths, found)
+    lost = [] if fields is not None else _left_out(parts.values(), places, layouts)
     names = rename_remarks(
         fields, {name: part.extensions[0] for name, part in parts.items() if not _is_plain(name, part)}
     )
@@ -174,6 +176,19 @@ def _open(places: ValueLocations, index: int) -> _Files:
         return _Files(file, run.key, run.places())
 
 
+class _Layout(NamedTuple):
+    """Samples that have just the same extensions: the numbers of the first and last one, their count, the first key."""
+
+    first: int
+    last: int
+    count: int
+    key: str
+
+    def and_also(self, other: "_Layout") -> "_Layout":
+        """Return the layout with later samples that have it."""
+        return _Layout(self.first, other.last, self.count + other.count, self.key)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Scanned:
@@ -182,20 +197,21 @@ class _Scanned:
     Attributes:
         spans: the location of each sample.
         running: whether the keys are running numbers, as shardio writes them.
-        layouts: the extensions that samples have, and the key of the first sample that has just these.
+        layouts: the extensions that samples have, and which samples of the tar have just these.
     """
 
     spans: Spans
     running: bool
-    layouts: Mapping[tuple[str, ...], str]
+    layouts: Mapping[tuple[str, ...], _Layout]
 
 
 def _scan(path: Path, damage: list[str] | None) -> _Scanned:
     offsets, sizes = array("q"), array("q")
-    layouts: dict[tuple[str, ...], str] = {}
+    layouts: dict[tuple[str, ...], _Layout] = {}
     running, first = True, 0
     for number, run in enumerate(scan(open_tar(path), damage)):
-        layouts.setdefault(tuple([member.extension for member in run.members]), run.key)
+        extensions, own = tuple([member.extension for member in run.members]), _Layout(number, number, 1, run.key)
+        layouts[extensions] = layouts[extensions].and_also(own) if extensions in layouts else own
         offsets.append(run.offset)
         sizes.append(run.size)
         digits = len(run.key) == _KEY_DIGITS and run.key.isdecimal()
@@ -204,19 +220,35 @@ def _scan(path: Path, damage: list[str] | None) -> _Scanned:
     return _Scanned((np.array(offsets, np.int64), np.array(sizes, np.int64)), running, layouts)
 
 
-def _left_out(parts: Collection[MemberField], paths: Sequence[Path], found: Sequence[_Scanned]) -> list[str]:
+def _layouts(places: ValueLocations, found: Sequence[_Scanned]) -> dict[tuple[str, ...], _Layout]:
+    """Return the extensions that samples have, in the order of the first that has them, by numbers in the source."""
+    layouts: dict[tuple[str, ...], _Layout] = {}
+    for start, scanned in zip(places.starts.tolist(), found, strict=False):
+        for extensions, own in scanned.layouts.items():
+            own = own._replace(first=start + own.first, last=start + own.last)
+            layouts[extensions] = layouts[extensions].and_also(own) if extensions in layouts else own
+    return layouts
+
+
+def _left_out(
+    parts: Collection[MemberField], places: ValueLocations, layouts: Mapping[tuple[str, ...], _Layout]
+) -> list[str]:
     """A remark for each extension that some sample has and no field takes, which the first sample therefore lacks."""
-    remarks: dict[str, str] = {}
-    for path, scanned in zip(paths, found, strict=True):
-        for extensions, key in scanned.layouts.items():
-            taken = {part.find(extensions) for part in parts}
-            for extension in extensions:
-                if extension not in taken and extension not in remarks:
-                    where = f"{printable(path)}, key {key!r}, is the first that has it"
-                    remarks[extension] = (
-                        f"left out .{extension}, which the first sample lacks: {where}; fields takes it"
-                    )
-    return list(remarks.values())
+    having: dict[str, list[_Layout]] = {}
+    for extensions, layout in layouts.items():
+        taken = {part.find(extensions) for part in parts}
+        for extension in dict.fromkeys(extensions):
+            if extension not in taken:
+                having.setdefault(extension, []).append(layout)
+    remarks, samples = [], sum(layout.count for layout in layouts.values())
+    for extension, those in having.items():
+        count = sum(layout.count for layout in those)
+        first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
+        remarks.append(
+            f"left out .{extension}, which {count} of {samples} samples have, the first in {first}; fields takes it, "
+            "and every sample without it is then bad: see on_error and max_bad"
+        )
+    return remarks
 
 
 def _is_plain(name: str, part: MemberField) -> bool:
@@ -225,16 +257,26 @@ def _is_plain(name: str, part: MemberField) -> bool:
     return name in ("image", "label", "bytes", extension, extension.rpartition(".")[0])
 
 
-def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where: str) -> dict[str, MemberField]:
-    """The fields and the extensions of their files, from the first samples and the last."""
-    probed = list(_probe(places))
-    samples = [extensions for _, extensions in probed]
-    available = dict.fromkeys(extension for sample in samples for extension in sample)
+def _parts(
+    places: ValueLocations,
+    layouts: Mapping[tuple[str, ...], _Layout],
+    given: str | Mapping[str, str] | None,
+    where: str,
+) -> dict[str, MemberField]:
+    """The fields and the extensions of their files, from the first samples and the last, and those of each extension.
+
+    Only the first and the last sample that have an extension are read besides, where none of the others has it.
+    """
+    probed = dict(_probe(places, places.probes().tolist()))
+    samples = list(probed.values())
+    available = dict.fromkeys(extension for extensions in (*samples, *layouts) for extension in extensions)
     chosen = choose_fields(members.field_names(samples[0]) if given is None else given, available, where)
     parts = {}
     for name, extension in chosen.items():
-        having = [number for number, sample in probed if extension in sample]
+        having = [number for number, sample in probed.items() if extension in sample]
         try:
+            if not having:
+                having = [number for number, _ in _probe(places, _ends(layouts, extension))]
             with bad_samples_at("its first or last file"):
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
@@ -246,10 +288,27 @@ def _parts(places: ValueLocations, given: str | Mapping[str, str] | None, where:
     return parts
 
 
-def _probe(places: ValueLocations) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the number and the extensions of the first samples and the last; SourceError if none can be read."""
+def _without_dots(
+    fields: str | Mapping[str, str] | None, layouts: Iterable[tuple[str, ...]]
+) -> str | Mapping[str, str] | None:
+    """The user's choice of extensions, which may be given with a dot first, as in `seg=.seg.png`."""
+    if fields is None or any(extension.startswith(".") for extensions in layouts for extension in extensions):
+        return fields
+    if isinstance(fields, str):
+        return ",".join(re.sub(r"(^|=)\s*\.", r"\1", part.strip()) for part in fields.split(","))
+    return {name: extension.removeprefix(".") for name, extension in fields.items()}
+
+
+def _ends(layouts: Mapping[tuple[str, ...], _Layout], extension: str) -> list[int]:
+    """The numbers of the first and the last sample that have an extension."""
+    having = [layout for extensions, layout in layouts.items() if extension in extensions]
+    return sorted({min(layout.first for layout in having), max(layout.last for layout in having)})
+
+
+def _probe(places: ValueLocations, numbers: Iterable[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the numbers and extensions of these samples; SourceError if none can be read."""
     wrong, good = None, False
-    for number in places.probes().tolist():
+    for number in numbers:
         try:
             yield number, tuple(_open(places, number).places)
             good = True

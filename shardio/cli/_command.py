@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -18,6 +20,9 @@ _KEYWORDS = {
 
 _ALWAYS = frozenset(("overwrite",))
 """Names without an underscore that messages use for nothing but the option."""
+
+_options: ContextVar[Mapping[str, str]] = ContextVar("options", default=MappingProxyType({}))
+"""The options of the command that runs, as typed, by name of the parameter."""
 
 _VERBS = "must|needs?|goes|takes|cannot|already|replaces|starts|continues|names"
 
@@ -46,12 +51,14 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of shardio's names the command's options as they are typed."""
+        before = _options.set({p.name: p.opts[0] for p in self.params if p.param_type_name == "option" and p.name})
         try:
             return super().invoke(ctx)
         except ShardioError as error:
-            options = {p.name: p.opts[0] for p in self.params if p.param_type_name == "option" and p.name}
-            error.args = (as_typed(str(error), options), *error.args[1:])
+            error.args = (typed(str(error)), *error.args[1:])
             raise
+        finally:
+            _options.reset(before)
 
 
 class Group(TyperGroup):
@@ -69,6 +76,11 @@ class Group(TyperGroup):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def typed(message: str) -> str:
+    """Return a message of the Python interface with the options of the command that runs as they are typed."""
+    return as_typed(message, _options.get())
 
 
 def as_typed(message: str, options: Mapping[str, str]) -> str:
@@ -90,11 +102,11 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
         rf"(?:^|(?<=: )|(?<=; ))(?P<name>{names})(?=:| (?:{_VERBS})\b)",
         rf"{apart}(?P<name>{unmistakable})(?![\w'\"/.=\-])",
     ):
-        message = re.sub(pattern, lambda found: _typed(found, known), message)
+        message = re.sub(pattern, lambda found: _option(found, known), message)
     return message
 
 
-def _typed(found: re.Match[str], options: Mapping[str, str]) -> str:
+def _option(found: re.Match[str], options: Mapping[str, str]) -> str:
     option, value = options[found["name"]], found.groupdict().get("value")
     return option if value in (None, "True") else option + " " + value.strip("[']")
 

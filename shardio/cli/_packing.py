@@ -24,7 +24,7 @@ from ..format.fields import describe
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
 from ..system.units import format_size
-from ._command import as_typed
+from ._command import typed
 from ._progress import progress
 
 ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
@@ -218,7 +218,7 @@ class PackingOptions:
                     out,
                     world=world,
                     progress=report_progress,
-                    tell=_print_note if first_rank else None,
+                    tell=print_note if first_rank else None,
                     **self._keywords(),
                 )
         except TooManyBad as error:
@@ -319,11 +319,6 @@ def parse_size(text: str) -> tuple[int, int]:
     return height, width
 
 
-def _print_note(note: str) -> None:
-    options = {option.name: f"--{option.name.replace('_', '-')}" for option in fields(PackingOptions)}
-    print(f"note: {as_typed(note, options)}", file=sys.stderr)
-
-
 def parse_dtypes(text: str | None) -> dict[str, str]:
     """Return the dtypes in text such as `image=float16,mask=uint8` by field; one without a field by the name ""."""
     pairs = (part.strip().rpartition("=") for part in (text or "").split(",") if part.strip())
@@ -345,10 +340,9 @@ def parse_split(text: str) -> dict[str, float]:
     return shares
 
 
-def print_notes(notes: Iterable[str]) -> None:
-    """Print notes on a source, one per line."""
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+def print_note(note: str) -> None:
+    """Print a note on a source; it names options of the command that runs."""
+    print(f"note: {typed(note)}", file=sys.stderr)
 
 
 def print_dataset(out: Path, dataset: WrittenDataset) -> None:

@@ -78,12 +78,19 @@ class ValueLocations:
         """
         if index in self._damage:
             raise BadSample(self._damage[index])
-        number = bisect_right(self.starts, index) - 1
+        number = self._file_of(index)
         file = self._open.pop(number, None) or self._opener(self.paths[number])
         self._open[number] = file  # last: the most recently used
         if len(self._open) > _OPEN:
             del self._open[next(iter(self._open))]
         return ValueLocation(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
+
+    def path_of(self, index: int) -> Path:
+        """Return the path of the file that holds record `index`."""
+        return self.paths[self._file_of(index)]
+
+    def _file_of(self, index: int) -> int:
+        return bisect_right(self.starts, index) - 1
 
     def probes(self) -> Indices:
         """Return the numbers of the records from which fields are inferred: the first 100 and the last."""

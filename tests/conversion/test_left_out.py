@@ -86,13 +86,31 @@ def test_hdf5_columns_of_later_files_are_named(tmp_path: Path) -> None:
 def test_members_that_the_first_sample_lacks_are_named(tmp_path: Path) -> None:
     """Members that appear late, however late, are named with the first sample that has them."""
     found = webdataset(tars(tmp_path))
+    after = "fields takes it, and every sample without it is then bad: see on_error and max_bad"
     assert found.remarks == (
-        f"left out .depth.npy, which the first sample lacks: {tmp_path}/0.tar, key 'b', is the first that has it;"
-        " fields takes it",
-        f"left out .mask, which the first sample lacks: {tmp_path}/1.tar, key 'z', is the first that has it;"
-        " fields takes it",
+        f"left out .depth.npy, which 1 of 303 samples have, the first in {tmp_path}/0.tar, key 'b'; {after}",
+        f"left out .mask, which 1 of 303 samples have, the first in {tmp_path}/1.tar, key 'z'; {after}",
     )
     assert webdataset(tmp_path, fields="image=jpg,label=cls").remarks == ()
+
+
+def test_what_a_note_names_can_be_taken(tmp_path: Path) -> None:
+    """`fields` takes an extension that no sample near an end has, in any order of the tars, with its dot or without."""
+    label, mask = [(f"{n}.cls", b"1") for n in range(150)], jpeg()
+    write_tar(tmp_path / "0.tar", label)
+    write_tar(tmp_path / "1.tar", [("y.cls", b"2"), ("y.mask.png", mask), ("z.cls", b"2"), ("z.mask.png", mask)])
+    write_tar(tmp_path / "2.tar", [(f"b{name}", data) for name, data in label])
+    names = [str(tmp_path / f"{n}.tar") for n in (0, 1, 2)]
+    for given in ("label=cls,mask=mask.png", "label=cls, mask=.mask.png", {"label": "cls", "mask": ".mask.png"}):
+        for paths in (names, names[::-1]):
+            found = webdataset(paths, fields=given, key=False)
+            assert found[150] == {"label": 2, "mask": mask}
+            assert found.remarks == ()
+    options = ("--fields", "label=cls,mask=mask.png", "--on-error", "skip", "--max-bad", "300")
+    assert "2 samples in 1 indexed shards" in run("index", *names, "-o", tmp_path / "out", *options)
+    told = run("index", *names, "-o", tmp_path / "all")
+    assert "left out .mask.png, which 2 of 302 samples have" in told
+    assert "--fields takes it, and every sample without it is then bad: see --on-error and --max-bad" in told
 
 
 def test_members_under_names_that_no_field_has_are_named(tmp_path: Path) -> None:
