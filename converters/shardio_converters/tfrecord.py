@@ -147,7 +147,7 @@ class _Seen:
     text: bool
 
 
-def _scan(path: Path, damage: list[str] | None) -> Spans:
+def _scan(path: Path, damage: list[str]) -> Spans:
     return scan_file(open_tfrecord(path), damage)
 
 

@@ -205,7 +205,7 @@ class _Scanned:
     layouts: Mapping[tuple[str, ...], _Layout]
 
 
-def _scan(path: Path, damage: list[str] | None) -> _Scanned:
+def _scan(path: Path, damage: list[str]) -> _Scanned:
     offsets, sizes = array("q"), array("q")
     layouts: dict[tuple[str, ...], _Layout] = {}
     running, first = True, 0

@@ -23,7 +23,7 @@ from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import describe
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
-from ..system.units import format_size
+from ..system.units import counted, format_size
 from ._command import typed
 from ._progress import progress
 
@@ -362,7 +362,9 @@ def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:
     """Print how many samples were skipped, and name the first; `report` is the file that names them all."""
     if not skipped:
         return
-    print(f"skipped {len(skipped)} bad samples:")
+    ends = sum(sample.ends_file for sample in skipped)
+    lost = f"; {ends} of them for all in the lost rest of a file" if ends else ""
+    print(f"skipped {counted(len(skipped), 'bad sample')}{lost}:")
     for sample in skipped[:PRINTED_SKIPPED]:
         print(f"  {sample.reason}")
     if len(skipped) > PRINTED_SKIPPED:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from ..foreign.locations import LOST_END
 from ..system.directory import Directory
 
 
@@ -22,6 +23,11 @@ class Skipped:
 
     number: int
     reason: str
+
+    @property
+    def ends_file(self) -> bool:
+        """Whether it stands for all samples that damage has lost at the end of a file."""
+        return self.reason.endswith(LOST_END)
 
 
 def open_report(path: Path, out: Path) -> TextIO:

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, SourceError
 from ..system.types import Indices
 from .files import File
 
 T = TypeVar("T")
+
+LOST_END = "the rest of the file is lost"
+"""The end of the reason why a sample is bad that stands for all that damage has lost at a file's end."""
 
 _THREADS = 16  # scans mostly wait for the disk
 _OPEN = 8  # files kept open: a compressed one occupies the disk unpacked for as long
@@ -138,22 +141,29 @@ def scan_files(paths: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
 
 
 def scan_damaged_files(
-    paths: Sequence[Path], work: Callable[[Path, list[str] | None], T], on_error: str
+    paths: Sequence[Path], work: Callable[[Path, list[str]], T], on_error: str
 ) -> tuple[list[T], list[str | None]]:
     """Call `work(path, damage)` for each file as `scan_files` does, where `work` may find files whose ends are lost.
 
     Args:
         paths: the files.
-        work: raises SourceError if the end of a file is lost; given a list, it adds the reason there instead.
+        work: adds the reason to `damage` if the end of a file is lost.
         on_error: `"raise"`, or `"skip"` to take what precedes the damage.
 
     Returns:
         The results, and for each file the reason why its end is lost, or None.
 
-    Raises ConfigError for another `on_error`.
+    Raises ConfigError for another `on_error`, and with `"raise"` SourceError for a file whose end is lost.
     """
     if on_error not in ("raise", "skip"):
         raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-    damage: dict[Path, list[str]] = {path: [] for path in paths}
-    results = scan_files(paths, lambda path: work(path, damage[path] if on_error == "skip" else None))
-    return results, [reasons[0] if reasons else None for reasons in damage.values()]
+
+    def scanned(path: Path) -> tuple[T, str | None]:
+        damage: list[str] = []
+        result = work(path, damage)
+        if damage and on_error == "raise":
+            raise SourceError(f"{damage[0]}; on_error='skip' takes what precedes the damage")
+        return result, f"{damage[0]}; {LOST_END}" if damage else None
+
+    found = scan_files(paths, scanned)
+    return [result for result, _ in found], [reason for _, reason in found]

@@ -83,6 +83,9 @@ def scan(file: File, damage: list[str] | None = None) -> Iterator[TarSample]:
 
     Raises SourceError where the tar is damaged or was cut off; it names the byte and counts the complete samples before
     it. Given a list as `damage`, it adds this text there instead, and yields no more samples.
+
+    The last sample before the damage is complete if a file of another key begins there; where that cannot be told, as
+    at a cut between two files, if it has at least as many files as the sample before it.
     """
     count = 0
     try:
@@ -119,8 +122,11 @@ def is_header(block: bytes) -> bool:
 
 
 class _Damaged(Exception):
-    def __init__(self, at: int, reason: str) -> None:
+    """The tar is damaged or cut off at byte `at`: within the file called `name`, or where that is None, unknown."""
+
+    def __init__(self, at: int, reason: str, name: bytes | None = None) -> None:
         super().__init__(f"byte {at}: {reason}")
+        self.name = name
 
 
 class _Refused(_Damaged):
@@ -147,16 +153,22 @@ def _samples(entries: Iterable[_Entry | None]) -> Iterator[TarSample]:
     """Group files into samples; None, the end mark, completes the last one."""
     key = b""
     members: list[Member] = []
-    start = end = 0
-    for entry in entries:
-        split = _split(entry.name) if entry else None
-        if members and (entry is None or (split and split[0] != key)):
+    start = end = before = 0
+    try:
+        for entry in entries:
+            split = _split(entry.name) if entry else None
+            if members and (entry is None or (split and split[0] != key)):
+                yield TarSample(_text(key), start, end - start, tuple(members))
+                members, before = [], len(members)
+            if entry and split:
+                start = start if members else entry.at
+                members.append(Member(_text(split[1]).lower(), entry.data, entry.size))
+                key, end = split[0], entry.after
+    except _Damaged as error:
+        begun = _split(error.name) if error.name is not None else None
+        if members and (begun[0] != key if begun else 0 < before <= len(members)):
             yield TarSample(_text(key), start, end - start, tuple(members))
-            members = []
-        if entry and split:
-            start = start if members else entry.at
-            members.append(Member(_text(split[1]).lower(), entry.data, entry.size))
-            key, end = split[0], entry.after
+        raise
     if members:
         yield TarSample(_text(key), start, end - start, tuple(members))
 
@@ -201,8 +213,10 @@ def _after(file: File, at: int, header: _Header) -> int:
     """Return the offset of the next header."""
     data = at + _BLOCK
     if data + header.size > file.size:
-        kind = "its extended header" if header.kind in _EXTENSIONS else f"the member {_text(header.name)!r}"
-        raise _Damaged(at, f"{kind} has {header.size} bytes, but the file ends at byte {file.size}: it was cut off")
+        name = None if header.kind in _EXTENSIONS else header.name
+        what = "its extended header" if name is None else f"the member {_text(name)!r}"
+        reason = f"{what} has {header.size} bytes, but the file ends at byte {file.size}: it was cut off"
+        raise _Damaged(at, reason, name)
     if header.kind in _EXTENSIONS and header.size > _LARGEST_EXTENSION:
         raise _Refused(at, f"an extended header has at most {_LARGEST_EXTENSION} bytes, this one has {header.size}")
     return data + header.size + -header.size % _BLOCK

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: `64MB`, `1.5GiB`, 4096."""
+"""Sizes in bytes as people write them: `64MB`, `1.5GiB`, 4096; counts with their nouns."""
 
 import re
 
@@ -28,3 +28,8 @@ def format_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, which takes an `s` in the plural: `1 sample`, `2 samples`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

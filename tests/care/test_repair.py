@@ -23,6 +23,7 @@ import shardio
 from shardio import containers
 from shardio.care.repair import repair
 from shardio.care.verify import verify
+from shardio.containers import side_index
 from shardio.conversion.adopt import adopt
 from shardio.errors import ConfigError, NotADataset
 from shardio.system.directory import Directory
@@ -137,6 +138,23 @@ def test_a_tar_that_was_cut_short(dataset: Path, left: float) -> None:
     np.testing.assert_equal(found, expected)
     with tarfile.open(dataset / name) as tar:
         assert len(tar.getnames()) == kept * len(kinds.FIELDS)
+
+
+def test_every_whole_sample_before_a_cut_is_kept(dataset: Path) -> None:
+    """Wherever a tar is cut, repair keeps the samples all of whose bytes are left."""
+    path = dataset / "shard-000001.tar"
+    index, whole = side_index.load(path), path.read_bytes()
+    names = [name for name in index.dtype.names if name.endswith(".offset")]
+    spans = np.array([[(int(row[n]), int(row[n.removesuffix("offset") + "size"])) for n in names] for row in index])
+    ends = np.sort(spans.sum(axis=2), axis=1)
+    copy = path.parent.parent / "copy"
+    for cut in (*ends[2].tolist(), ends[2][-1] + 200, ends[2][-1] + 700, ends[2][-1] + 1100, ends[3][0] - 1):
+        shutil.copytree(dataset, copy)
+        (copy / path.name).write_bytes(whole[:cut])
+        kept = [shard.kept for shard in repair(copy).shards]
+        assert kept == [int((ends[:, -1] <= cut).sum())]
+        assert verify(copy, deep=True).problems == ()
+        shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize("container", ["hdf5", "lmdb"])
@@ -418,7 +436,7 @@ def test_an_earlier_rest_is_kept(dataset: Path) -> None:
     """A second repair of a shard replaces nothing that the first one has set aside."""
     for _ in range(2):
         path = dataset / "shard-000000.tar"
-        os.truncate(path, path.stat().st_size - 1200)
+        os.truncate(path, path.stat().st_size - 2400)
         repair(dataset)
     rests = sorted(path.name for path in dataset.glob("*.damaged"))
     assert rests == ["shard-000000.tar.end.2.damaged", "shard-000000.tar.end.damaged"]

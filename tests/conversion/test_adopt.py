@@ -31,6 +31,7 @@ from shardio.conversion.api import convert
 from shardio.conversion.source import Source
 from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
 from shardio.system.directory import Directory
+from shardio.system.units import counted
 from shardio.testing.sources import check_sample
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
@@ -421,8 +422,11 @@ class TestBadSamples:
         refused = run("index", tmp_path / "in", "-o", tmp_path / "out", code=1)
         assert f"{first.name}, byte " in refused
         assert "was cut off; " in refused
+        assert "; --on-error skip takes what precedes the damage" in refused
         skip = ("--on-error", "skip", "--max-bad", 2, "--report", tmp_path / "bad.jsonl")
-        run("index", tmp_path / "in", "-o", tmp_path / "out", *skip)
+        told = run("index", tmp_path / "in", "-o", tmp_path / "out", *skip)
+        ends = 1 + len(others[1:])
+        assert f"skipped {counted(ends, 'bad sample')}; {ends} of them for all in the lost rest of a file:" in told
         made = shardio.open(tmp_path / "out")
         counts = made.manifest.shards.samples.tolist()
         assert 0 < counts[0] < (3 if make is tars else 4)
@@ -431,6 +435,7 @@ class TestBadSamples:
         assert [made[n]["label"] for n in range(len(made))] == [*labels[: counts[0]], *labels[second : second + 3]]
         assert verify(made, deep=True).problems == ()
         reasons = [json.loads(line)["reason"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+        assert all(reason.endswith(" precede it; the rest of the file is lost") for reason in reasons)
         assert [reason.partition(", byte ")[0] for reason in reasons] == [str(path) for path in (first, *others[1:])]
         converter = "webdataset" if make is tars else "tfrecord"
         run("convert", converter, tmp_path / "in", tmp_path / "copy", "--on-error", "skip", "--max-bad", 2)

@@ -239,7 +239,7 @@ class TestDamage:
         ends = [run.offset + run.size for run in scan(open_tar(path))]
         for size in (*range(0, ends[-1], 100), *ends):
             path.write_bytes(data[:size])
-            whole = sum(end < size for end in ends)  # a sample is known to be whole when another begins
+            whole = sum(end < size for end in ends)
             with pytest.raises(SourceError, match=r"byte \d+: .*cut off; [0-3] complete samples") as caught:
                 list(scan(open_tar(path)))
             assert abs(int(str(caught.value).split("; ")[-1][0]) - whole) <= 1
@@ -254,8 +254,30 @@ class TestDamage:
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"x" * 600)])
         os.truncate(path, 4 * BLOCK)
         told = r"a.tar, byte 1024: the member 'b.txt' has 600 bytes, but the file ends at byte 2048: it was cut off"
-        with pytest.raises(SourceError, match=told + "; 0 complete samples precede it"):
+        with pytest.raises(SourceError, match=told + "; 1 complete samples precede it"):
             list(scan(open_tar(path)))
+
+    def test_the_last_sample_before_a_cut(self, tmp_path: Path) -> None:
+        """It is whole if the next one's header is, or else if it has as many files as the one before it."""
+        files = [("a.jpg", b"1"), ("a.cls", b"2"), ("b.png", b"3"), ("b.cls", b"4"), ("c.jpg", b"x" * 700)]
+        data = write_tar(tmp_path / "a.tar", files).read_bytes()
+        after_b_png, after_b_cls = 6 * BLOCK, 8 * BLOCK
+        for size, keys in {
+            after_b_png: ["a"],
+            after_b_png + 9: ["a"],
+            after_b_png + BLOCK: ["a"],
+            after_b_cls - BLOCK + 1: ["a", "b"],
+            after_b_cls: ["a", "b"],
+            after_b_cls + 9: ["a", "b"],
+            after_b_cls + BLOCK: ["a", "b"],
+            after_b_cls + BLOCK + 600: ["a", "b"],
+        }.items():
+            (tmp_path / "a.tar").write_bytes(data[:size])
+            file, damage = open_tar(tmp_path / "a.tar"), list[str]()
+            runs = list(scan(file, damage))
+            assert [run.key for run in runs] == keys
+            assert [sample_at(file, run.offset, run.size) for run in runs] == runs
+            assert f"cut off; {len(keys)} complete samples" in damage[0]
 
     def test_empty(self, tmp_path: Path) -> None:
         """An empty file is not a tar, but a tar without members is."""
@@ -271,7 +293,7 @@ class TestDamage:
         data = bytearray(path.read_bytes())
         data[4 * BLOCK + offset] ^= 3
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 1 complete samples"):
+        with pytest.raises(SourceError, match=r"byte 2048: .*damaged: its checksum is wrong; 2 complete samples"):
             list(scan(open_tar(path)))
 
     @pytest.mark.parametrize("size", [b"\xff" * 12, b"\xc0" + bytes(11), b"12345678901z", b"-0000000001\0"])
