@@ -35,7 +35,7 @@ from ..errors import (
     SourceError,
 )
 from ..foreign import members, tar
-from ..format import manifest
+from ..format import found_instead, manifest
 from ..format.fields import Field, shape_column, with_hidden
 from ..system import strict_json
 from ..system.directory import Directory
@@ -72,8 +72,6 @@ def repair(
     """
     path = local_path(directory)
     old = _load_manifest(path)
-    if not path.is_dir():
-        raise NotADataset(f"{path}: expected shards of one container, found none: it is no directory")
     folder = Directory(path)
     if old is not None and old.adopted:
         return _repair_adopted(folder, old, progress)
@@ -131,6 +129,8 @@ def _load_manifest(folder: Path) -> manifest.Manifest | None:
     try:
         return manifest.load(folder)
     except (NotADataset, ManifestError):
+        if not folder.is_dir():
+            raise
         return None
 
 
@@ -144,7 +144,7 @@ def _find_shards(folder: Directory, old: manifest.Manifest | None) -> tuple[str,
         if names := [name for name in folder.names() if pattern.fullmatch(name)]:
             found[container] = names
     if len(found) != 1:
-        kinds = " and ".join(found) if found else "none"
+        kinds = " and ".join(found) or f"none; {found_instead.in_folder(folder.path, manifest.FILE_NAME)}"
         raise NotADataset(f"{folder.path}: expected shards of one container, found {kinds}")
     return next(iter(found.items()))
 
@@ -163,7 +163,8 @@ def _check_names(folder: Directory, container: str, names: list[str], *, links: 
         if not pattern.fullmatch(name):
             raise ConfigError(f"{folder.path / name}: shardio gives no shard this name; it is left as it is")
         if folder.kind(name) not in kinds:
-            raise ConfigError(f"{folder.path / name}: {_NOT_OURS}")
+            advice = f"; {found_instead.of_links(folder.path, name)}" if folder.kind(name) == "link" else ""
+            raise ConfigError(f"{folder.path / name}: {_NOT_OURS}{advice}")
 
 
 def _check_written_by_shardio(folder: Path, container: str, names: list[str]) -> None:

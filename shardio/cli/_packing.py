@@ -363,8 +363,9 @@ def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:
     if not skipped:
         return
     ends = sum(sample.ends_file for sample in skipped)
-    lost = f"; {ends} of them for all in the lost rest of a file" if ends else ""
-    print(f"skipped {counted(len(skipped), 'bad sample')}{lost}:")
+    single = counted(len(skipped) - ends, "bad sample")
+    lost = f"the lost rest of {counted(ends, 'file')}"
+    print(f"skipped {' and '.join([single] * (ends < len(skipped)) + [lost] * (ends > 0))}:")
     for sample in skipped[:PRINTED_SKIPPED]:
         print(f"  {sample.reason}")
     if len(skipped) > PRINTED_SKIPPED:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from .. import containers
-from ..containers import tar_layout
+from ..containers import hdf5_index, side_index, tar_layout
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind
@@ -187,13 +187,15 @@ _MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + _HIDDEN.pattern)
 def _ours(directory: Directory) -> list[str]:
     """Return the names in a directory that shardio itself has written, the manifest first: it makes them a dataset.
 
-    Files named like shards count only beside a manifest or a hidden folder of shardio. Adopted files never do.
+    Files named like shards count only beside a manifest or a hidden folder of shardio. Adopted files never do; links to
+    them do, and their indexes, also where nothing else is left of their dataset.
     """
     kinds = {name: directory.kind(name) for name in directory.names()}
     signs = {name for name, kind in kinds.items() if _is_sign(directory, name, kind)}
-    if not signs:
+    if not signs and not any(_is_indexed_link(name, kinds) for name in kinds):
         return []
-    shard = _INDEX_FILE if _adopts(directory) or _shows_adoption(directory, kinds) else _own_file()
+    adopts = not signs or _adopts(directory) or _shows_adoption(directory, kinds)
+    shard = _INDEX_FILE if adopts else _own_file()
     files = {
         name
         for name, kind in kinds.items()
@@ -213,6 +215,13 @@ def _is_sign(directory: Directory, name: str, kind: Kind | None) -> bool:
     if kind == "directory":
         return _HIDDEN.fullmatch(name) is not None and not _strangers(directory.directory(name))
     return kind == "file" and (name in _MANIFEST_FILES or _TEMPORARY.fullmatch(name) is not None)
+
+
+def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
+    """Return whether a file is a link to an adopted file, with its index beside it."""
+    if kinds[name] != "link" or not _SHARD_FILE.fullmatch(name):
+        return False
+    return any(kinds.get(path_of(Path(name)).name) == "file" for path_of in (side_index.path_of, hdf5_index.path_of))
 
 
 def _strangers(hidden: Directory) -> list[str]:

@@ -37,6 +37,8 @@ def in_folder(folder: Path, manifest_name: str) -> str:
         return f"it holds the datasets {', '.join(inside)}: give one of them, such as {folder / inside[0]}"
     if ".converting" in names:
         return "a conversion was cut off in it: run the same command with --resume"
+    if linked := sorted(name for name in names if name.startswith("shard-") and (folder / name).is_symlink()):
+        return of_links(folder, linked[0])
     if any(name.startswith("shard-") for name in names):
         return f"a conversion may have been cut off; 'shardio repair {_quoted(folder)}' saves what its shards hold"
     below = (name for one in names if (folder / one).is_dir() for name in _entries(folder / one))
@@ -47,6 +49,12 @@ def in_folder(folder: Path, manifest_name: str) -> str:
                 return f"it holds {kind}: '{command}' makes a dataset of them"
     empty = all(name.startswith(".") for name in names)
     return "it is empty: a conversion may have been cut off" if empty else "it holds no shards"
+
+
+def of_links(folder: Path, name: str) -> str:
+    """Return what to do with a directory without a manifest whose shards, such as `name`, are links to files."""
+    files = f"its shards are links to files of other programs, such as {os.path.realpath(folder / name)}"
+    return f"{files}: 'shardio index FILES -o {_quoted(folder)} --overwrite' makes a dataset of these anew"
 
 
 def in_file(path: Path) -> str | None:

@@ -318,10 +318,15 @@ def test_damage_within_is_left_to_verify(dataset: Path) -> None:
 def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
     """Repair refuses a folder without shards, with mixed containers, or with unknown fields."""
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotADataset, match="expected shards of one container, found none"):
+    with pytest.raises(NotADataset, match="expected shards of one container, found none; it is empty"):
         repair(tmp_path / "empty")
-    with pytest.raises(NotADataset, match="expected shards of one container, found none"):
+    with pytest.raises(NotADataset, match=r"gone: no such directory or shardio\.json"):
         repair(tmp_path / "gone")
+    advice = f"'shardio index {tars(tmp_path / 'tars')} -o OUT' makes a dataset"
+    with pytest.raises(NotADataset, match=f"found none; it holds tar files: {advice}"):
+        repair(tmp_path / "tars")
+    with pytest.raises(NotADataset, match=r"train-00\.tar: .*it is a tar file: 'shardio index"):
+        repair(tmp_path / "tars" / "train-00.tar")
     for path in dataset.glob("*"):
         if path.suffix != ".tar":
             path.unlink()

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from shardio.care.verify import verify
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.conversion.source import Source
-from shardio.errors import BadSample, ConfigError, SourceError, TooManyBad
+from shardio.errors import BadSample, ConfigError, NotADataset, SourceError, TooManyBad
 from shardio.system.directory import Directory
 from shardio.system.units import counted
 from shardio.testing.sources import check_sample
@@ -140,6 +141,30 @@ class TestAdoption:
             (tmp_path / name).rename(tmp_path / "there" / name)
         found = shardio.open(tmp_path / "there" / "out")
         check_sample(found[len(expected) - 1], expected[-1])
+
+
+@pytest.mark.parametrize(("make", "kind"), [(tars, webdataset), (records, tfrecord), (tables, hdf5)])
+def test_a_lost_manifest_of_linked_files(make: Callable[[Path], Path], kind: Any, tmp_path: Path) -> None:
+    """Of a dataset of links without its manifest, errors name a command, which makes it anew and changes no file."""
+    files, out = make(tmp_path / "in"), tmp_path / "out"
+    before = state(files)
+    fields = {} if make is not tables else {"fields": "label=labels"}
+    source = kind(files, **({"key": False} if make is tars else fields))
+    made = adopt(source, out)
+    (out / "shardio.json").unlink()
+    advice = f"links to files of other programs, such as {min(files.iterdir())}: 'shardio index FILES -o {out} --over"
+    with pytest.raises(NotADataset, match=re.escape(advice)):
+        shardio.open(out)
+    with pytest.raises((ConfigError, NotADataset), match=re.escape(advice)):
+        shardio.repair(out)
+    with pytest.raises(ConfigError, match="overwrite replaces the unfinished dataset"):
+        adopt(source, out)
+    (out / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"it holds notes\.txt"):
+        adopt(source, out, overwrite=True)
+    (out / "notes.txt").unlink()
+    assert adopt(source, out, overwrite=True).manifest == made.manifest
+    assert state(files) == before
 
 
 class TestBeside:
@@ -426,7 +451,7 @@ class TestBadSamples:
         skip = ("--on-error", "skip", "--max-bad", 2, "--report", tmp_path / "bad.jsonl")
         told = run("index", tmp_path / "in", "-o", tmp_path / "out", *skip)
         ends = 1 + len(others[1:])
-        assert f"skipped {counted(ends, 'bad sample')}; {ends} of them for all in the lost rest of a file:" in told
+        assert f"skipped the lost rest of {counted(ends, 'file')}:" in told
         made = shardio.open(tmp_path / "out")
         counts = made.manifest.shards.samples.tolist()
         assert 0 < counts[0] < (3 if make is tars else 4)
