@@ -1,9 +1,10 @@
 """The options of every command that writes datasets, parsed and handed on to `conversion.convert`."""
 
+import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
@@ -211,26 +212,15 @@ class PackingOptions:
         self._check(source)
         world = World.detect()
         first_rank = world.rank == 0
-        try:
-            with progress("samples", quiet=not first_rank) as report_progress:
-                result = convert_source(
-                    source,
-                    out,
-                    world=world,
-                    progress=report_progress,
-                    tell=print_note if first_rank else None,
-                    **self._keywords(),
-                )
-        except TooManyBad as error:
-            if first_rank:
-                print_skipped(error.skipped, self.report)
-            raise
-        except BadSample as error:
-            ways = "--on-error skip leaves such samples out; add --resume to keep the shards that are finished"
-            raise BadSample(f"{error} ({ways})") from error
-        except KeyboardInterrupt:
-            print("the same command with --resume continues from here", file=sys.stderr)
-            raise
+        with advising(self.report, world), progress("samples", quiet=not first_rank) as report_progress:
+            result = convert_source(
+                source,
+                out,
+                world=world,
+                progress=report_progress,
+                tell=print_note if first_rank else None,
+                **self._keywords(),
+            )
         if first_rank and self.dry_run:
             self._print_estimates(out, result)
         elif first_rank:
@@ -282,6 +272,24 @@ class PackingOptions:
         width = max(map(len, result.fields))
         for name, field in result.fields.items():
             print(f"  {name:{width}}  {describe(field)}")
+
+
+@contextlib.contextmanager
+def advising(report: Path | None, world: World) -> Iterator[None]:
+    """Say what to do about an error or a Ctrl-C that ends the writing of a dataset; `report` as in `print_skipped`."""
+    keeping = "add --resume to keep the shards that are finished"
+    try:
+        yield
+    except TooManyBad as error:
+        if not world.rank:
+            print_skipped(error.skipped, report)
+        error.args = (f"{error} ({keeping})",)
+        raise
+    except BadSample as error:
+        raise BadSample(f"{error} (--on-error skip leaves such samples out; {keeping})") from error
+    except KeyboardInterrupt:
+        print("the same command with --resume continues from here", file=sys.stderr)
+        raise
 
 
 def with_packing_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ from ..conversion.skipped import write_report
 from ..errors import ConfigError
 from ..foreign.formats import FoundFiles, find_by_content
 from ..order.world import World
-from ._packing import print_dataset, print_note, print_rotated, print_skipped
+from ._packing import advising, print_dataset, print_note, print_rotated, print_skipped
 from ._progress import progress
 
 
@@ -77,7 +77,7 @@ def index(
     if not world.rank:
         for remark in remarks:
             print_note(remark)
-    with progress("samples", quiet=world.rank > 0) as report_progress:
+    with advising(report, world), progress("samples", quiet=world.rank > 0) as report_progress:
         dataset = adopt(
             source,
             output,

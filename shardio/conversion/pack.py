@@ -136,9 +136,11 @@ class _PackRun:
     def _lead(self) -> WrittenDataset:
         """Begin the journal, work, and publish the dataset: the first rank's part."""
         overwrite, resume, beside = self._options.overwrite, self._options.resume, self._context.beside
+        anew = not self._journal.exists()
+        missing = [path for path in (self._context.out.path, *self._context.out.path.parents) if not path.exists()]
         final, folder = claim(self._context.out, overwrite=overwrite, resume=resume, beside=beside)
         lock = Lock(folder, LOCK, "another conversion")
-        retired = ""
+        retired, emptied = "", list[Path]()
         try:
             self._journal.begin(self._plan, lock, resume=resume)
             self._join_run()
@@ -147,8 +149,12 @@ class _PackRun:
             written = self._publish(OutputDirectory(self._journal.open_shards(), final, beside))
             retired = self._journal.retire()
             return written
-        except TooManyBad as error:
-            error.skipped = self._skipped_so_far()
+        except Exception as error:
+            if isinstance(error, TooManyBad):
+                error.skipped = self._skipped_so_far()
+            if anew and self._options.world.size == 1:
+                retired = self._retire_empty()
+                emptied = missing if retired else []
             raise
         finally:
             lock.release()
@@ -156,6 +162,14 @@ class _PackRun:
             if retired:
                 with contextlib.suppress(OSError):
                     final.remove(retired)
+                    for path in emptied:
+                        path.rmdir()
+
+    def _retire_empty(self) -> str:
+        """Retire the journal of a conversion that failed if no shard is finished, "" if one is: it may resume."""
+        with contextlib.suppress(OSError):
+            return "" if self._journal.run and self._journal.done() else self._journal.retire()
+        return ""
 
     def _check_unchanged(self) -> None:
         """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
@@ -210,8 +224,8 @@ class _PackRun:
         most = self._options.max_bad
         if skipped > (allowed := quarantine.allowance(most, samples)):
             raise TooManyBad(
-                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}; "
-                f"one of them: {example.reason}"
+                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
+                f"max_bad={samples} would allow all; one of them: {example.reason}"
             )
 
     def _skipped_so_far(self) -> tuple[Skipped, ...]:

@@ -437,6 +437,18 @@ class TestBadSamples:
         assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
         assert verify(dataset, deep=True).problems == ()
 
+    def test_the_same_command_with_skip_follows_a_failure(self, tmp_path: Path) -> None:
+        """A failure before any file is finished leaves nothing behind; the error names the option that helps."""
+        write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"\xff"), ("c.txt", b"z")])
+        command = ("index", tmp_path / "a.tar", "-o", tmp_path / "new" / "out")
+        told = run(*command, code=1)
+        assert "not UTF-8" in told
+        assert "(--on-error skip leaves such samples out; add --resume" in told
+        assert not (tmp_path / "new").exists()
+        told = run(*command, "--on-error", "skip", "--max-bad", 0, code=1)
+        assert "--max-bad 0 allows 0, --max-bad 3 would allow all; one of them" in told
+        assert "2 samples in 1 indexed shards" in run(*command, "--on-error", "skip", "--max-bad", 3, "--resume")
+
     @pytest.mark.parametrize("make", [tars, records], ids=["tars", "tfrecords"])
     def test_what_precedes_a_cut(self, make: Callable[[Path], Path], tmp_path: Path) -> None:
         """Of files that were cut off the whole samples are taken; one bad sample stands for the rest of each file."""
