@@ -47,7 +47,7 @@ class Problem:
         if self.location is not None:
             return f"{self.location}: {self.reason}"
         stem = (self.shard or "").partition(".")[0]
-        names_file = self.shard is None or self.reason.startswith(f"{stem}.")
+        names_file = self.shard is None or self.reason.startswith((f"{stem}.", f"{self.shard} "))
         return self.reason if names_file else f"{self.shard}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,13 +203,24 @@ def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
         return
     for file in files:
         if not file.is_file():
-            raise DatasetError(f"{file.name} is missing")
+            moved = (
+                "; if that has moved, index it again; `shardio repair` goes on without it" if file.is_symlink() else ""
+            )
+            raise DatasetError(f"{file.name} is missing{_target(file)}{moved}")
     shards = dataset.manifest.shards
     size, checksum = checksums.of_files(files)
+    target = next(filter(None, map(_target, files)), "")
     if size != shards.bytes[shard]:
-        raise DatasetError(f"{size} bytes, the manifest says {shards.bytes[shard]}")
+        sizes = " + ".join(str(file.stat().st_size) for file in files)
+        found = f"{size} bytes" if len(files) == 1 else f"with its index {sizes} = {size} bytes"
+        raise DatasetError(f"{found}, the manifest says {shards.bytes[shard]}{target}")
     if checksum != shards.checksums[shard]:
-        raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}")
+        raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}{target}")
+
+
+def _target(file: Path) -> str:
+    """Return which file a link leads to, in words to append, and "" for a file that is none."""
+    return f"; it is a link to {os.path.realpath(file)}" if file.is_symlink() else ""
 
 
 def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) -> Findings:

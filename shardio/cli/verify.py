@@ -7,6 +7,7 @@ import typer
 
 from ..care.verify import verify as run
 from ..errors import ShardCorrupt
+from ..system.units import counted
 from ._output import write_json
 from ._progress import progress
 
@@ -41,7 +42,7 @@ def verify(
     for problem in () if only_json else result.problems:
         print(problem)
     if result.found:
-        raise ShardCorrupt(f"{dataset}: {result.count} problems in {result.shards} shards")
+        raise ShardCorrupt(f"{dataset}: {counted(result.count, 'problem')} in {counted(result.shards, 'shard')}")
     if not only_json:
         samples = f", {result.samples} samples" if deep else ""
         print(f"{dataset}: {result.shards} shards are intact{samples}, digest matches")

@@ -49,7 +49,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise ShardCorrupt(f"{path}: there is no such file") from error
+            target = f"; it is a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
+            raise ShardCorrupt(f"{path}: there is no such file{target}") from error
         if error.errno in _NOT_REGULAR:
             raise ShardCorrupt(f"{path}: is not a regular file") from error
         raise

@@ -12,16 +12,19 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+from _adoptable import records
 from _builders import CMYK_JPEG, bmp, jpeg, png, spoiled, webp
 
 import shardio
 from shardio import native
 from shardio.care.verify import Verification, verify
+from shardio.conversion.adopt import adopt
 from shardio.engines import image_decoding
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format import checksums, images, manifest
 from shardio.format.fields import Field
 from shardio.system.threads import in_order
+from shardio_converters.tfrecord import tfrecord
 
 CONTAINERS = ["tar", "hdf5", "lmdb"]
 FIELDS = {
@@ -304,11 +307,32 @@ def test_shards_that_cannot_be_opened_are_told_of_once(tmp_path: Path, container
     assert [line.split(":")[0] for line in told[1:]] == [
         path.name for path in (names[1], *([] if container == "tar" else [names[1]]), names[3], names[3], names[-1])
     ]
-    assert "bytes, the manifest says" in told[1]
+    size = ds.manifest.shards.bytes[1]
+    found = "100 bytes"
+    if container == "tar":
+        index = (tmp_path / "d" / "shard-000001.idx.npy").stat().st_size
+        found = f"with its index 100 + {index} = {100 + index} bytes"
+    assert told[1].endswith(f": {found}, the manifest says {size}")
     assert "1 samples, but the manifest says" in told[-2]
     assert "(sample 79, key KEY-0079): checksum" in result.problems[-1]
     assert len(verify(shardio.open(tmp_path / "d")).problems) == 4
     assert result.samples == int(ds.manifest.shards.samples[[2, *range(4, len(names))]].sum())
+
+
+def test_linked_files_are_named_where_they_are(tmp_path: Path) -> None:
+    """Of files that other programs wrote, verify and errors name the file that a link leads to."""
+    out = tmp_path / "out"
+    adopt(tfrecord(records(tmp_path / "in")), out)
+    first, second = sorted((tmp_path / "in").iterdir())
+    os.truncate(first, 100)
+    second.rename(tmp_path / "moved")
+    names = shardio.open(out).manifest.shards.names
+    told = verify(out).problems
+    assert told[0].startswith(f"{names[0]}: with its index 100 + ")
+    assert told[0].endswith(f"; it is a link to {first}")
+    assert told[1].startswith(f"{names[1]} is missing; it is a link to {second}; if that has moved, index it again")
+    with pytest.raises(ShardCorrupt, match=f"{names[1]}: there is no such file; it is a link to {second}"):
+        shardio.open(out)[6]
 
 
 def test_a_missing_index_is_named(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_verify(dataset: Path, tmp_path: Path) -> None:
     done = shardio_command("verify", copy)
     assert done.returncode == 1
     assert "shard-000001.h5" in done.stdout
-    assert done.stderr.strip().splitlines()[-1].startswith(f"shardio: {copy}: 1 problems in ")
+    assert done.stderr.strip().splitlines()[-1].startswith(f"shardio: {copy}: 1 problem in ")
 
 
 def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_digest_of_something_else(dataset: Path, failed: Command) -> None:
     """`verify` finds it without --deep."""
     path = dataset / "shardio.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "xxh3:" + "0" * 32}))
-    assert failed("verify", dataset) == f"shardio: {dataset}: 1 problems in 1 shards"
+    assert failed("verify", dataset) == f"shardio: {dataset}: 1 problem in 1 shard"
 
 
 def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) -> None:
