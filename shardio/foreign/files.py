@@ -27,6 +27,7 @@ from .names import Paths, printable
 _CHUNK = 1 << 20
 _AHEAD = 4096  # bytes per buffered read: the headers of a few small members, or of one large member
 _MOST_NAMES = 1_000_000
+_MOST_FOLDERS = 5  # that a message names
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
@@ -233,11 +234,18 @@ def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], descripti
                 f"{printable(missing)} is not a file" if missing.exists() else f"{printable(missing)} does not exist"
             )
         if not paths:
-            reason = f"holds no {description}" if path.is_dir() else "no file fits this"
+            reason = f"holds no {description}{_folders_in(path)}" if path.is_dir() else "no file fits this"
             raise SourceError(f"{printable(path)}: {reason}")
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, as with a null byte
         raise SourceError(f"{printable(path)} cannot be read: {error}") from error
     return paths
+
+
+def _folders_in(path: Path) -> str:
+    """Return words on the folders that a directory without suitable files holds; "" if there are none."""
+    folders = sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+    named = ", ".join(map(printable, folders[:_MOST_FOLDERS])) + (", ..." if len(folders) > _MOST_FOLDERS else "")
+    return f" itself, but folders: {named}; give one of them" if folders else ""
 
 
 def _expanded(text: str) -> Iterator[str]:

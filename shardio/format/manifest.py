@@ -229,8 +229,9 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     if given.is_dir() and not place.is_file():
         raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {found_instead.in_folder(given, FILE_NAME)}")
     if not place.is_file():
-        raise NotADataset(f"{given}: no such directory or {FILE_NAME}")
-    if (other := found_instead.in_file(place)) is not None:
+        pattern = found_instead.of_pattern(given)
+        raise NotADataset(f"{given}: no such directory or {FILE_NAME}{pattern and f'; {pattern}'}")
+    if (other := found_instead.in_file(place, FILE_NAME)) is not None:
         raise NotADataset(f"{given}: a dataset is a directory with {FILE_NAME}; {other}")
     try:
         data = strict_json.read_bytes(place)

@@ -9,6 +9,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.readable import ReadableDataset
 from ..errors import ConfigError
+from ..format import found_instead
+from ..format.manifest import FILE_NAME
 
 
 def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:
@@ -38,6 +40,8 @@ def _advice(dataset: Any) -> str:
             "shardio.convert(PATH, OUT, numbers=subset.indices) writes the chosen samples of a dataset as one of their "
             "own; or read them with a TorchDataset and torch's SubsetRandomSampler(subset.indices)"
         )
+    if _are_paths(dataset) and (advice := found_instead.in_list(dataset, FILE_NAME)):
+        return advice
     if _are_datasets(dataset.datasets if isinstance(dataset, ConcatDataset) else dataset):
         return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
     if _is_readable(getattr(dataset, "dataset", None)):  # a Loader, a TorchDataset
@@ -55,6 +59,10 @@ def _advice(dataset: Any) -> str:
             "a few of them in memory"
         )
     return ""
+
+
+def _are_paths(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, (str, os.PathLike)) for value in values)
 
 
 def _are_datasets(values: Any) -> bool:

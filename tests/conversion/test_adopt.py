@@ -152,7 +152,7 @@ def test_a_lost_manifest_of_linked_files(make: Callable[[Path], Path], kind: Any
     source = kind(files, **({"key": False} if make is tars else fields))
     made = adopt(source, out)
     (out / "shardio.json").unlink()
-    advice = f"links to files of other programs, such as {min(files.iterdir())}: 'shardio index FILES -o {out} --over"
+    advice = f"links to files of other programs, such as {min(files.iterdir())}: `shardio index FILES -o {out} --over"
     with pytest.raises(NotADataset, match=re.escape(advice)):
         shardio.open(out)
     with pytest.raises((ConfigError, NotADataset), match=re.escape(advice)):

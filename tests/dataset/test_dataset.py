@@ -1,5 +1,6 @@
 """Datasets written and read back: every container holds the same samples, and a partial dataset is never opened."""
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -564,6 +565,10 @@ def _tar(path: Path) -> None:
         file.add(__file__, "a.txt")
 
 
+def _gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"anything"))
+
+
 def _hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["x"] = [1]
@@ -572,15 +577,32 @@ def _hdf5(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "given", "said"),
     [
-        ("photos/cat/1.jpg", Path.touch, "photos", "it holds images: 'shardio convert imagefolder {} OUT'"),
-        ("my shards/a.tar", _tar, "my shards", "it holds tar files: 'shardio index {} -o OUT'"),
-        ("records/a.tfrecord", Path.touch, "records", "it holds TFRecord files: 'shardio index {} -o OUT'"),
-        ("volumes/a.npz", Path.touch, "volumes", "it holds NumPy files: 'shardio convert numpy {} OUT'"),
-        ("a.tar", _tar, "a.tar", "it is a tar file: 'shardio index {} -o OUT'"),
-        ("a.h5", _hdf5, "a.h5", "it is an HDF5 file: 'shardio index {} -o OUT'"),
+        ("photos/cat/1.jpg", Path.touch, "photos", "it holds images: `shardio convert imagefolder {} OUT`"),
+        ("my shards/a.tar", _tar, "my shards", "it holds tar files: `shardio index {} -o OUT`"),
+        ("records/a.tfrecord", Path.touch, "records", "it holds TFRecord files: `shardio index {} -o OUT`"),
+        ("volumes/a.npz", Path.touch, "volumes", "it holds NumPy files: `shardio convert numpy {} OUT`"),
+        ("a.tar", _tar, "a.tar", "it is a tar file: `shardio index {} -o OUT`"),
+        ("a.h5", _hdf5, "a.h5", "it is an HDF5 file: `shardio index {} -o OUT`"),
         ("d/.converting/plan.json", Path.touch, "d", "run the same command with --resume"),
-        ("d/shard-000000.tar", Path.touch, "d", "'shardio repair {}' saves what its shards hold"),
+        ("d/shard-000000.tar", Path.touch, "d", "`shardio repair {}` saves what its shards hold"),
         ("d/notes.txt", Path.touch, "d", "it holds no shards"),
+        ("d/train/cat/1.jpg", Path.touch, "d", "it holds no shards, but folders: train"),
+        (
+            "old.tgz",
+            _gzip,
+            "old.tgz",
+            "compressed by gzip: unpack it; if it is a tar, `shardio convert webdataset {} OUT`",
+        ),
+        ("more/a.tar.zst", Path.touch, "more", "compressed tar files: `shardio convert webdataset {} OUT`"),
+        ("a.npy", Path.touch, "a.npy", "it is a NumPy file: `shardio convert numpy {} OUT`"),
+        (
+            "list.csv",
+            Path.touch,
+            "list.csv",
+            "a dataset is a directory with shardio.json; this file is of another kind",
+        ),
+        ("a.tar", Path.touch, "*.tar", "patterns name no dataset; `shardio index {} -o OUT` makes one"),
+        ("a0.tar", Path.touch, "a{0..3}.tar", "patterns name no dataset; `shardio index {} -o OUT` makes one"),
     ],
 )
 def test_what_is_no_dataset_says_what_it_is(
@@ -593,6 +615,39 @@ def test_what_is_no_dataset_says_what_it_is(
     with pytest.raises(NotADataset) as error:
         shardio.open(tmp_path / given)
     assert said.format(shlex.quote(str(tmp_path / given))) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["b/0.tar"], "its folder b holds tar files: `shardio index {}/b -o OUT` makes a dataset of them"),
+        (["a/0.tar", "b/0.tar"], "its folders a, b hold tar files: `shardio index '{}/*/*.tar' -o OUT` makes one"),
+        (["a/0.npy", "b/0.npy"], "its folders a, b hold NumPy files: `shardio convert numpy {}/a OUT` makes a"),
+        (["a/data.mdb", "b/data.mdb"], "its folders a, b hold an LMDB: `shardio index {}/a -o OUT` makes a dataset"),
+    ],
+)
+def test_the_folder_that_holds_the_files_is_named(tmp_path: Path, names: list[str], said: str) -> None:
+    """Files that lie one folder deeper are named with a command that finds them there."""
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    with pytest.raises(NotADataset) as error:
+        shardio.open(tmp_path)
+    assert said.format(tmp_path) in str(error.value)
+
+
+def test_a_file_of_a_dataset_or_of_images_names_its_folder(tmp_path: Path) -> None:
+    """A shard, its index or a single image, given as a dataset, are no dataset; their folder is one, or becomes one."""
+    write(tmp_path / "d")
+    for name in ("shard-000000.tar", "shard-000000.idx.npy"):
+        with pytest.raises(NotADataset, match=f"it lies in one: give {tmp_path}/d$"):
+            shardio.open(tmp_path / "d" / name)
+    (tmp_path / "1.jpg").write_bytes(jpeg(8, 8, seed=0))
+    command = f"`shardio convert imagefolder {tmp_path} OUT`"
+    with pytest.raises(NotADataset, match=f"it is an image: {command} makes a dataset of its folder"):
+        shardio.open(tmp_path / "1.jpg")
+    with pytest.raises(NotADataset, match=f"{command} makes one of a folder of images"):
+        shardio.open(tmp_path / "*" / "*.jpg")
 
 
 def test_the_datasets_of_a_folder_are_named(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ class TestFind:
         with pytest.raises(SourceError, match=told):
             find_files(f"{folder}/{name}", is_tar, "tars")
 
+    def test_only_folders(self, tmp_path: Path) -> None:
+        """A folder whose files lie one folder deeper is refused with the names of its folders."""
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        with pytest.raises(SourceError, match=r"holds no tars itself, but folders: a; give one of them$"):
+            find_files(tmp_path, is_tar, "tars")
+
 
 class TestOpen:
     @pytest.mark.parametrize("compression", PACKERS)
