@@ -19,7 +19,7 @@ ShardioError
 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
-StateWarning (UserWarning)          what `strict=False` gives up
+StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again and again
 
 Every message names the rule, the value and the place.
 """
@@ -102,7 +102,11 @@ class NativeWarning(UserWarning):
 
 
 class StateWarning(UserWarning):
-    """`strict=False` loaded a state that belongs to something else; the message holds both values and what is lost."""
+    """A loader delivers other samples than you may expect.
+
+    `strict=False` loaded a state that belongs to something else: the message holds both values and what is lost. Or
+    three loops in a row were left after one batch, and so delivered the same one: the message says what to do instead.
+    """
 
 
 class PipelineStalled(ShardioError, TimeoutError):

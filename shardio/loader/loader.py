@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from .. import native
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
-from ..errors import ConfigError
+from ..errors import ConfigError, StateWarning
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
@@ -30,7 +31,7 @@ from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
-from .state import VERSION, EpochPlace, EpochProgress, checked_state
+from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state
 from .stats import LoaderStats, Meter
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
@@ -43,7 +44,8 @@ class Loader:
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
     steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out). A loop that
     you leave early ends its epoch, too, unless it has delivered no more than one batch: a peek such as
-    `next(iter(loader))` leaves the epoch where it was (if that batch was not the epoch's last).
+    `next(iter(loader))` leaves the epoch where it was (if that batch was not the epoch's last), so the next peek
+    delivers the same batch. For loops that are left early, begin each with `loader.set_epoch(epoch)`.
 
     A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
     and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
@@ -240,7 +242,11 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The current epoch: the one that `state_dict` returns."""
+        """The current epoch: the one that `state_dict` returns.
+
+        After a loop that you leave early it stays the epoch that you left, whose rest a saved state resumes, while the
+        next loop is the next epoch. So count epochs yourself: `for epoch in range(n): loader.set_epoch(epoch)`.
+        """
         return self._place.epoch
 
     @property
@@ -258,7 +264,16 @@ class Loader:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
         # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
-        place = self._place.begin()
+        left = self._place
+        place = left.begin()
+        if left.peeks == MOST_PEEKS:
+            warnings.warn(
+                f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
+                f"{place.epoch}: keep one iterator, batches = iter(loader), and call next(batches); or call "
+                "set_epoch(n) for another epoch",
+                StateWarning,
+                stacklevel=2,
+            )
         schedule = replace(self._schedule, start=place.position)
         if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
             place = replace(place, epoch=place.epoch + 1, position=0)

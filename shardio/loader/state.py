@@ -11,6 +11,9 @@ from ..errors import StateMismatch, StateWarning
 from ..order.plan import Schedule
 
 VERSION = 1
+MOST_PEEKS = 3
+"""After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
+
 _LIMIT = 1 << 63
 
 
@@ -25,12 +28,14 @@ class EpochPlace:
         midway: whether a loop has delivered some batches of the epoch, but not the last one.
         if_dropped: the place before the loop, to which the loader returns if the loop is dropped here; None once the
             loop has delivered two batches, or the epoch's last one.
+        peeks: how many loops in a row have been dropped after their first batch, and so delivered the same one.
     """
 
     epoch: int = 0
     position: int = 0
     midway: bool = False
     if_dropped: EpochPlace | None = None
+    peeks: int = 0
 
     def begin(self) -> EpochPlace:
         """Return the place at which a new loop begins: in the next epoch if the last loop was left midway."""
@@ -45,8 +50,10 @@ class EpochPlace:
         """Return the place after `step`; after the last step, the beginning of the next epoch."""
         if step + 1 == len(schedule):
             return EpochPlace(self.epoch + 1)
-        position = schedule.position_after(step)
-        return EpochPlace(self.epoch, position, midway=True, if_dropped=self.if_dropped if step == 0 else None)
+        before = self.if_dropped if step == 0 else None
+        if before is not None:
+            before = replace(before, peeks=before.peeks + 1)
+        return EpochPlace(self.epoch, schedule.position_after(step), midway=True, if_dropped=before)
 
 
 @final
@@ -80,14 +87,14 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
     message = "; ".join(
         f"the state's {name} is {_shown(state[name])}, this loader's is {_shown(current[name])}" for name in differing
     )
+    restarts = "samples" in differing
+    loss = f"epoch {_shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
     if differing and strict:
-        raise StateMismatch(f"{message}. strict=False resumes all the same")
-    if position > n and "samples" not in differing:
+        raise StateMismatch(f"{message}. strict=False resumes all the same, but then {loss}")
+    if position > n and not restarts:
         raise StateMismatch(f"not a position in an epoch of {n}: epoch {epoch}, position {position}")
     if differing:
-        restarts = "samples" in differing
-        loss = "starts over" if restarts else "may deliver samples twice or not at all"
-        warnings.warn(f"{message}: epoch {epoch} {loss}", StateWarning, stacklevel=3)
+        warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
         return EpochProgress(EpochPlace(epoch, 0 if restarts else position))
     return EpochProgress(EpochPlace(epoch, position))
 

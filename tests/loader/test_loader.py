@@ -177,6 +177,7 @@ def test_iterating_again_is_the_next_epoch() -> None:
 )
 @settings(max_examples=60, deadline=None)
 @example([(1, "drop"), (5, "drop"), (1, "close"), (6, "next loop"), (1, "next loop"), (3, "resume")], True)
+@pytest.mark.filterwarnings("ignore:3 loops in a row:shardio.StateWarning")
 def test_a_peek_costs_nothing(taken: list[tuple[int, str]], processes: bool) -> None:
     """A loop that is dropped after at most one batch leaves the state and the next loop as they were; others do not."""
     ds = numbers(23)  # five batches of 4
@@ -206,6 +207,43 @@ def test_a_peek_costs_nothing(taken: list[tuple[int, str]], processes: bool) -> 
         alive = ending == "next loop"
         if not alive:
             del batches
+
+
+def test_peeks_in_a_row_are_told() -> None:
+    """A loader whose loops are all left after one batch says once that each delivers the same batch."""
+    loader = load(numbers(12), 4)
+    list(zip(range(2), loader, strict=False))  # left midway
+    peeks = [next(iter(loader))["index"].tolist() for _ in range(3)]
+    with pytest.warns(StateWarning, match=r"3 loops in a row .* same batch of epoch 1: keep one iterator") as warned:
+        peeks += [next(iter(loader))["index"].tolist() for _ in range(3)]
+    assert (len(warned), warned[0].filename) == (1, __file__)
+    assert peeks == peeks[:1] * 6
+
+
+def test_peeks_at_other_epochs_are_no_habit_to_mend() -> None:
+    """Loops that are left after one batch of an epoch that was chosen, or with longer ones between, are not told."""
+    loader = load(numbers(12), 4)
+    for epoch in range(6):
+        loader.set_epoch(epoch)
+        assert loader.epoch == epoch
+        next(iter(loader))
+    loader = load(numbers(12), 4)
+    for _ in range(3):
+        next(iter(loader)), next(iter(loader))
+        list(loader)
+
+
+def test_epochs_that_are_left_early_are_counted_with_set_epoch() -> None:
+    """`epoch` stays the epoch that was left, and the next loop is the next one: a count of one's own is exact."""
+    loader, epochs = load(numbers(23), 4), []
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        batches = iter(loader)
+        batch = [next(batches) for _ in range(3)][-1]
+        order = shardio.Plan(23, 0, epoch).indices(8, 12).tolist()
+        assert (loader.epoch, batch["index"].tolist()) == (epoch, order)
+        epochs.append(loader.state_dict()["epoch"])
+    assert epochs == [0, 1, 2]
 
 
 def test_a_peek_after_resuming_costs_nothing() -> None:
@@ -378,6 +416,15 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
         loader.load_state_dict(loader.state_dict() | change)
     with pytest.raises(StateMismatch, match="not a loader's state"):
         loader.load_state_dict({})
+
+
+def test_what_strict_false_costs_is_told_before() -> None:
+    """The error that offers `strict=False` says what it would lose."""
+    loader, state = load(numbers(12), 4), load(numbers(12), 4, seed=1).state_dict()
+    with pytest.raises(StateMismatch, match=r"strict=False .*, but then epoch 0 may deliver samples twice or not at a"):
+        loader.load_state_dict(state)
+    with pytest.raises(StateMismatch, match=r"strict=False .*, but then epoch 0 starts over"):
+        loader.load_state_dict(load(numbers(16), 4).state_dict())
 
 
 @pytest.mark.parametrize(
