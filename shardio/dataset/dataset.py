@@ -107,6 +107,8 @@ class Dataset:
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
+        if isinstance(fields, str):
+            raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
         asked = np.asarray(indices)
         if asked.size and asked.dtype.kind not in "iu":
             raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from ..errors import ConfigError
+from ..order.world import World
 
 
 def torch_device(device: torch.device | str | None) -> torch.device:
@@ -41,6 +42,16 @@ def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
     if count < 1:
         raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
     return count
+
+
+def rank_and_size(world: World | None) -> World:
+    """Return `world`, or what `World.detect()` finds for None; raise ConfigError for anything else."""
+    if world is None:
+        return World.detect()
+    if not isinstance(world, World):
+        how = f", as in shardio.World{world}" if isinstance(world, tuple) and 1 < len(world) <= 4 else ""
+        raise ConfigError(f"world must be a shardio.World(rank, size){how}, got {world!r}")
+    return world
 
 
 def time_limit(value: float, name: str) -> float:

@@ -22,10 +22,11 @@ from ..order.plan import Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
 from ..transforms import Mixer
-from .arguments import count_or_auto, time_limit, torch_device, whole_number
+from .arguments import count_or_auto, rank_and_size, time_limit, torch_device, whole_number
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .dataloader_words import refuses_dataloader_words
 from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
@@ -118,6 +119,7 @@ class Loader:
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
+    @refuses_dataloader_words
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
@@ -154,7 +156,7 @@ class Loader:
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.dataset = readable(dataset)
-        self.world = World.detect() if world is None else world
+        self.world = rank_and_size(world)
         batch_size = whole_number(batch_size, "batch_size")
         self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
@@ -218,7 +220,8 @@ class Loader:
         if len(self._schedule) == 0:
             raise ConfigError(
                 f"{self._plan.n} samples fill no global batch of {self._schedule.global_batch} "
-                f"({self.world.size} ranks x {batch_size}); take a smaller batch size, or pad the tail"
+                f"({self.world.size} rank{'s' * (self.world.size > 1)} x {batch_size}); take a smaller batch size, or "
+                "pad the tail"
             )
 
     def __repr__(self) -> str:

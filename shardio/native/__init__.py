@@ -59,5 +59,5 @@ def warn_if_missing() -> None:
             f"shardio's compiled part is missing ({reason}): JPEG photos load at about a quarter of the rate. "
             f"To get it, {HOW_TO_GET}; {OFF} says that you do without it",
             NativeWarning,
-            stacklevel=3,  # where the Loader is made
+            stacklevel=4,  # where the Loader is made, past the wrapper of its __init__
         )

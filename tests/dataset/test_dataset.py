@@ -553,6 +553,12 @@ def test_metadata_is_checked_first(tmp_path: Path, metadata: dict[Any, Any]) -> 
         shardio.create(tmp_path / "d", metadata=metadata)
 
 
+def test_fields_are_a_list(tmp_path: Path) -> None:
+    """A name alone, whose letters would be taken for names, is refused in words."""
+    with pytest.raises(ConfigError, match=r"fields must be a list of names, as in \['label'\], got 'label'"):
+        write(tmp_path / "d", count=3).read([0], fields="label")
+
+
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.array([True, False])])
 def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
     """Masks and fractions are refused as indices, not rounded."""

@@ -527,7 +527,12 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"batch_size": 1000}, "60 samples fill no global batch of 1000"),
+        ({"batch_size": 1000}, r"60 samples fill no global batch of 1000 \(1 rank x 1000\)"),
+        ({"batch_size": 30, "world": World(0, 3)}, r"batch of 90 \(3 ranks x 30\)"),
+        ({"world": (0, 2)}, r"world must be a shardio.World\(rank, size\), as in shardio.World\(0, 2\), got \(0, 2\)"),
+        ({"world": 2}, r"world must be a shardio.World\(rank, size\), got 2"),
+        ({"fields": "image"}, r"fields must be a list of names, as in \['image'\], got 'image'"),
+        ({"fields": 5}, "fields must be a list of names, got 5"),
         ({"tail": "keep"}, "tail must be 'drop' or 'pad', got 'keep'"),
         ({"shuffle": "all"}, "shuffle must be 'global', 'block' or None, got 'all'"),
         ({"threads": 0}, "threads must be 'auto' or a whole number of at least 1, got 0"),

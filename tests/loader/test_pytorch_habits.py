@@ -1,5 +1,6 @@
 """What users of PyTorch give by habit is taken, or refused with what to use instead, and that advice works."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,34 @@ def test_the_advice_on_transforms() -> None:
     for plain, one, other in zip(load(dataset, transforms=crop), by_sample, by_batch, strict=True):
         assert torch.equal(one["image"], negative(plain["image"]))
         assert torch.equal(other["image"], negative(plain["image"]))
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "instead"),
+    [
+        ("num_workers", 4, "threads="),
+        ("pin_memory", True, "device='cuda'"),
+        ("drop_last", False, "tail="),
+        ("collate_fn", list, "map="),
+        ("sampler", None, r"shardio\.TorchDataset"),
+        ("persistent_workers", True, "leave it out"),
+    ],
+)
+def test_keywords_of_a_dataloader(keyword: str, value: Any, instead: str) -> None:
+    """DataLoader's keywords are refused with the Loader's own; other unknown ones are Python's errors."""
+    with pytest.raises(ConfigError, match=rf"a Loader has no {keyword}: .*{instead}"):
+        load(photos(), **{keyword: value})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'worker'"):
+        load(photos(), worker=2)
+
+
+def test_every_keyword_of_a_dataloader_is_known() -> None:
+    """Each of DataLoader's keywords is one of a Loader, or refused in words; `help` shows the Loader's own."""
+    own = inspect.signature(shardio.Loader).parameters
+    assert {"dataset", "batch_size", "tail", "timeout"} < own.keys()
+    for keyword in inspect.signature(data.DataLoader).parameters.keys() - own.keys():
+        with pytest.raises(ConfigError, match=f"a Loader has no {keyword}: "):
+            load(photos(), **{keyword: None})
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

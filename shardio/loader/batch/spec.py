@@ -4,7 +4,7 @@
 (`rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, get_args
 
@@ -273,6 +273,9 @@ def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
 
 
 def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dict[str, Field]:
+    if isinstance(names, str) or not isinstance(names, Iterable | None):
+        how = f", as in [{names!r}]" if isinstance(names, str) else ""
+        raise ConfigError(f"fields must be a list of names{how}, got {names!r}")
     chosen = list(dataset.fields if names is None else names)
     if reserved := {*dataset.id_columns, "valid"} & set(chosen):
         raise ConfigError(
