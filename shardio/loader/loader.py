@@ -94,9 +94,10 @@ class Loader:
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind, in which
             `index`, `source` and `valid` are then set to their original values.
-            A function with parameters (without defaults) called `rng`, `seed` or `epoch` gets these by keyword: `rng`
-            is a `numpy.random.Generator` that depends on seed, epoch and sample alone (on a batch's first sample), so
-            what it draws is the same on any worker and after any resume. See docs/loading.md.
+            A function with parameters called `rng`, `seed` or `epoch`, without a default or with None, gets these by
+            keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch and sample
+            alone (on a batch's first sample), so what it draws is the same on any worker and after any resume. See
+            docs/loading.md.
         on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
             own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.

@@ -85,7 +85,7 @@ def noisy(sample: dict[str, Any], rng: np.random.Generator, *, epoch: int, seed:
 
 
 def shaken(batch: dict[str, Any], rng: np.random.Generator, seed: int, scale: float = 3.0) -> dict[str, Any]:
-    """Draw one number for a batch; `scale` has a default, so the loader leaves it alone."""
+    """Draw one number for a batch; `scale` has another name, so the loader leaves it alone."""
     return {"noise": scale + rng.random(), "given": seed}
 
 
@@ -205,6 +205,17 @@ def test_a_map_is_given_seed_and_epoch() -> None:
     assert all(3 <= number < 4 for number in drawn)
     assert next(iter(load(photos(), map=functools.partial(shaken, seed=9))))["given"] == 9
     assert next(iter(load(photos(), map=functools.partial(shaken, scale=0))))["noise"] == pytest.approx(drawn[0] - 3)
+
+
+def test_a_map_with_defaults_is_given_what_is_none() -> None:
+    """A default of None stands for what the loader gives; any other is the user's choice."""
+
+    def drawing(batch: dict[str, Any], rng: Any = None, seed: int | None = None, epoch: int = 7) -> dict[str, Any]:
+        return {"noise": rng.random(), "given": (seed, epoch)}
+
+    batches = list(load(photos(), map=drawing))
+    assert len({batch["noise"] for batch in batches}) == len(batches)
+    assert {batch["given"] for batch in batches} == {(3, 7)}
 
 
 def test_map_runs_on_workers() -> None:

@@ -68,13 +68,16 @@ class MapFunction:
 
 
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:
-    """Return the parameters of `function` that the loader fills: those without a default, called as in `_EXTRAS`."""
+    """Return the parameters of `function` that the loader fills: those in `_EXTRAS`, without a default or with None.
+
+    Other defaults are values that the user has chosen, as by `functools.partial(function, epoch=3)`.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some compiled functions have none
         return frozenset()
     others = list(signature.parameters.values())[1:]
-    extras = frozenset(p.name for p in others if p.default is p.empty and p.name in _EXTRAS)
+    extras = frozenset(p.name for p in others if p.name in _EXTRAS and (p.default is p.empty or p.default is None))
     try:
         signature.bind({}, **dict.fromkeys(extras))
     except TypeError as error:
