@@ -262,7 +262,7 @@ def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
     if found is None:
         raise KeyError(f"there is no {name!r}")
     if what := missing_filter(found):  # which loads hdf5plugin if it has it
-        raise SourceError(f"{printable(path)}, {name} needs {what}: pip install 'shardio-data[hdf5]' may provide it")
+        raise SourceError(f"{printable(path)}, {name} needs {what}: pip install hdf5plugin may provide it")
     return found
 
 

@@ -23,7 +23,7 @@ class Package:
         module: what is imported.
         distributions: the names that it may be installed under.
         purpose: what it is for; empty if shardio does not work without it.
-        install: what `pip install` takes.
+        install: what `pip install` takes, if it is not the first of the distributions.
         more: returns what else is worth knowing of the imported module.
     """
 
@@ -31,7 +31,7 @@ class Package:
     module: str
     distributions: tuple[str, ...]
     purpose: str = ""
-    install: str = "shardio-data"
+    install: str = ""
     more: Callable[[ModuleType], str] = lambda module: ""
 
 
@@ -50,41 +50,31 @@ PACKAGES = (
     Package("xxhash", "xxhash", ("xxhash",)),
     Package(
         *("DALI", "nvidia.dali", ("nvidia-dali-cuda130", "nvidia-dali-cuda120")),
-        *("images decoded and transformed on a GPU", "'shardio-data[cuda13]', or cuda12"),
+        *("images decoded and transformed on a GPU", "nvidia-dali-cuda130, or nvidia-dali-cuda120"),
     ),
     Package(
         *("nvImageCodec", "nvidia.nvimgcodec", ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")),
-        *("images decoded on a GPU", "'shardio-data[cuda13]', or cuda12"),
+        *("images decoded on a GPU", "'nvidia-nvimgcodec-cu13[all]', or 'nvidia-nvimgcodec-cu12[all]'"),
     ),
     Package(
         *("kvikio", "kvikio", ("kvikio-cu13", "kvikio-cu12")),
         *("arrays read from files straight to a GPU (gpu_direct=True)", "kvikio-cu13, or kvikio-cu12"),
     ),
+    Package("hdf5plugin", "hdf5plugin", ("hdf5plugin",), "zstd, lz4, bitshuffle and blosc in HDF5 files"),
     Package(
-        *("hdf5plugin", "hdf5plugin", ("hdf5plugin",)),
-        *("zstd, lz4, bitshuffle and blosc in HDF5 files", "'shardio-data[hdf5]'"),
+        "webdataset",
+        "webdataset",
+        ("webdataset",),
+        "other programs that read shardio's tars; shardio itself does without it",
     ),
-    Package(
-        *("webdataset", "webdataset", ("webdataset",)),
-        *("other programs that read shardio's tars; shardio itself does without it", "webdataset"),
-    ),
-    Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files", "'shardio-data[parquet]'"),
-    Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face", "'shardio-data[huggingface]'"),
-    Package(
-        *("google-crc32c", "google_crc32c", ("google-crc32c",)),
-        *("the checksums of TFRecord files", "'shardio-data[tfrecord]'"),
-    ),
-    Package("zarr", "zarr", ("zarr",), "Zarr arrays", "'shardio-data[zarr]'"),
-    Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'shardio-data[dask]'"),
-    Package("matplotlib", "matplotlib", ("matplotlib",), "pictures of statistics", "'shardio-data[report]'"),
-    Package(
-        *("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",)),
-        *("LARS, LARC and LAMB in shardio train", "'shardio-data[train]'"),
-    ),
-    Package(
-        *("TensorBoard", "tensorboard", ("tensorboard",)),
-        *("shardio train --tensorboard", "'shardio-data[train]'"),
-    ),
+    Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files"),
+    Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face"),
+    Package("google-crc32c", "google_crc32c", ("google-crc32c",), "the checksums of TFRecord files"),
+    Package("zarr", "zarr", ("zarr",), "Zarr arrays"),
+    Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'dask[distributed]'"),
+    Package("matplotlib", "matplotlib", ("matplotlib",), "pictures of statistics"),
+    Package("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",), "LARS, LARC and LAMB in shardio train"),
+    Package("TensorBoard", "tensorboard", ("tensorboard",), "shardio train --tensorboard"),
 )
 
 
@@ -127,11 +117,10 @@ def look_at(package: Package) -> Finding:
         cause = error.__cause__
         if not _is_absent(package.module, cause):
             return _broken(package, cause)
+        advice = f"pip install {package.install or package.distributions[0]}"
         if not package.purpose:
-            return Finding(package.name, "broken", "not installed", f"pip install {package.install}")
-        return Finding(
-            package.name, "missing", "not installed", f"for {package.purpose}: pip install {package.install}"
-        )
+            return Finding(package.name, "broken", "not installed", advice)
+        return Finding(package.name, "missing", "not installed", f"for {package.purpose}: {advice}")
     except Exception as error:  # noqa: BLE001  a broken package may raise anything while it is imported
         return _broken(package, error)
     version = _version(package.distributions) or str(getattr(module, "__version__", "version unknown"))

@@ -1,7 +1,10 @@
 """Optional packages: imported on first use, with an error that says how to install a missing one."""
 
 import importlib
+import importlib.metadata
 import os
+import re
+import shlex
 from types import ModuleType
 
 from ..errors import MissingDependency
@@ -13,11 +16,28 @@ _LOG_SETTINGS = {"nvidia.nvimgcodec": ("PYNVIMGCODEC_VERBOSITY", "0")}
 def load(module: str, *, purpose: str, extra: str, distribution: str = "shardio-data") -> ModuleType:
     """Import and return `module`.
 
-    Raises MissingDependency if it is not installed: `PURPOSE needs MODULE: pip install 'DISTRIBUTION[EXTRA]'`.
+    Raises MissingDependency if it is not installed: `PURPOSE needs MODULE: pip install PACKAGES`, with the packages
+    that the extra of the distribution adds.
     """
     if module in _LOG_SETTINGS:
         os.environ.setdefault(*_LOG_SETTINGS[module])  # the module reads it when it is imported
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependency(f"{purpose} needs {module}: pip install '{distribution}[{extra}]'") from error
+        raise MissingDependency(f"{purpose} needs {module}: pip install {_packages(distribution, extra)}") from error
+
+
+def _packages(distribution: str, extra: str) -> str:
+    """Return what an extra adds, as words for pip; by its own name if nothing is known of the distribution.
+
+    By name, pip would look for a distribution that came as a wheel or a checkout on an index that may not have it.
+    """
+    try:
+        requirements = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    marked = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+    packages = [
+        package.strip() for package, _, marker in (r.partition(";") for r in requirements) if marked.search(marker)
+    ]
+    return " ".join(map(shlex.quote, packages or [f"{distribution}[{extra}]"]))
