@@ -20,4 +20,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     scheme, rest = found["scheme"], found["rest"].lstrip("/")
     if scheme.lower() == "file":
         raise ConfigError(f"a path must have no scheme, got file:///{rest}: give /{rest}")
-    raise ConfigError(f"a path must be local, got the URL {scheme}://{rest}: copy its files to a local disk")
+    raise ConfigError(
+        f"a path must be local, got the URL {scheme}://{rest}: copy what is to be read from there to a local disk "
+        "first, and what is written locally to there afterwards"
+    )

@@ -34,6 +34,12 @@ def test_what_is_not(url: Any) -> None:
         local_path(url)
 
 
+def test_the_advice_fits_what_is_read_and_what_is_written() -> None:
+    """The message tells what to do with a source, and with an output."""
+    with pytest.raises(ConfigError, match=rf"{URL}: .*read from there .* first, and what is written .* afterwards$"):
+        local_path(URL)
+
+
 def test_a_file_url_names_the_path() -> None:
     """A URL of a local file is refused with the path that works."""
     with pytest.raises(ConfigError, match=r"no scheme, got file:///data/x: give /data/x$"):
