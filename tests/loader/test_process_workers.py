@@ -370,6 +370,7 @@ def big(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:3 loops in a row:shardio.StateWarning")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_loops_begun_and_left_again_and_again(isolate: bool) -> None:
     """Unsent batches of left loops do not block the next; `index` and `valid` stay; conjugates are resolved."""
