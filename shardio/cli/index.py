@@ -70,7 +70,7 @@ def index(
 
       shardio index records -o data/records --strict
     """
-    files = find_by_content(paths, kind)
+    files = find_by_content(paths, kind, on_error)
     source = _source(files, fields, on_error)
     world = World.detect()
     remarks = remarks_of(source, files.remarks, strict=strict)

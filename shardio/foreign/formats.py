@@ -45,7 +45,7 @@ class _Content:
     compression: str | None = None
 
 
-def find_by_content(given: Sequence[str], kind: str | None = None) -> FoundFiles:
+def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str = "raise") -> FoundFiles:
     """Find the files that `given` names and that shardio can read in place.
 
     A directory is searched for files of a known format, and its other files are left out; a file that is named, or fits
@@ -54,11 +54,12 @@ def find_by_content(given: Sequence[str], kind: str | None = None) -> FoundFiles
     Args:
         given: files, directories or patterns.
         kind: the format; None for the one that the files have.
+        on_error: `"skip"` leaves compressed files out, unless all are; a remark names them.
 
     Raises SourceError if no file is of a known format, if their formats differ, or if they are compressed.
     """
     taken: list[tuple[Path, _Content]] = []
-    remarks = []
+    remarks: list[str] = []
     for one in given:
         files = find_files(one, lambda name: name not in (FILE_NAME, TABLE_NAME), "files")
         found = list(zip(files, scan_files(files, _content), strict=True))
@@ -77,11 +78,22 @@ def find_by_content(given: Sequence[str], kind: str | None = None) -> FoundFiles
         formats = ", ".join(f"{printable(path)} is {name}" for name, path in reversed(kinds.items()))
         raise SourceError(f"files must be of one format: {formats}; name it with --format")
     kind = kind or next(iter(kinds))
-    for path, content in taken:
-        if content.compression and content.kind == kind:
-            reason = f"is a {WORDS[kind]} file compressed by {content.compression}, which cannot be read in place"
-            raise SourceError(f"{printable(path)} {reason}: unpack it, or convert it: shardio convert {kind}")
+    compressed = [
+        (path, content.compression) for path, content in taken if content.compression and content.kind == kind
+    ]
+    some = len(compressed) < len(taken)
+    if compressed and not (some and on_error == "skip"):
+        raise SourceError(_refused(*compressed[0], kind) + ("; on_error='skip' leaves it out" if some else ""))
+    remarks += [f"left out {_refused(*one, kind)}" for one in compressed]
+    taken = [(path, content) for path, content in taken if path not in dict(compressed)]
     return FoundFiles(kind, tuple(given if kind == "lmdb" else [path for path, _ in taken]), tuple(remarks))
+
+
+def _refused(path: Path, compression: str | None, kind: str) -> str:
+    """Say that a file is compressed, and what to do so that its samples can stand beside those of the others."""
+    reason = f"is a {WORDS[kind]} file compressed by {compression}, which cannot be read in place"
+    same_fields = " SRC OUT --no-key" if kind == "webdataset" else ""
+    return f"{printable(path)} {reason}: unpack it, or convert it: shardio convert {kind}{same_fields}"
 
 
 def _left_out(folder: str, others: Sequence[Path], kind: str) -> str:

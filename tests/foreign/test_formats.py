@@ -110,7 +110,22 @@ def test_compressed_files_are_refused_in_words(
     for given, form in ((path, None), (tmp_path, None), (path, kind)):
         with pytest.raises(SourceError) as caught:
             find_by_content([str(given)], form)
-        assert str(caught.value) == f"{expected} convert it: shardio convert {kind}"
+        same_fields = " SRC OUT --no-key" if what == "tar" else ""
+        assert str(caught.value) == f"{expected} convert it: shardio convert {kind}{same_fields}"
+
+
+def test_compressed_files_among_others_can_be_left_out(tmp_path: Path) -> None:
+    """With `on_error="skip"` a compressed file among plain ones is left out with a remark; alone it is refused."""
+    path = tar(tmp_path / "a.tar")
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+    reason = f"{tmp_path}/b.tar.gz is a tar file compressed by gzip"
+    with pytest.raises(SourceError, match=f"^{reason}, .* --no-key; on_error='skip' leaves it out"):
+        find_by_content([str(tmp_path)])
+    found = find_by_content([str(tmp_path)], on_error="skip")
+    assert found.paths == (path,)
+    assert [remark.partition(",")[0] for remark in found.remarks] == [f"left out {reason}"]
+    with pytest.raises(SourceError, match=r"--no-key$"):
+        find_by_content([str(tmp_path / "b.tar.gz")], on_error="skip")
 
 
 def test_a_damaged_file_is_not_left_out(tmp_path: Path) -> None:
