@@ -1,5 +1,6 @@
 """`shardio repair`: rebuild lost parts of a damaged dataset."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from ..care.repair import repair as run
 from ..format import manifest
+from ..system.units import counted
 from ._output import write_json
 from ._progress import progress
 
@@ -44,10 +46,17 @@ def repair(
     for line in result.done:
         print(line)
     repaired = result.manifest
-    summary = f"{dataset}: {repaired.samples} samples in {len(repaired.shards)} shards"
+    content = f"{counted(repaired.samples, 'sample')} in {counted(len(repaired.shards), 'shard')}"
+    summary = f"{dataset}: {content}"
     lost = "" if result.lost == 0 else f", {'an unknown number' if result.lost is None else result.lost} lost"
     digest = f", digest {repaired.digest}"
+    again = f"`shardio index FILES -o {shlex.quote(str(dataset))} --overwrite`"
     if not result.done:
-        print(f"{summary}{digest}: nothing to repair; `shardio verify --deep` also checks every sample")
-    else:
-        print(summary + lost + digest + {True: ", as before", False: ", not as before", None: ""}[result.same])
+        print(f"{summary}{digest}: nothing to repair, by the sizes of the files")
+        print("`shardio verify --deep` checks every sample; `shardio reshard IN OUT --on-error skip` copies whole ones")
+        if repaired.adopted:
+            print(f"{again} takes files that were changed on purpose as they are now")
+        return
+    print(summary + lost + digest + {True: ", as before", False: ", not as before", None: ""}[result.same])
+    if repaired.adopted and result.lost:
+        print(f"when the files are whole again, {again} takes them as they are then")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _adoptable import records, tables, tars
+from _adoptable import COUNT, records, tables, tars
 from _builders import jpeg
 from _cli import run
 from webdataset import TarWriter
@@ -244,7 +244,7 @@ def test_an_adopted_file_that_comes_back(tmp_path: Path) -> None:
     adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
     before = content(tmp_path / "out")
     (tmp_path / "in").rename(tmp_path / "away")
-    with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file: 0 samples kept, 3 lost"):
+    with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file; .*: 0 samples kept, 3 lost"):
         repair(tmp_path / "out")
     (tmp_path / "away").rename(tmp_path / "in")
     assert content(tmp_path / "out") == before
@@ -255,6 +255,24 @@ def test_an_adopted_file_that_comes_back(tmp_path: Path) -> None:
     (shard,) = repair(tmp_path / "out").shards
     assert (shard.kept, shard.lost) == (2, 1)
     assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
+
+
+def test_what_to_do_about_adopted_files_is_said(tmp_path: Path) -> None:
+    """Where repair finds nothing or leaves samples out, it names the commands that help, and these do."""
+    files, out = tars(tmp_path / "in"), tmp_path / "out"
+    adopt(webdataset(files, key=False), out)
+    first = min(files.iterdir())
+    whole = first.read_bytes()
+    command = f"`shardio index FILES -o {out} --overwrite`"
+    first.write_bytes(whole[:3000] + bytes(20) + whole[3020:])
+    told = run("repair", out)
+    assert "nothing to repair, by the sizes of the files" in told
+    assert "`shardio reshard IN OUT --on-error skip` copies whole ones" in told
+    assert f"{command} takes files that were changed on purpose as they are now" in told
+    os.truncate(first, 2000)
+    assert f"when the files are whole again, {command} takes them" in run("repair", out)
+    first.write_bytes(whole)
+    assert f"{COUNT} samples in 3 indexed shards" in run("index", files, "-o", out, "--overwrite")
 
 
 @pytest.mark.parametrize("place", ["out", "in"])
