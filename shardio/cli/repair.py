@@ -12,6 +12,8 @@ from ..system.units import counted
 from ._output import write_json
 from ._progress import progress
 
+_AGAIN = "`shardio index FILES -o {} --overwrite`"
+
 
 def repair(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
@@ -50,7 +52,7 @@ def repair(
     summary = f"{dataset}: {content}"
     lost = "" if result.lost == 0 else f", {'an unknown number' if result.lost is None else result.lost} lost"
     digest = f", digest {repaired.digest}"
-    again = f"`shardio index FILES -o {shlex.quote(str(dataset))} --overwrite`"
+    again = _AGAIN.format(shlex.quote(str(dataset)))
     if not result.done:
         print(f"{summary}{digest}: nothing to repair, by the sizes of the files")
         print("`shardio verify --deep` checks every sample; `shardio reshard IN OUT --on-error skip` copies whole ones")
