@@ -177,16 +177,16 @@ def _open(places: ValueLocations, index: int) -> _Files:
 
 
 class _Layout(NamedTuple):
-    """Samples that have just the same extensions: the numbers of the first and last one, their count, the first key."""
+    """Samples that have just the same extensions: the numbers of the first and last one, how many there are, the first key."""
 
     first: int
     last: int
-    count: int
+    samples: int
     key: str
 
     def and_also(self, other: "_Layout") -> "_Layout":
         """Return the layout with later samples that have it."""
-        return _Layout(self.first, other.last, self.count + other.count, self.key)
+        return _Layout(self.first, other.last, self.samples + other.samples, self.key)
 
 
 @final
@@ -240,9 +240,9 @@ def _left_out(
         for extension in dict.fromkeys(extensions):
             if extension not in taken:
                 having.setdefault(extension, []).append(layout)
-    remarks, samples = [], sum(layout.count for layout in layouts.values())
+    remarks, samples = [], sum(layout.samples for layout in layouts.values())
     for extension, those in having.items():
-        count = sum(layout.count for layout in those)
+        count = sum(layout.samples for layout in those)
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
         remarks.append(
             f"left out .{extension}, which {count} of {samples} samples have, the first in {first}; fields takes it, "

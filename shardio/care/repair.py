@@ -231,11 +231,10 @@ def _repaired_shards(
                 before = held if before is None else before
             shard = summarize(path, container, fields)
         except (DatasetError, SourceError) as error:
-            files = [file.name for file in containers.get(container).files(path) if folder.kind(file.name) is not None]
-            what = "lost and set aside" if files else "lost"
-            reasons.append(f"{what}: {str(error).removeprefix(f'{path}: ')}")
-            for file in files:
-                folder.rename(file, folder, free_name(folder, file))
+            aside = _set_aside(folder, container, name)
+            what = f"lost and set aside as {aside[name]}" if name in aside else "lost"
+            index = [f"; its index is set aside as {kept}" for file, kept in aside.items() if name not in aside]
+            reasons.append(f"{what}: {str(error).removeprefix(f'{path}: ')}{''.join(index)}")
         if shard is not None and old is not None and not reasons:  # else a repair was cut off before it wrote the rest
             reasons += filter(None, [unlike_manifest(shard, old.shards.samples[number], old.shards.bytes[number])])
         kept = shard.samples if shard is not None else 0
@@ -245,6 +244,16 @@ def _repaired_shards(
         yield shard if kept else None, ShardRepair(name, kept, lost, tuple(reasons))
         if progress is not None:
             progress(number + 1, len(names))
+
+
+def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:
+    """Rename the files of a shard, as far as they are there; return their old names and the new ones."""
+    aside = {}
+    for file in containers.get(container).files(folder.path / name):
+        if folder.kind(file.name) is not None:
+            aside[file.name] = free_name(folder, file.name)
+            folder.rename(file.name, folder, aside[file.name])
+    return aside
 
 
 def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], reasons: list[str]) -> int | None:

@@ -83,17 +83,19 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     ]
     some = len(compressed) < len(taken)
     if compressed and not (some and on_error == "skip"):
-        raise SourceError(_refused(*compressed[0], kind) + ("; on_error='skip' leaves it out" if some else ""))
-    remarks += [f"left out {_refused(*one, kind)}" for one in compressed]
+        (path, compression), also = compressed[0], "; on_error='skip' leaves it out" if some else ""
+        raise SourceError(f"{printable(path)} {_why_not_in_place(compression, kind)}{also}")
+    for path, compression in compressed:
+        remarks.append(f"left out {printable(path)}: it {_why_not_in_place(compression, kind)}")
     taken = [(path, content) for path, content in taken if path not in dict(compressed)]
     return FoundFiles(kind, tuple(given if kind == "lmdb" else [path for path, _ in taken]), tuple(remarks))
 
 
-def _refused(path: Path, compression: str | None, kind: str) -> str:
-    """Say that a file is compressed, and what to do so that its samples can stand beside those of the others."""
+def _why_not_in_place(compression: str, kind: str) -> str:
+    """Say of a file that it is compressed, and what makes samples of it that can stand beside those of others."""
     reason = f"is a {WORDS[kind]} file compressed by {compression}, which cannot be read in place"
     same_fields = " SRC OUT --no-key" if kind == "webdataset" else ""
-    return f"{printable(path)} {reason}: unpack it, or convert it: shardio convert {kind}{same_fields}"
+    return f"{reason}: unpack it, or convert it: shardio convert {kind}{same_fields}"
 
 
 def _left_out(folder: str, others: Sequence[Path], kind: str) -> str:

@@ -157,6 +157,15 @@ def test_every_whole_sample_before_a_cut_is_kept(dataset: Path) -> None:
         shutil.rmtree(copy)
 
 
+def test_what_is_set_aside_is_named(dataset: Path) -> None:
+    """Of a tar that is gone only the index is set aside, and repair says so."""
+    (dataset / "shard-000001.tar").unlink()
+    told = repair(dataset).done[0]
+    aside = "its index is set aside as shard-000001.idx.npy.damaged"
+    assert told.startswith(f"shard-000001.tar: lost: there is no such file; {aside}: 0 samples kept")
+    assert (dataset / "shard-000001.idx.npy.damaged").is_file()
+
+
 @pytest.mark.parametrize("container", ["hdf5", "lmdb"])
 def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
     """Repair sets aside a shard that cannot be opened, and the others form a dataset."""
@@ -164,7 +173,7 @@ def test_a_shard_that_cannot_be_opened(dataset: Path, container: str) -> None:
     path = dataset / shards.names[0]
     os.truncate(path, path.stat().st_size // 2)
     result = repair(dataset)
-    assert f"{path.name}: lost and set aside" in result.done[0]
+    assert f"{path.name}: lost and set aside as {path.name}.damaged: " in result.done[0]
     assert (dataset / f"{path.name}.damaged").exists()
     np.testing.assert_equal(values(dataset), samples[shards.samples[0] :])
     assert not result.same
@@ -191,7 +200,8 @@ def test_what_is_kept_and_lost_of_each_shard(dataset: Path, container: str, tmp_
     ]
     assert result["lost"] == counts[0] + counts[1] - kept
     assert f"{names[0]}: lost" in told
-    assert f"there is no such file: 0 samples kept, {counts[0]} lost\n" in told
+    index = "; its index is set aside as shard-000000.idx.npy.damaged" if container == "tar" else ""
+    assert f"there is no such file{index}: 0 samples kept, {counts[0]} lost\n" in told
     assert f": {kept} samples kept, {counts[1] - kept} lost\n" in told
     assert f", {result['lost']} lost, digest {result['digest']}, not as before" in told
     np.testing.assert_equal(values(dataset), samples[starts[1] : starts[1] + kept] + samples[starts[2] :])

@@ -118,12 +118,13 @@ def test_compressed_files_among_others_can_be_left_out(tmp_path: Path) -> None:
     """With `on_error="skip"` a compressed file among plain ones is left out with a remark; alone it is refused."""
     path = tar(tmp_path / "a.tar")
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
-    reason = f"{tmp_path}/b.tar.gz is a tar file compressed by gzip"
-    with pytest.raises(SourceError, match=f"^{reason}, .* --no-key; on_error='skip' leaves it out"):
+    with pytest.raises(SourceError, match=r"b\.tar\.gz is a tar file .* --no-key; on_error='skip' leaves it out"):
         find_by_content([str(tmp_path)])
     found = find_by_content([str(tmp_path)], on_error="skip")
     assert found.paths == (path,)
-    assert [remark.partition(",")[0] for remark in found.remarks] == [f"left out {reason}"]
+    assert [remark.partition(",")[0] for remark in found.remarks] == [
+        f"left out {tmp_path}/b.tar.gz: it is a tar file compressed by gzip"
+    ]
     with pytest.raises(SourceError, match=r"--no-key$"):
         find_by_content([str(tmp_path / "b.tar.gz")], on_error="skip")
 
