@@ -56,16 +56,26 @@ class EpochIterator(Iterator[Batch]):
         progress: EpochProgress,
         source_names: Sequence[str],
     ) -> None:
-        self._schedule, self._prefetcher, self._quarantine = schedule, prefetcher, quarantine
-        self._progress, self._count_sources, self._threads = progress, bool(source_names), workers.threads
+        self._workers, self._prefetcher, self._quarantine = workers, prefetcher, quarantine
+        self._source_names = source_names
+        self.begin(plan, schedule, progress)
+
+    def begin(self, plan: Order, schedule: Schedule, progress: EpochProgress) -> None:
+        """Start the workers; an iterator that has `delivered_nothing` may begin another epoch instead of its first."""
+        self._schedule, self._progress = schedule, progress
         self._step = self._sent = 0
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
-        self._meter = Meter(source_names)
-        self._pipeline = workers.begin(plan, schedule, self._meter.clock)
-        self._timer = StepTimer(workers, self._pipeline)
-        self.running = RunningEpoch(self._pipeline, prefetcher, workers, self._meter)
+        self._meter = Meter(self._source_names)
+        self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
+        self._timer = StepTimer(self._workers, self._pipeline)
+        self.running = RunningEpoch(self._pipeline, self._prefetcher, self._workers, self._meter)
         background.call_when_gone(self, self.running.close)
+
+    @property
+    def delivered_nothing(self) -> bool:
+        """Whether the epoch runs in this process, and its first batch has not been asked for."""
+        return self._step == 0 and self.running.waits_for_a_consumer
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
@@ -120,7 +130,7 @@ class EpochIterator(Iterator[Batch]):
             self._sent += 1
             result = self._host_batches.popleft()
             # Taken now, while the batch is still on the host.
-            counted = self._count_sources and isinstance(result, HostBatch)
+            counted = self._source_names and isinstance(result, HostBatch)
             self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
             begun = time.monotonic()
             self._prefetcher.send(result)
@@ -134,7 +144,7 @@ class EpochIterator(Iterator[Batch]):
         if received.error is not None:
             remake = partial(read_on_host, received.batch, received.error)
         else:
-            remake = partial(remake_images, received.batch, received.refused, self._threads)
+            remake = partial(remake_images, received.batch, received.refused, self._workers.threads)
         return self._prefetcher.complete(received, background.call(remake))
 
     def close(self) -> None:
@@ -165,6 +175,11 @@ class RunningEpoch:
     def closed(self) -> bool:
         """Whether the epoch is over: its threads have ended, or are about to."""
         return self._closed
+
+    @property
+    def waits_for_a_consumer(self) -> bool:
+        """Whether the epoch runs in this process, and no thread is inside `EpochIterator.__next__`."""
+        return not self._closed and self._process == os.getpid() and self.taking_thread is None
 
     def check(self) -> None:
         """Raise PipelineClosed if the epoch is closed, or another process has begun it."""

@@ -18,7 +18,7 @@ from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
 from ..errors import ConfigError, StateWarning
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
-from ..order.plan import Schedule, Shuffle, Tail
+from ..order.plan import Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
 from ..transforms import Mixer
@@ -26,6 +26,7 @@ from .arguments import count_or_auto, rank_and_size, time_limit, torch_device, w
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .batch_sampler import BatchSampler
 from .dataloader_words import refuses_dataloader_words
 from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
@@ -65,7 +66,8 @@ class Loader:
             favour long reads (see docs/order.md); or None for the stored order.
         block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.
         seed: determines, with the epoch, the order and all random choices. It must be the same on all ranks.
-        world: this process's place in the job; None asks `World.detect()`.
+        world: this process's place in the job; None asks `World.detect()`. A loop then raises ConfigError if
+            torch.distributed was initialised since, with another rank or size.
         tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
         threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
@@ -158,6 +160,7 @@ class Loader:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.dataset = readable(dataset)
         self.world = rank_and_size(world)
+        self._world_detected = world is None
         batch_size = whole_number(batch_size, "batch_size")
         self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
         self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
@@ -263,30 +266,24 @@ class Loader:
         """Return the number of steps of a full epoch, the same on every rank."""
         return len(self._schedule)
 
+    @property
+    def steps_left(self) -> int:
+        """The number of steps that are left of the current epoch, the same on every rank.
+
+        This is `len(loader)` at an epoch's beginning, and 0 if a state was loaded after which less than a global batch
+        is left: the next loop is then the next epoch.
+        """
+        return len(replace(self._schedule, start=self._place.position))
+
     def __iter__(self) -> EpochIterator:
+        if self._world_detected:
+            self.world.check_unchanged()
         if self._running is not None:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
-        # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
-        left = self._place
-        place = left.begin()
-        if left.peeks == MOST_PEEKS:
-            warnings.warn(
-                f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
-                f"{place.epoch}: keep one iterator, batches = iter(loader), and call next(batches); or call "
-                "set_epoch(n) for another epoch",
-                StateWarning,
-                stacklevel=2,
-            )
-        schedule = replace(self._schedule, start=place.position)
-        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
-            place = replace(place, epoch=place.epoch + 1, position=0)
-            schedule = self._schedule
-        self._progress = EpochProgress(place)
-        self._quarantine.begin(len(schedule) * self.batch_size)
+        self._warn_of_peeks()
         epoch = EpochIterator(
-            self._plan.at_epoch(place.epoch),
-            schedule,
+            *self._next_epoch(),
             workers=self._workers,
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,
@@ -297,6 +294,42 @@ class Loader:
         self._running, self._meter, self._loop = epoch.running, epoch.running.meter, weakref.ref(epoch)
         return epoch
 
+    def _warn_of_peeks(self) -> None:
+        """Warn if the last loops were all left after one batch."""
+        if self._place.peeks == MOST_PEEKS:
+            warnings.warn(
+                f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
+                f"{self._place.epoch}: keep one iterator, batches = iter(loader), and call next(batches); or call "
+                "set_epoch(n) for another epoch",
+                StateWarning,
+                stacklevel=3,
+            )
+
+    def _next_epoch(self) -> tuple[Order, Schedule]:
+        """Return the order and the steps of a loop that begins now, and prepare its progress and its quarantine."""
+        # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
+        place = self._place.begin()
+        schedule = replace(self._schedule, start=place.position)
+        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
+            place = replace(place, epoch=place.epoch + 1, position=0)
+            schedule = self._schedule
+        self._progress = EpochProgress(place)
+        self._quarantine.begin(len(schedule) * self.batch_size)
+        return self._plan.at_epoch(place.epoch), schedule
+
+    @property
+    def batch_sampler(self) -> BatchSampler:
+        """For Lightning, which names each of its epochs to it: the Loader then delivers the epoch of that number.
+
+        A state that was just loaded stays, if it is of that epoch or of a later one.
+        """
+        return BatchSampler(self.batch_size, self._set_lightning_epoch)
+
+    def _set_lightning_epoch(self, epoch: int) -> None:
+        # The state is of a later epoch if the saved one was over, or if Lightning repeats the shorter of two loaders.
+        if not self._place.resumed or self._place.epoch < epoch:
+            self.set_epoch(epoch)
+
     @property
     def sampler(self) -> NoReturn:
         """Raises AttributeError: libraries that look for a sampler, to skip batches with it, say so in these words."""
@@ -305,8 +338,6 @@ class Loader:
             "it resumes with load_state_dict(state). Give it to no DataLoader and no skip_first_batches; "
             "transformers' Trainer leaves resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
         )
-
-    batch_sampler = sampler
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(
@@ -318,10 +349,18 @@ class Loader:
         """Make the next loop deliver `epoch`, from its beginning, or its rest if a state of that epoch was just loaded.
 
         You need no `set_epoch` for another order in each epoch. A running loop continues unchanged, and no longer
-        advances the state. Raises ConfigError unless `epoch` is a whole number of at least 0.
+        advances the state; one that has delivered nothing yet delivers `epoch` itself. Raises ConfigError unless
+        `epoch` is a whole number of at least 0.
         """
         place = EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
-        self._progress = EpochProgress(self._place.rest_of(place.epoch) or place)
+        loop = None if self._loop is None else self._loop()
+        if loop is None or not loop.delivered_nothing:
+            self._progress = EpochProgress(self._place.rest_of(place.epoch) or place)
+        elif self._place.epoch != place.epoch:
+            loop.close()
+            self._progress = EpochProgress(place)
+            loop.begin(*self._next_epoch(), self._progress)
+            self._running, self._meter = loop.running, loop.running.meter
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
@@ -352,7 +391,8 @@ class Loader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.
-        return _rebuild, (self._arguments | {"dataset": self.dataset, "world": self.world}, self.state_dict())
+        arguments = self._arguments | {"dataset": self.dataset, "world": self.world}
+        return _rebuild, (arguments, self.state_dict(), self._world_detected)
 
     def quarantine(self) -> list[BadSampleRecord]:
         """Return the bad samples that this loader has met so far, in order; see `on_bad_sample`."""
@@ -363,7 +403,8 @@ class Loader:
         return self._meter.read() if self._meter is not None else LoaderStats()
 
 
-def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any]) -> Loader:
+def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any], world_detected: bool) -> Loader:
     loader = Loader(**arguments)
+    loader._world_detected = world_detected
     loader.load_state_dict(state)
     return loader

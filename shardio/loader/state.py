@@ -29,6 +29,7 @@ class EpochPlace:
         if_dropped: the place before the loop, to which the loader returns if the loop is dropped here; None once the
             loop has delivered two batches, or the epoch's last one.
         peeks: how many loops in a row have been dropped after their first batch, and so delivered the same one.
+        resumed: whether the place is a loaded state's, and no loop has moved it since.
     """
 
     epoch: int = 0
@@ -36,6 +37,7 @@ class EpochPlace:
     midway: bool = False
     if_dropped: EpochPlace | None = None
     peeks: int = 0
+    resumed: bool = False
 
     def begin(self) -> EpochPlace:
         """Return the place at which a new loop begins: in the next epoch if the last loop was left midway."""
@@ -43,8 +45,7 @@ class EpochPlace:
 
     def rest_of(self, epoch: int) -> EpochPlace | None:
         """Return the place if it was loaded from a state of `epoch`, and no loop has moved it since."""
-        resumed = self.epoch == epoch and self.position > 0 and not self.midway
-        return EpochPlace(epoch, self.position) if resumed else None
+        return replace(self, if_dropped=None) if self.resumed and self.epoch == epoch else None
 
     def after(self, schedule: Schedule, step: int) -> EpochPlace:
         """Return the place after `step`; after the last step, the beginning of the next epoch."""
@@ -90,13 +91,16 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
     restarts = "samples" in differing
     loss = f"epoch {_shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
     if differing and strict:
-        raise StateMismatch(f"{message}. strict=False resumes all the same, but then {loss}")
+        raise StateMismatch(
+            f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; for the "
+            "checkpoints of Lightning see docs/resuming.md"
+        )
     if position > n and not restarts:
         raise StateMismatch(f"not a position in an epoch of {n}: epoch {epoch}, position {position}")
     if differing:
         warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
-        return EpochProgress(EpochPlace(epoch, 0 if restarts else position))
-    return EpochProgress(EpochPlace(epoch, position))
+        return EpochProgress(EpochPlace(epoch, 0 if restarts else position, resumed=True))
+    return EpochProgress(EpochPlace(epoch, position, resumed=True))
 
 
 def _check_form(state: Any, current: Mapping[str, Any]) -> None:

@@ -205,7 +205,6 @@ def test_accelerate_leaves_resuming_to_the_loader(tmp_path: Path) -> None:
         with pytest.raises(AttributeError, match=r"resumes with load_state_dict\(state\)"):
             wraps()
     assert not hasattr(loader, "sampler")
-    assert not hasattr(loader, "batch_sampler")
     accelerator.register_for_checkpointing(loader)
     batches = iter(loader)
     next(batches), next(batches)

@@ -31,6 +31,7 @@ FOLDERS = [
     "care",
     "plan",
     "source",
+    "lightning",
     "__init__",
     "testing",
     "train",
@@ -107,7 +108,7 @@ def test_no_two_modules_import_each_other() -> None:
 def test_few_modules_stand_at_the_root() -> None:
     """Only errors and thin public modules are at the root of the package."""
     found = {path.stem for path in ROOT.glob("*.py")}
-    assert found == {"__init__", "__main__", "errors", "plan", "source"}
+    assert found == {"__init__", "__main__", "errors", "lightning", "plan", "source"}
 
 
 def test_one_module_opens_the_files_of_datasets() -> None:
@@ -140,6 +141,7 @@ def test_public_names_are_listed_and_sorted() -> None:
         ("source", {"Source", "HasColumns", "HasBlocks", "Adoptable", "Field", "Sample"}),
         ("testing", {"ContainerContract", "check_source"}),
         ("errors", {"ShardioError", "ConfigError"}),
+        ("lightning", {"ResumeElastically"}),
     ],
 )
 def test_thin_modules_stay(module: str, names: set[str]) -> None:
@@ -152,7 +154,7 @@ def test_importing_does_nothing() -> None:
     import subprocess
     import sys
 
-    names = ("torch", "h5py", "lmdb", "nvidia.nvimgcodec", "typer")
+    names = ("torch", "h5py", "lmdb", "nvidia.nvimgcodec", "typer", "lightning")
     code = f"import shardio, sys; print([m for m in {names} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("[]\n", "")
