@@ -177,7 +177,7 @@ def _open(places: ValueLocations, index: int) -> _Files:
 
 
 class _Layout(NamedTuple):
-    """Samples that have just the same extensions: the numbers of the first and last one, how many there are, the first key."""
+    """Samples that have just the same extensions: the numbers of the first and last one, how many, the first key."""
 
     first: int
     last: int

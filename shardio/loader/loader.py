@@ -19,7 +19,7 @@ from ..engines.fused_images import Decode
 from ..errors import ConfigError, StateWarning
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Order, Schedule, Shuffle, Tail
-from ..order.world import World
+from ..order.world import World, rank_in_torch_distributed
 from ..system import cpus
 from ..transforms import Mixer
 from .arguments import count_or_auto, rank_and_size, time_limit, torch_device, whole_number
@@ -277,7 +277,7 @@ class Loader:
 
     def __iter__(self) -> EpochIterator:
         if self._world_detected:
-            self.world.check_unchanged()
+            self._check_world()
         if self._running is not None:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
@@ -303,6 +303,16 @@ class Loader:
                 "set_epoch(n) for another epoch",
                 StateWarning,
                 stacklevel=3,
+            )
+
+    def _check_world(self) -> None:
+        """Raise ConfigError if torch.distributed was initialised after the world was detected, and differs from it."""
+        now = rank_in_torch_distributed()
+        if now is not None and now != (self.world.rank, self.world.size):
+            raise ConfigError(
+                f"the Loader was made as rank {self.world.rank} of {self.world.size}, but torch.distributed now has "
+                f"{now[1]} ranks, and this is rank {now[0]}: make the Loader after torch.distributed is initialised "
+                "(for Lightning, inside train_dataloader), or give it world=shardio.World(rank, size)"
             )
 
     def _next_epoch(self) -> tuple[Order, Schedule]:

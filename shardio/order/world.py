@@ -64,7 +64,7 @@ class World:
         Raises ConfigError if a launcher's variable makes no sense.
         """
         env = os.environ if environ is None else environ
-        initialised = _in_torch_distributed() if environ is None else None
+        initialised = rank_in_torch_distributed() if environ is None else None
         if initialised is not None:
             rank, size = initialised
             local_rank, local_size = env.get("LOCAL_RANK"), env.get("LOCAL_WORLD_SIZE")
@@ -80,16 +80,6 @@ class World:
                     return cls(rank, size, rank, size)
                 return cls(rank, size, _number(env, local_rank_name, launcher), _number(env, local_size_name, launcher))
         return cls()
-
-    def check_unchanged(self) -> None:
-        """Raise ConfigError if torch.distributed is initialised, and this process has another rank or size there."""
-        now = _in_torch_distributed()
-        if now is not None and now != (self.rank, self.size):
-            raise ConfigError(
-                f"the Loader was made as rank {self.rank} of {self.size}, but torch.distributed now has {now[1]} "
-                f"ranks, and this is rank {now[0]}: make the Loader after torch.distributed is initialised (for Lightning, "
-                "inside train_dataloader), or give it world=shardio.World(rank, size)"
-            )
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: str | Sequence[str]) -> "World":
@@ -117,6 +107,14 @@ class World:
         return cls(rank, size, node.local_rank, node.local_size)
 
 
+def rank_in_torch_distributed() -> tuple[int, int] | None:
+    """Return rank and size in torch.distributed, or None if it is not initialised."""
+    dist: Any = sys.modules.get("torch.distributed")  # not imported means not initialised
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
 def launcher_variables(environ: Mapping[str, str] | None = None) -> dict[str, dict[str, str]]:
     """Return the variables of each launcher that are set, in the order in which `World.detect` asks the launchers.
 
@@ -129,14 +127,6 @@ def launcher_variables(environ: Mapping[str, str] | None = None) -> dict[str, di
         more = ("SLURM_STEP_ID",) if launcher == "Slurm" else ()
         found.setdefault(launcher, {}).update({name: env[name] for name in (*names, *more) if name in env})
     return found
-
-
-def _in_torch_distributed() -> tuple[int, int] | None:
-    """Return rank and size in torch.distributed, or None if it is not initialised."""
-    dist: Any = sys.modules.get("torch.distributed")  # not imported means not initialised
-    if dist is None or not dist.is_available() or not dist.is_initialized():
-        return None
-    return dist.get_rank(), dist.get_world_size()
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:

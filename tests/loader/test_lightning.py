@@ -24,6 +24,9 @@ from shardio.lightning import ResumeElastically  # noqa: E402 (it imports Lightn
 pytestmark = pytest.mark.filterwarnings(
     # Lightning's advice on the machine
     "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning",
+    "ignore:Be aware that when using `ckpt_path`:UserWarning",  # a run may resume without its ModelCheckpoint
+    # what torch says of Lightning's use of its trees
+    "ignore:.*LeafSpec:FutureWarning",
 )
 
 N = 24

@@ -601,6 +601,39 @@ def test_set_epoch_keeps_the_place_of_a_loaded_state() -> None:
     assert loader.epoch == 4
 
 
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_set_epoch_before_a_loops_first_batch(isolate: bool) -> None:
+    """A loop that has delivered nothing delivers the requested epoch, or goes on if it is in that epoch."""
+    loader = load(numbers(20), 4, isolate=isolate)
+    for resumed_at in (0, 8):
+        loader.load_state_dict(loader.state_dict() | {"epoch": 2, "position": resumed_at})
+        batches = iter(loader)
+        loader.set_epoch(2)
+        assert next(batches)["index"].tolist() == shardio.Plan(20, 0, 2).indices(resumed_at, resumed_at + 4).tolist()
+        batches = iter(loader)
+        loader.set_epoch(7)
+        loader.set_epoch(5)
+        assert loader.epoch == 5
+        taken = next(batches)["index"].tolist()
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 4)
+        taken += [index for batch in batches for index in batch["index"].tolist()]
+        assert taken == shardio.Plan(20, 0, 5).indices(0, 20).tolist()
+        assert (loader.epoch, loader.stats().samples) == (6, 20)
+
+
+@pytest.mark.parametrize(("tail", "left"), [("drop", [5, 4, 1, 0]), ("pad", [6, 5, 2, 1])])
+def test_steps_left(tail: Any, left: list[int]) -> None:
+    """`steps_left` counts the steps from the state's position to the epoch's end."""
+    loader, counted = load(numbers(22), 4, tail=tail), []
+    for position in (0, 4, 16, 19):
+        loader.load_state_dict(loader.state_dict() | {"position": position})
+        counted.append(loader.steps_left)
+    assert counted == left
+    loader.set_epoch(0)
+    loader.set_epoch(1)
+    assert [loader.steps_left for _ in loader] == [*range(len(loader) - 1, 0, -1), len(loader)]
+
+
 def test_a_newer_loop_ends_the_older_one_in_words() -> None:
     """With two loops over one loader, the older one raises that it was closed."""
     loader = load(numbers(20), 4)
