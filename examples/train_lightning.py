@@ -4,8 +4,8 @@ shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 shardio convert idx examples/fashion-mnist/test data/fashion/test --to hdf5
 python examples/train_lightning.py data/fashion/train --val data/fashion/test --devices 2
 
-`--checkpoint lightning-output/epoch=0.ckpt` resumes with the next epoch, and `--checkpoint lightning-output/step=150.ckpt`
-in the middle of one, both with any number of devices.
+`--checkpoint lightning-output/epoch=0.ckpt` resumes with the next epoch, `--checkpoint lightning-output/step=150.ckpt`
+in the middle of one, and both on any number of devices.
 """
 
 import argparse
