@@ -213,3 +213,40 @@ def test_accelerate_leaves_resuming_to_the_loader(tmp_path: Path) -> None:
     assert len(rest) == 4
     accelerator.load_state(str(tmp_path))
     assert [batch["index"].tolist() for batch in loader] == rest
+
+
+@pytest.mark.parametrize("by", ["sample", "batch"])
+@pytest.mark.parametrize("floats", [False, True])
+def test_what_map_receives(by: str, floats: bool) -> None:
+    """Images come as tensors, of pixels unless they are made floats; labels as numbers, in batches as tensors."""
+    seen: list[dict[str, Any]] = []
+
+    def look(given: dict[str, Any]) -> dict[str, Any]:
+        seen.append(given)
+        return given
+
+    crop = [shardio.CenterCrop((6, 8)), *([shardio.ToFloat()] if floats else [])]
+    next(iter(load(photos(), transforms=crop, map=look, map_by=by)))
+    rows = () if by == "sample" else (3,)
+    image, label = seen[0]["image"], seen[0]["label"]
+    assert (image.shape, image.dtype) == (
+        (*rows, *((3, 6, 8) if floats else (6, 8, 3))),
+        torch.float32 if floats else torch.uint8,
+    )
+    assert type(label) is int if by == "sample" else label.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("by", ["sample", "batch"])
+def test_map_may_write_in_place_and_decides_what_is_delivered(by: str) -> None:
+    """What a function writes into an image is delivered, in every epoch once; a field that it leaves out is not."""
+
+    def darker(given: dict[str, Any]) -> dict[str, Any]:
+        given["image"] //= 2
+        return {"image": given["image"]}
+
+    crop = [shardio.CenterCrop(8)]
+    loader = load(photos(), transforms=crop, map=darker, map_by=by)
+    for _ in range(3):
+        for plain, mapped in zip(load(photos(), transforms=crop), loader, strict=True):
+            assert torch.equal(mapped["image"], plain["image"] // 2)
+            assert set(mapped) == {"image", "index"}
