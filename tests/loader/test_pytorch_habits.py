@@ -136,7 +136,16 @@ def of_torchvision(name: str) -> Any:
         ({"image": [torch.nn.Identity()]}, r"got Identity\(\): give a function of your own to a Loader's map="),
         ([of_torchvision("RandomResizedCrop")], r"shardio\.RandomResizedCrop takes its place"),
         ([of_torchvision("ToTensor")], r"shardio\.ToFloat takes its place"),
-        ([of_torchvision("Lambda")], "map="),
+        ([of_torchvision("Lambda")], "give a function of your own to a Loader's map="),
+        ([of_torchvision("ToImage")], "leave it out, .* as tensors; shardio.ToFloat"),
+        ([of_torchvision("PILToTensor")], "leave it out"),
+        (of_torchvision("Compose"), "give what it holds one by one, as a list of shardio's; a function of your own"),
+        ([of_torchvision("Compose")], "give what it holds one by one, as a list of shardio's"),
+        (torch.nn.Sequential(), "give what it holds one by one, as a list of shardio's"),
+        (
+            [of_torchvision("RandomVerticalFlip")],
+            r"shardio has no RandomVerticalFlip.* map=f, map_by='sample', isolate",
+        ),
         ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
         (shardio.CenterCrop(8), "put it into a list"),
         ({"image": shardio.CenterCrop(8)}, "put it into a list"),
@@ -186,6 +195,23 @@ def test_every_keyword_of_a_dataloader_is_known() -> None:
     for keyword in inspect.signature(data.DataLoader).parameters.keys() - own.keys():
         with pytest.raises(ConfigError, match=f"a Loader has no {keyword}: "):
             load(photos(), **{keyword: None})
+
+
+def test_the_advice_on_transforms_of_torchvision() -> None:
+    """The function that the error shows gives a transform of torchvision its [C, H, W], and delivers what it returns."""
+
+    def flip(image: torch.Tensor) -> torch.Tensor:
+        assert image.shape == (3, 6, 8)
+        return image.flip(-1)
+
+    def flipped(sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "image": flip(sample["image"].permute(2, 0, 1))}
+
+    dataset, crop = photos(), [shardio.CenterCrop((6, 8))]
+    mapped = load(dataset, transforms=crop, map=flipped, map_by="sample")
+    for plain, given in zip(load(dataset, transforms=crop), mapped, strict=True):
+        assert torch.equal(given["image"], plain["image"].permute(0, 3, 1, 2).flip(-1))
+        assert torch.equal(given["label"], plain["label"])
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

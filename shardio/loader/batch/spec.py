@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,12 +27,10 @@ from .bad_samples import OnBadSample
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
+from .transforms_argument import check_listed
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
 """A list for the one image field, or a list for each field."""
-
-_COUNTERPARTS = dict.fromkeys(("ToTensor", "ToDtype", "ConvertImageDtype", "ConvertDtype"), "ToFloat")
-"""Transforms of torchvision with the same meaning under another name."""
 
 HOST = torch.device("cpu")
 
@@ -296,7 +294,7 @@ def _transforms_by_field(
     images = [name for name, kind in fields.items() if kind.is_image]
     arrays = [name for name, kind in fields.items() if kind.kind == "array" and kind.fixed]
     for listed in transforms.values() if isinstance(transforms, Mapping) else [transforms]:
-        _check_listed(listed)
+        check_listed(listed)
     if isinstance(transforms, Mapping):
         for name in transforms:
             if name not in images + arrays:
@@ -312,38 +310,3 @@ def _transforms_by_field(
             "give a dict of lists by field"
         )
     return {candidates[0]: transforms}
-
-
-def _check_listed(listed: Any) -> None:
-    """Raise ConfigError unless `listed` is a list of transforms; say what to use for another library's, or a function.
-
-    Whether they suit their field is for the recipe to say.
-    """
-    if not isinstance(listed, Sequence):
-        raise ConfigError(
-            f"transforms must be a list, or a dict of lists by field, got {listed!r}{_instead_of_transform(listed)}"
-        )
-    for position, transform in enumerate(listed):
-        if not isinstance(transform, Transform | Mixer):
-            raise ConfigError(
-                f"transform {position} must be one of shardio's, got {transform!r}{_instead_of_transform(transform)}"
-            )
-
-
-def _instead_of_transform(given: Any) -> str:
-    """Return the end of a message, which says what to use in place of something that is no transform of shardio."""
-    kind = given if isinstance(given, type) else type(given)
-    if isinstance(given, Transform):
-        return ": put it into a list"
-    if kind in get_args(Transform):
-        return f", a class: give an instance of it, as in {kind.__name__}(...)"
-    if kind.__module__.startswith("torchvision."):
-        counterpart = _COUNTERPARTS.get(kind.__name__, kind.__name__)
-        if counterpart in {known.__name__ for known in get_args(Transform)}:
-            return f": shardio.{counterpart} takes its place"
-    if callable(given):
-        return (
-            ": give a function of your own to a Loader's map=, where it gets batches, or with map_by='sample' samples, "
-            "as dicts"
-        )
-    return ""

@@ -1,0 +1,61 @@
+"""The `transforms` argument of Loader and TorchDataset, and what to use for transforms in the forms that others have."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from ...errors import ConfigError
+from ...transforms import Mixer, Transform
+
+_COUNTERPARTS = dict.fromkeys(("ToTensor", "ToDtype", "ConvertImageDtype", "ConvertDtype"), "ToFloat")
+"""Transforms of torchvision with the same meaning under another name."""
+
+_NEEDLESS = ("ToImage", "ToPILImage", "PILToTensor", "ToPureTensor")
+"""Transforms of torchvision between forms of an image, of which shardio has one."""
+
+_GROUPS = ("Compose", "Sequential")
+
+_MAP = "a Loader's map=, where it gets batches, or with map_by='sample' samples, as dicts"
+
+
+def check_listed(listed: Any) -> None:
+    """Raise ConfigError unless `listed` is a list of transforms; say what to use for another library's, or a function.
+
+    Whether they suit their field is for the recipe to say.
+    """
+    if not isinstance(listed, Sequence):
+        raise ConfigError(
+            f"transforms must be a list, or a dict of lists by field, got {listed!r}{_instead_of(listed)}"
+        )
+    for position, transform in enumerate(listed):
+        if not isinstance(transform, Transform | Mixer):
+            raise ConfigError(
+                f"transform {position} must be one of shardio's, got {transform!r}{_instead_of(transform)}"
+            )
+
+
+def _instead_of(given: Any) -> str:
+    """Return the end of a message, which says what to use in place of something that is no transform of shardio."""
+    kind = given if isinstance(given, type) else type(given)
+    name = kind.__name__
+    if isinstance(given, Transform):
+        return ": put it into a list"
+    if kind in get_args(Transform):
+        return f", a class: give an instance of it, as in {name}(...)"
+    if name in _GROUPS and kind.__module__.startswith(("torchvision.", "torch.", "albumentations.")):
+        return f": give what it holds one by one, as a list of shardio's; a function of your own goes to {_MAP}"
+    if kind.__module__.startswith("torchvision.") and name != "Lambda":
+        return _instead_of_torchvision(name)
+    return f": give a function of your own to {_MAP}" if callable(given) else ""
+
+
+def _instead_of_torchvision(name: str) -> str:
+    counterpart = _COUNTERPARTS.get(name, name)
+    if counterpart in {known.__name__ for known in get_args(Transform)}:
+        return f": shardio.{counterpart} takes its place"
+    if name in _NEEDLESS:
+        return ": leave it out, a Loader delivers images as tensors; shardio.ToFloat makes them floats"
+    return (
+        f": shardio has no {name}. Call it in a function of your own, def f(sample): return "
+        "{**sample, 'image': it(sample['image'].permute(2, 0, 1))}, and give the Loader map=f, map_by='sample', "
+        "isolate=True (see 'A transform of your own' in docs/tutorials/from-imagefolder.md)"
+    )
