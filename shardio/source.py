@@ -1,8 +1,8 @@
 """The public interface for converters: everything that a plug-in needs to turn a file format into samples.
 
 A converter imports this module, `shardio.errors` and, for its tests, `shardio.testing`; nothing else of shardio. A
-`Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `Adoptable`, `HasPlaces` and
-`HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
+`Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `HasHints`, `Adoptable`,
+`HasPlaces` and `HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
 
 The other functions are those that most converters need. None of them loads OpenCV or another large package before it is
 called.
@@ -17,6 +17,7 @@ from .conversion.source import (
     Converter,
     HasBlocks,
     HasColumns,
+    HasHints,
     HasNames,
     HasPlaces,
     HasRemarks,
@@ -39,6 +40,7 @@ __all__ = [
     "Field",
     "HasBlocks",
     "HasColumns",
+    "HasHints",
     "HasNames",
     "HasPlaces",
     "HasRemarks",

@@ -39,6 +39,9 @@ def torch(
     Tensors and arrays become arrays or scalars, without a fixed shape where the first and the last sample differ. PIL
     images are stored as PNG; bytes become an image if they begin like one; lists and dicts become json.
 
+    A transform of the Dataset is applied now, once and for all: leave out random crops and flips, and what makes
+    floats of images, and give them to the Loader.
+
     Args:
         src: the object's name; in Python also the Dataset itself, which must then be picklable.
         options: keyword arguments for the class or function, as JSON.
@@ -89,7 +92,8 @@ def map_style(
     size = run_user_code(f"{name}, sample 0", lambda: sum(_size(field, values[part]) for part, field in fields.items()))
     keys = () if own else map(str, first)
     remarks = rename_remarks(None, {field_name(key): key for key in keys})
-    found = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks, source)
+    hints = _hints(fields, parts(first, own), values) if source == "torch" else ()
+    found = MapStyle(origin, name, own, fields, count, size, _classes(name, dataset, fields), remarks, hints, source)
     vars(found)["_dataset"] = dataset  # fills the cached property: making it may have taken long
     return found
 
@@ -107,7 +111,7 @@ class MapStyle:
         count: the number of samples.
         size: the stored bytes of the first sample.
         classes: the class names, where they are known.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`; workers do not need them.
         source: the name of the converter.
     """
 
@@ -119,11 +123,12 @@ class MapStyle:
     size: int
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     source: str = "torch"
 
     def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
-        state = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes, (), self.source)
-        return MapStyle, state
+        known = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes)
+        return MapStyle, (*known, (), (), self.source)
 
     @cached_property
     def _dataset(self) -> Any:
@@ -227,6 +232,31 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
             field = replace(field, channels=1)
         fields[own] = label_as_int64(own, field)
     return fields
+
+
+def _hints(fields: Mapping[str, Field], raw: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to do instead where the first sample, given raw and as stored, holds an image in a costly form."""
+    hints = []
+    for name, field in fields.items():
+        if field.kind == "array" and field.row_dtype.kind == "f" and _is_image_shape(np.shape(first[name])):
+            hints.append(
+                f"field {name!r} holds floats, {list(np.shape(first[name]))}; if these are images, the Dataset's "
+                "transform is applied now, once and for all, random crops and flips too: convert the Dataset without "
+                "it, and give a Loader the transforms"
+            )
+        elif field.kind == "image" and is_encoded_here(raw[name]):
+            hints.append(
+                f"field {name!r} holds PIL images, which are stored as PNG; where they come from image files, the "
+                "converters imagefolder and filelist copy these as they are, which is mostly smaller and faster"
+            )
+    return tuple(hints)
+
+
+def _is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Whether arrays of this shape may be images: [1 or 3, h, w] or [h, w, 1 or 3], of at least 16 a side."""
+    if len(shape) != 3:
+        return False
+    return (shape[0] in (1, 3) and min(shape[1:]) >= 16) or (shape[2] in (1, 3) and min(shape[:2]) >= 16)
 
 
 def _is_grey(image: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ..errors import SourceError
 from ..format.fields import Field, describe
-from .source import HasRemarks, Source
+from .source import HasHints, HasRemarks, Source
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
@@ -14,7 +14,7 @@ _SMALLEST_SIDE = 16
 def notes(
     source: Source, as_image: Collection[str], squeeze: Collection[str], *, strict: bool = False
 ) -> tuple[str, ...]:
-    """Return the source's own remarks, and a hint for each field that another kind may suit better.
+    """Return the source's own remarks and hints, and a hint for each field that another kind may suit better.
 
     Args:
         source: the source to convert.
@@ -22,6 +22,7 @@ def notes(
         strict: raise SourceError if the source has remarks; hints are no reason.
     """
     remarks = remarks_of(source, strict=strict)
+    remarks += source.hints if isinstance(source, HasHints) else ()
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:

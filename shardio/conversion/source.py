@@ -81,6 +81,17 @@ class HasRemarks(Protocol):
 
 
 @runtime_checkable
+class HasHints(Protocol):
+    """A source whose samples are complete, but may not be what the user meant.
+
+    Attributes:
+        hints: what may be meant, and how to get it: a note each, also with `strict`.
+    """
+
+    hints: Sequence[str]
+
+
+@runtime_checkable
 class Adoptable(Source, Protocol):
     """A source whose files shardio can read in place, without converting them: see `shardio index`.
 

@@ -233,7 +233,7 @@ class ArrayRecipe:
                 normalize = merged(normalize, transform, transforms[position - 1], position)
             elif not isinstance(transform, ArrayTransform):
                 names = ", ".join(kind.__name__ for kind in (*get_args(ArrayTransform), ToFloat, Normalize))
-                advice = "; if these are pixels, converting with --as-image makes images" if _like_pixels(shape) else ""
+                advice = _advice(shape, dtype) if _like_pixels(shape) else ""
                 raise ConfigError(
                     f"transform {position} must be a shardio array transform, got {transform!r}: arrays of shape "
                     f"{shape} take {names}{advice}"
@@ -254,6 +254,13 @@ class ArrayRecipe:
             moves += transform.moves(shape, RandomGenerator(seed, epoch, position, indices))
             shape = transform.out_shape(shape)
         return tuple(moves)
+
+
+def _advice(shape: Shape, dtype: np.dtype[Any]) -> str:
+    """Say how arrays that may be pixels become images, which take the other transforms."""
+    if dtype == np.uint8:
+        return "; if these are pixels, converting with --as-image makes images"
+    return f"; if these are images, convert them as they were before they became {dtype}: as files, or as uint8"
 
 
 def _like_pixels(shape: Shape) -> bool:

@@ -425,6 +425,18 @@ class TestBadSamples:
             torch(Samples([1, 2]))[index]
 
 
+def test_images_in_a_costly_form_are_told(tmp_path: Path) -> None:
+    """Floats that a transform made of images, and PIL images, are worth a note with what to do, also with `strict`."""
+    floats = Samples([{"x": pytorch.zeros(3, 20, 24), "y": np.zeros((16, 16, 1)), "volume": np.zeros((4, 20, 20))}])
+    told = convert(floats, tmp_path / "floats", converter="torch", strict=True).notes
+    assert [note[:30] for note in told] == ["field 'x' holds floats, [3, 20", "field 'y' holds floats, [16, 1"]
+    assert all("applied now, once and for all" in note for note in told)
+    told = convert(Samples([(Picture(pixels()), 1)]), tmp_path / "pil", converter="torch").notes
+    assert len(told) == 1
+    assert "field 'image' holds PIL images, which are stored as PNG" in told[0]
+    assert convert(Samples([(jpeg(), np.zeros(3))]), tmp_path / "jpeg", converter="torch").notes == ()
+
+
 def test_importing_is_cheap() -> None:
     """Listing the converters does not import PyTorch."""
     code = "import sys, shardio_converters.torch; print('torch' in sys.modules)"

@@ -261,8 +261,10 @@ def test_complex_numbers_are_no_floats() -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (3, 8, 8)])
 def test_arrays_that_may_be_pixels(shape: tuple[int, ...]) -> None:
-    """Only of arrays that can become images the message says how."""
+    """Of arrays that can become images the message says how, and of others what to convert instead."""
     with pytest.raises(ConfigError, match="if these are pixels, converting with --as-image makes images"):
+        recipe_of([shardio.RandomHorizontalFlip()], shape, "uint8")
+    with pytest.raises(ConfigError, match="if these are images, convert them as they were before they became float32"):
         recipe_of([shardio.RandomHorizontalFlip()], shape, "float32")
 
 

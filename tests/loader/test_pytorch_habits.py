@@ -198,7 +198,7 @@ def test_every_keyword_of_a_dataloader_is_known() -> None:
 
 
 def test_the_advice_on_transforms_of_torchvision() -> None:
-    """The function that the error shows gives a transform of torchvision its [C, H, W], and delivers what it returns."""
+    """The function that the error shows gives a transform its [C, H, W], and delivers what it returns."""
 
     def flip(image: torch.Tensor) -> torch.Tensor:
         assert image.shape == (3, 6, 8)

@@ -1,4 +1,4 @@
-"""The `transforms` argument of Loader and TorchDataset, and what to use for transforms in the forms that others have."""
+"""The `transforms` argument of Loader and TorchDataset, and what to use for transforms in other forms."""
 
 from collections.abc import Sequence
 from typing import Any, get_args
