@@ -4,6 +4,8 @@ import functools
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -309,8 +311,22 @@ def test_a_worker_process_that_dies_is_named() -> None:
     victim = next(process.pid for process in workers_of(loader) if process.name.endswith("worker 1"))
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="exit code -9"):
+    with pytest.raises(WorkerDied, match=r"exit code -9$"):
         list(epoch)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    """Worker processes import the script: the error of one that starts them at its top level names the guard."""
+    dataset = tmp_path / "d"
+    with shardio.create(dataset) as writer:
+        writer.append({"n": 1})
+    script = tmp_path / "run.py"
+    script.write_text(f"import shardio\nlist(shardio.Loader({str(dataset)!r}, 1, isolate=True, threads=1))\n")
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    last = run.stderr.splitlines()[-1]
+    assert "WorkerDied" in last
+    assert "exit code 1 before its first batch; with isolate=True a script needs `if __name__ == '__main__':`" in last
 
 
 @pytest.mark.slow

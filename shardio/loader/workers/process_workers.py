@@ -31,6 +31,7 @@ from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
 from .worker_process import run_worker
 
 _JOIN_SECONDS = 2.0
+_GUARD = "with isolate=True a script needs `if __name__ == '__main__':` around what it runs, as each worker imports it"
 
 
 @final
@@ -160,6 +161,7 @@ class _WorkerProcess:
         )
         processes.start(self._process)
         worker_end.close()
+        self._has_answered = False
         self._lent = 0
         self._unused: deque[int] = deque()
         self._dropped: Departures[int] = Departures()
@@ -206,6 +208,7 @@ class _WorkerProcess:
             message: FromWorker = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
+        self._has_answered = True
         return message
 
     @property
@@ -259,7 +262,10 @@ class _WorkerProcess:
 
     def _died(self) -> WorkerDied:
         self._process.join(_JOIN_SECONDS)
-        return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {self._process.exitcode}")
+        code = self._process.exitcode
+        # A new process imports the script, and ends with code 1 if this fails, as it does where it starts processes.
+        hint = "" if self._has_answered or code != 1 else f" before its first batch; {_GUARD}"
+        return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {code}{hint}")
 
     def end(self) -> None:
         """Kill the process: it holds nothing that needs an orderly end."""
