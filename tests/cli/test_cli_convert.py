@@ -110,6 +110,20 @@ def test_dtype_and_compression(tmp_path: Path) -> None:
     )
 
 
+def test_errors_of_bad_samples_name_the_command_that_goes_on(tmp_path: Path) -> None:
+    """What the error of a bad sample says to add works, in the folder that the first try left."""
+    for number in range(4):
+        path = tmp_path / "photos" / "cat" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image" if number % 2 else jpeg(seed=number))
+    command = ("convert", "imagefolder", tmp_path / "photos", tmp_path / "out", "--workers", "1")
+    assert "the same command with --on-error skip --resume leaves such samples out" in run(*command, code=1)
+    told = run(*command, "--on-error", "skip", "--resume", code=1)
+    assert "(a larger --max-bad, and --resume, go on from here)" in told
+    run(*command, "--on-error", "skip", "--resume", "--max-bad", "2")
+    assert len(shardio.open(tmp_path / "out")) == 2
+
+
 def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     """A note points out byte arrays that may be pixels and labels with a shape, unless options name them."""
     arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}
