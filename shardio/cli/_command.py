@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import ShardioError
@@ -48,6 +49,16 @@ class Command(TyperCommand):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments; the error of an option that only Python calls so names the one that is meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            meant = _KEYWORDS.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
+            if meant in {option for parameter in self.params for option in parameter.opts}:
+                error.message += f"; it is {meant}"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of shardio's names the command's options as they are typed."""

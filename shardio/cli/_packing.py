@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -248,7 +247,7 @@ class PackingOptions:
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "strict", "where",
             "shuffle", "limit", "resize_shorter", "max_pixels", "quality", "recompress",
-            "max_image_pixels", "orient", "store_pixels",
+            "max_image_pixels", "orient", "store_pixels", "split",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
         if self.max_bad is not None:
@@ -257,7 +256,6 @@ class PackingOptions:
             keywords["compression"] = None if self.compress == "none" else self.compress
         return keywords | {
             "container": self.to,
-            "split": None if self.split is None else parse_split(self.split),
             "dtype": parse_dtypes(self.dtype),
             "as_image": parse_names(self.as_image),
             "resize": None if self.resize is None else parse_size(self.resize),
@@ -286,7 +284,8 @@ def advising(report: Path | None, world: World) -> Iterator[None]:
         error.args = (f"{error} ({keeping})",)
         raise
     except BadSample as error:
-        raise BadSample(f"{error} (--on-error skip leaves such samples out; {keeping})") from error
+        ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
+        raise BadSample(f"{error} ({ways})") from error
     except KeyboardInterrupt:
         print("the same command with --resume continues from here", file=sys.stderr)
         raise
@@ -331,21 +330,6 @@ def parse_dtypes(text: str | None) -> dict[str, str]:
     """Return the dtypes in text such as `image=float16,mask=uint8` by field; one without a field by the name ""."""
     pairs = (part.strip().rpartition("=") for part in (text or "").split(",") if part.strip())
     return {name: value for name, _, value in pairs}
-
-
-def parse_split(text: str) -> dict[str, float]:
-    """Return the shares in text such as `train=0.9,val=0.1`; raise ConfigError if it is not of this form."""
-    shares: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, share = (piece.strip() for piece in part.partition("="))
-        try:
-            value = float(share)
-        except ValueError:
-            value = math.nan
-        if not equals or not name or math.isnan(value) or name in shares:
-            raise ConfigError(f"split must be names and shares such as train=0.9,val=0.1, got {text!r}")
-        shares[name] = value
-    return shares
 
 
 def print_note(note: str) -> None:

@@ -1,6 +1,7 @@
 """`shardio convert`: pack a source of samples into shards. Each installed converter is a command of its own."""
 
 import inspect
+import shlex
 import types
 import typing
 from dataclasses import fields
@@ -37,6 +38,11 @@ def _list(value: bool) -> None:
 def _converter(name: str) -> sources.Converter:
     """Return the converter called `name`; one that cannot be loaded raises its error when it is called, not before."""
     if name not in sources.names():
+        if Path(name).exists():
+            raise ConfigError(
+                f"no converter is called {name!r}, but there is such a path: the kind of source comes first, as in "
+                f"'shardio convert imagefolder {shlex.quote(name)} OUT'; 'shardio convert --list' shows the kinds"
+            )
         return sources.find(name)  # raises an error that lists the names
     try:
         return sources.find(name)

@@ -31,13 +31,16 @@ from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
 from .skipped import Skipped, open_report, write_report
 from .source import Converter, Source
-from .subset import SubsetOptions, choose
+from .subset import SubsetOptions, choose, parse_split
 from .tasks import TaskContext
 from .transformed_source import RawImages, TransformedSource
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
 DEFAULT_QUALITY = 92
+
+_TYPED = {"to": "container", "compress": "compression"}
+"""Options of the command line that are called otherwise here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def convert(
     where: str | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
-    split: Mapping[str, float] | None = None,
+    split: Mapping[str, float] | str | None = None,
     resize_shorter: int | None = None,
     max_pixels: int | None = None,
     quality: int | None = None,
@@ -143,8 +146,8 @@ def convert(
             `"label < 10 and not hidden"`.
         shuffle: store the samples in a random order with this seed.
         limit: take at most this many samples, the first ones in their order.
-        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}`. The seed is
-            `shuffle`, or 0 without it.
+        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}` or
+            `"train=0.9,val=0.1"`. The seed is `shuffle`, or 0 without it.
         resize_shorter: shrink images whose shorter side has more pixels than this.
         max_pixels: shrink images that have more pixels than this.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
@@ -203,6 +206,7 @@ def convert(
         )
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
+    _check_container_options(container_options, converter)
     place, world = local_path(out), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
@@ -216,7 +220,8 @@ def convert(
         progress=progress or silent,
     )
     shards = ShardOptions(container or DEFAULT, shard_size, container_options)
-    subset = SubsetOptions(numbers=_numbers(numbers), where=where, shuffle=shuffle, limit=limit, split=split)
+    shares = parse_split(split) if isinstance(split, str) else split
+    subset = SubsetOptions(numbers=_numbers(numbers), where=where, shuffle=shuffle, limit=limit, split=shares)
     images = ReencodeOptions(
         resize_shorter=resize_shorter,
         max_pixels=max_pixels,
@@ -295,10 +300,38 @@ def _source(
     if not all(hasattr(source, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
         raise ConfigError(
             "source must be a path, a list of datasets' paths or a shardio.source.Source, or go with converter=NAME; "
-            f"got {type(source).__name__}"
+            f"got {type(source).__name__}{_advice(source)}"
         )
     checked: Source = source
     return checked
+
+
+def _advice(samples: Any) -> str:
+    """Say which converter takes an object that is no source, if it has samples by number."""
+    if not (hasattr(samples, "__getitem__") and hasattr(samples, "__len__")) or isinstance(samples, Mapping):
+        return ""
+    converter = "huggingface" if type(samples).__module__.startswith("datasets.") else "torch"
+    return f", which converter={converter!r} takes"
+
+
+def _check_container_options(options: Mapping[str, Any], converter: str | Converter | None) -> None:
+    """Raise ConfigError for options that go elsewhere: to the converter, or as the command line calls them."""
+    own = () if converter is None else _keywords(_function(converter))
+    for name, value in options.items():
+        if name in own:
+            raise ConfigError(f"{name} is the converter's own: give converter_options={{{name!r}: {value!r}}}")
+        if name in _TYPED:
+            raise ConfigError(f"convert has no {name}: give {_TYPED[name]}={value!r}")
+
+
+def _function(converter: str | Converter) -> Converter:
+    return sources.find(converter) if isinstance(converter, str) else converter
+
+
+def _keywords(function: Converter) -> list[str]:
+    """Return the names of a converter's options."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def _datasets(paths: Sequence[PathLike]) -> Source:
@@ -311,9 +344,8 @@ def _datasets(paths: Sequence[PathLike]) -> Source:
 
 
 def _converted(source: Any, converter: str | Converter, options: Mapping[str, Any], on_error: OnError) -> Source:
-    function = sources.find(converter) if isinstance(converter, str) else converter
-    parameters = list(inspect.signature(function).parameters.values())
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    function = _function(converter)
+    parameters, known = list(inspect.signature(function).parameters.values()), _keywords(function)
     unknown = [name for name in options if name not in known]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)

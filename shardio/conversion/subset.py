@@ -81,6 +81,21 @@ def shuffled(numbers: Indices, seed: int) -> Indices:
     return numbers[Permutation(len(numbers), derive(seed, _SHUFFLE))(np.arange(len(numbers)))]
 
 
+def parse_split(text: str) -> dict[str, float]:
+    """Return the shares in text such as `train=0.9,val=0.1`; raise ConfigError if it is not of this form."""
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, share = (piece.strip() for piece in part.partition("="))
+        try:
+            value = float(share)
+        except ValueError:
+            value = math.nan
+        if not equals or not name or math.isnan(value) or name in shares:
+            raise ConfigError(f"split must be names and shares such as train=0.9,val=0.1, got {text!r}")
+        shares[name] = value
+    return shares
+
+
 def split(numbers: Indices, shares: Mapping[str, float], seed: int) -> dict[str, Indices]:
     """Return a random share of `numbers` for each split, in their order; shares that add up to 1 take all of them.
 

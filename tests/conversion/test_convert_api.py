@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer.testing
 from _builders import jpeg
+from torch.utils.data import TensorDataset
 
 import shardio
 from shardio.cli import app
@@ -217,6 +219,12 @@ def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> 
     assert made.datasets["all"].manifest.samples == 30
 
 
+def test_splits_may_be_text(photos: Path, tmp_path: Path) -> None:
+    """`split` takes the text that the command line takes."""
+    made = shardio.convert(photos, tmp_path / "out", converter="imagefolder", split="a=0.5, b=0.5")
+    assert {name: dataset.manifest.samples for name, dataset in made.datasets.items()} == {"a": 15, "b": 15}
+
+
 def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
     """`resume` keeps a finished dataset, `overwrite` replaces it, and progress names the split."""
     told: list[tuple[str, int, int]] = []
@@ -249,6 +257,9 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
         ({"as_image": "label"}, r"as_image takes fields of arrays .* got 'label'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"split": "train"}, "split must be names and shares such as train=0.9,val=0.1, got 'train'"),
+        ({"extensions": "jpg"}, r"extensions is the converter's own: give converter_options={'extensions': 'jpg'}"),
+        ({"to": "hdf5"}, "convert has no to: give container='hdf5'"),
         ({"shufle": 1}, "container 'tar' has no options, got shufle"),
         ({"converter": "imagefolders"}, "no converter is called 'imagefolders'; installed: .*imagefolder"),
         (
@@ -268,8 +279,10 @@ def test_what_is_no_source_is_refused(photos: Path, tmp_path: Path) -> None:
     """Objects and folders without a manifest are refused unless a converter is named."""
     with pytest.raises(NotADataset, match="name its converter, such as converter='imagefolder'"):
         shardio.convert(photos, tmp_path / "out")
-    with pytest.raises(ConfigError, match="go with converter=NAME; got int"):
+    with pytest.raises(ConfigError, match=r"go with converter=NAME; got int$"):
         shardio.convert(3, tmp_path / "out")
+    with pytest.raises(ConfigError, match="go with converter=NAME; got TensorDataset, which converter='torch' takes"):
+        shardio.convert(TensorDataset(torch.arange(3)), tmp_path / "out")
     with pytest.raises(ConfigError, match="at least one dataset, got an empty list"):
         shardio.convert([], tmp_path / "out")
     with pytest.raises(ConfigError, match="converter_options go with a converter"):

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.care.verify import verify
-from shardio.cli._packing import parse_split
 from shardio.conversion.api import convert
 from shardio.conversion.dataset_source import DatasetSource
 from shardio.conversion.expression import Expression
 from shardio.conversion.runners import in_processes
-from shardio.conversion.subset import matching, shuffled, split
+from shardio.conversion.subset import matching, parse_split, shuffled, split
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.testing import samples as kinds
 from shardio_converters.idx import idx
