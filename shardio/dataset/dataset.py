@@ -42,7 +42,10 @@ class Dataset:
         path: the dataset's directory.
     """
 
-    def __init__(self, described: manifest.Manifest, path: Path) -> None:
+    def __init__(self, described: manifest.Manifest, path: Path | None = None) -> None:
+        if not isinstance(described, manifest.Manifest) or path is None:
+            given = repr(described) if isinstance(described, str | os.PathLike) else type(described).__name__
+            raise ConfigError(f"shardio.open(path) opens a dataset; Dataset takes a manifest and a path, got {given}")
         self.manifest = described
         self.path = path.absolute()  # the working directory may change
         self._all_fields = with_hidden(described.fields)
@@ -89,7 +92,8 @@ class Dataset:
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return one sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
         if not isinstance(index, (int, np.integer)):
-            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read() takes many")
+            many = range(*index.indices(len(self))) if isinstance(index, slice) else "[...]"
+            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read({many}) reads several")
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [0, {len(self)}), got {index}")
         columns = self.read([index % len(self)])
@@ -109,6 +113,8 @@ class Dataset:
         """
         if isinstance(fields, str):
             raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
+        if isinstance(indices, slice):
+            raise ConfigError(f"indices must be whole numbers, got a slice: give {range(*indices.indices(len(self)))}")
         asked = np.asarray(indices)
         if asked.size and asked.dtype.kind not in "iu":
             raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")

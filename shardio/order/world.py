@@ -48,7 +48,9 @@ class World:
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
         for name, value, limit in (("rank", self.rank, self.size), ("local_rank", self.local_rank, self.local_size)):
-            if not isinstance(value, int) or not 0 <= value < limit:
+            if not isinstance(value, int):
+                raise ConfigError(f"{name} must be a whole number, got {value!r}")
+            if not 0 <= value < limit:
                 raise ConfigError(f"{name} must be in [0, {limit}), got {value!r}")
 
     @classmethod

@@ -102,6 +102,8 @@ def as_mixers(value: Mixer | Sequence[Mixer] | None) -> tuple[Mixer, ...]:
     """Return the mixers that each batch chooses from. Raise ConfigError unless they agree on the number of classes."""
     if value is None:
         return ()
+    if not isinstance(value, Mixer | Sequence) or isinstance(value, str):
+        raise ConfigError(f"mixing must be MixUp or CutMix or several of them, such as MixUp(10), got {value!r}")
     mixers = (value,) if isinstance(value, Mixer) else tuple(value)
     for number, mixer in enumerate(mixers):
         if not isinstance(mixer, Mixer):

@@ -566,6 +566,20 @@ def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
         write(tmp_path / "d", count=3).read(indices)
 
 
+def test_habits_of_reading_are_answered(tmp_path: Path) -> None:
+    """Slices, and a Dataset made of a path, are refused with the call that is meant, and that call works."""
+    opened = write(tmp_path / "d", count=3)
+    with pytest.raises(TypeError, match=r"got slice\(0, 2, None\); read\(range\(0, 2\)\) reads several"):
+        opened[0:2]  # type: ignore[index]  # what the test is about
+    with pytest.raises(TypeError, match=r"got 'x'; read\(\[\.\.\.\]\) reads several"):
+        opened["x"]  # type: ignore[index]  # what the test is about
+    with pytest.raises(ConfigError, match=r"got a slice: give range\(1, 3\)"):
+        opened.read(slice(1, None))  # type: ignore[arg-type]  # what the test is about
+    assert all(len(values) == 2 for values in opened.read(range(1, 3)).values())
+    with pytest.raises(ConfigError, match=r"shardio\.open\(path\) opens a dataset; .* got 'data/photos'"):
+        shardio.Dataset("data/photos")  # type: ignore[arg-type]  # what the test is about
+
+
 def _tar(path: Path) -> None:
     with tarfile.open(path, "w") as file:
         file.add(__file__, "a.txt")

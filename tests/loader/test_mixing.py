@@ -136,6 +136,8 @@ def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
         ({"mixing": CutMix(5), "fields": ["label"], "transforms": None}, "exactly one image field"),
         ({"mixing": [MixUp(5), CutMix(6)]}, "one number of classes"),
         ({"mixing": [print]}, "number 0 is <built-in"),
+        ({"mixing": "mixup"}, r"several of them, such as MixUp\(10\), got 'mixup'"),
+        ({"mixing": print}, r"several of them, such as MixUp\(10\), got <built-in"),
         ({"mixing": MixUp(5), "map": dict}, "mixing and map cannot be combined"),
     ],
 )

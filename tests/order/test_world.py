@@ -1,5 +1,7 @@
 """The world is detected from the variables of each launcher."""
 
+from typing import Any
+
 import pytest
 
 from shardio.errors import ConfigError
@@ -71,3 +73,18 @@ def test_torch_distributed_wins(tmp_path: object, monkeypatch: pytest.MonkeyPatc
         assert World.detect() == World(0, 1, 0, 1)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (("0", 2), "rank must be a whole number, got '0'"),
+        ((0, "2"), "size must be a whole number of at least 1, got '2'"),
+        ((2, 2), r"rank must be in \[0, 2\), got 2"),
+        ((0, 1, 0.0), "local_rank must be a whole number, got 0.0"),
+    ],
+)
+def test_numbers_of_a_world_are_checked(numbers: Any, message: str) -> None:
+    """Texts, as the environment holds them, are no whole numbers, and a rank is below the size."""
+    with pytest.raises(ConfigError, match=message):
+        World(*numbers)
