@@ -2,8 +2,10 @@
 
 import operator
 import threading
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from ..errors import ConfigError
@@ -29,6 +31,13 @@ def whole_number(value: int, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def check_switches(arguments: Mapping[str, Any], *names: str) -> None:
+    """Raise ConfigError unless each of the named arguments is True or False, as a text such as "no" counts as true."""
+    for name in names:
+        if not isinstance(arguments[name], (int, np.bool_)) or arguments[name] not in (0, 1):
+            raise ConfigError(f"{name} must be True or False, got {arguments[name]!r}")
 
 
 def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:

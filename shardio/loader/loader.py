@@ -22,9 +22,9 @@ from ..order.plan import Order, Schedule, Shuffle, Tail
 from ..order.world import World, rank_in_torch_distributed
 from ..system import cpus
 from ..transforms import Mixer
-from .arguments import count_or_auto, rank_and_size, time_limit, torch_device, whole_number
+from .arguments import check_switches, count_or_auto, rank_and_size, time_limit, torch_device, whole_number
 from .batch.bad_samples import BadSampleRecord, OnBadSample
-from .batch.map_function import MapBy, MapFunction, UserFunction
+from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .batch_sampler import BatchSampler
 from .dataloader_words import refuses_dataloader_words
@@ -73,8 +73,9 @@ class Loader:
         threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
             control group allow, and uses fewer if that is faster.
         prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
-            GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Neither
-            `threads` nor `prefetch` changes samples or their order.
+            GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Threads make
+            small batches several at a time, up to 16, so that more may be ahead than you asked for. Neither `threads`
+            nor `prefetch` changes samples or their order.
         device: the torch device, or its name, that batches go to; None leaves them in host memory.
         decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
             of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
@@ -94,8 +95,8 @@ class Loader:
             kvikio). The host reads batches that cannot be read that way, unless `on_bad_sample` is `"raise"`.
         fields: the fields to deliver; None delivers all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
-            `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind, in which
-            `index`, `source` and `valid` are then set to their original values.
+            `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
+            this lacks is not delivered. `index`, `source` and `valid` are then set to their original values.
             A function with parameters called `rng`, `seed` or `epoch`, without a default or with None, gets these by
             keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch and sample
             alone (on a batch's first sample), so what it draws is the same on any worker and after any resume. See
@@ -158,6 +159,7 @@ class Loader:
         timeout: float = 300.0,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        check_switches(self._arguments, "orient", "channels_last", "gpu_direct", "verify", "isolate")
         self.dataset = readable(dataset)
         self.world = rank_and_size(world)
         self._world_detected = world is None
@@ -188,7 +190,7 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=None if map is None else MapFunction(map, map_by),
+                map_function=as_map_function(map, map_by),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),
@@ -224,8 +226,8 @@ class Loader:
         if len(self._schedule) == 0:
             raise ConfigError(
                 f"{self._plan.n} samples fill no global batch of {self._schedule.global_batch} "
-                f"({self.world.size} rank{'s' * (self.world.size > 1)} x {batch_size}); take a smaller batch size, or "
-                "pad the tail"
+                f"({self.world.size} rank{'s' * (self.world.size > 1)} x {batch_size}); take a smaller batch_size, or "
+                "tail='pad'"
             )
 
     def __repr__(self) -> str:

@@ -276,3 +276,18 @@ def test_map_may_write_in_place_and_decides_what_is_delivered(by: str) -> None:
         for plain, mapped in zip(load(photos(), transforms=crop), loader, strict=True):
             assert torch.equal(mapped["image"], plain["image"] // 2)
             assert set(mapped) == {"image", "index"}
+
+
+def test_small_batches_are_made_together() -> None:
+    """Batches of few images are made up to 16 at a time, those of 128 one by one, whatever `prefetch` is."""
+    dataset = shardio.from_samples([{"image": jpeg(8, 8)} for _ in range(400)])
+    calls: list[int] = []
+
+    def count(batch: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(batch["index"]))
+        return batch
+
+    for batch_size, together in ((2, 16), (32, 4), (128, 1)):
+        calls.clear()
+        next(iter(load(dataset, batch_size=batch_size, prefetch=1, map=count)))
+        assert together <= len(calls) <= 3 * together

@@ -67,6 +67,13 @@ class MapFunction:
         return result
 
 
+def as_map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
+    """Return the function of the arguments `map` and `map_by`, if any; ConfigError if they break a rule."""
+    if function is None and by != "batch":
+        raise ConfigError(f"map_by={by!r} goes with a function as map=, got none")
+    return None if function is None else MapFunction(function, by)
+
+
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:
     """Return the parameters of `function` that the loader fills: those in `_EXTRAS`, without a default or with None.
 
