@@ -11,7 +11,7 @@ from .. import diagnosis
 from ..diagnosis import Finding
 from ..errors import ShardioError
 
-_MARKS = {"ok": "ok", "note": "note", "missing": "missing", "broken": "BROKEN"}
+_MARKS = {"ok": "ok", "note": "note", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
 
 
 def doctor(
@@ -20,8 +20,8 @@ def doctor(
 ) -> None:
     """Show what shardio finds: software, machine, job, and where a dataset lies. Paste it into an issue.
 
-    The exit code is 1 if something is broken: installed, but it does not load. What is merely missing has a line of
-    advice.
+    The exit code is 1 if something is broken: installed, but it does not load. What is merely optional or missing
+    has a line of advice.
 
     Examples:
 
@@ -49,7 +49,7 @@ def _table(groups: Mapping[str, Sequence[Finding]]) -> str:
         lines.append(group)
         for found in findings:
             told = f"{found.value}: {found.advice}" if found.advice else found.value
-            lines.append(f"  {_MARKS[found.state]:7}  {found.name:{width}}  {told}")
+            lines.append(f"  {_MARKS[found.state]:8}  {found.name:{width}}  {told}")
     return "\n".join(lines)
 
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ok", "note", "missing", "broken"]
-"""ok: as it should be; note: it works, and `advice` makes it better; missing: not there, and not needed by everyone;
-broken: it is there, or has to be, and does not work."""
+State = Literal["ok", "note", "optional", "missing", "broken"]
+"""ok: as it should be; note: it works, `advice` makes it better; optional: a package that is not there, for what not
+everyone does; missing: something else that is not there, nor needed by everyone; broken: it is there, or has to
+be, and does not work.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def _compiled_part() -> Finding:
 
 
 def look_at(package: Package) -> Finding:
-    """Import a package; one that is installed and fails to import is broken, and so is a missing one that is needed."""
+    """Import a package; one that fails to import is broken, and so is an absent one that shardio needs."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # theirs, about each other
@@ -120,7 +120,7 @@ def look_at(package: Package) -> Finding:
         advice = f"pip install {package.install or package.distributions[0]}"
         if not package.purpose:
             return Finding(package.name, "broken", "not installed", advice)
-        return Finding(package.name, "missing", "not installed", f"for {package.purpose}: {advice}")
+        return Finding(package.name, "optional", "not installed", f"for {package.purpose}: {advice}")
     except Exception as error:  # noqa: BLE001  a broken package may raise anything while it is imported
         return _broken(package, error)
     version = _version(package.distributions) or str(getattr(module, "__version__", "version unknown"))

@@ -11,11 +11,11 @@ from shardio.cli import app
 from shardio.diagnosis import Finding
 from shardio.errors import ShardioError
 
-SOFTWARE = [Finding("PyTorch", "ok", "2.9"), Finding("kvikio", "missing", "not installed", "pip install kvikio-cu13")]
+SOFTWARE = [Finding("PyTorch", "ok", "2.9"), Finding("kvikio", "optional", "not installed", "pip install kvikio-cu13")]
 
 
 def test_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each finding is a row with a mark; --json has the same. Something missing is no failure."""
+    """Each finding is a row with a mark; --json has the same. Something optional is no failure."""
     monkeypatch.setattr(diagnosis, "software", lambda: SOFTWARE)
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0, done.output
@@ -23,7 +23,7 @@ def test_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows[:3] == [
         ["software"],
         ["ok", "PyTorch", "2.9"],
-        ["missing", "kvikio", "not", "installed:", "pip", "install", "kvikio-cu13"],
+        ["optional", "kvikio", "not", "installed:", "pip", "install", "kvikio-cu13"],
     ]
     assert ["machine"] in rows
     assert ["storage"] not in rows
@@ -38,5 +38,5 @@ def test_what_is_broken_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(app, ["doctor", str(tmp_path / "nowhere")])
     assert isinstance(done.exception, ShardioError)
     assert str(done.exception) == "broken: lmdb, dataset"
-    assert "BROKEN   lmdb" in done.stdout
+    assert "BROKEN    lmdb" in done.stdout
     assert "storage" in done.stdout

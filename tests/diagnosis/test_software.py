@@ -1,4 +1,4 @@
-"""Packages are ok, missing or broken."""
+"""Packages are ok, optional or broken."""
 
 import sys
 from pathlib import Path
@@ -23,15 +23,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("module", "purpose", "state", "value", "advice"),
     [
         ("shardio_test_whole", "tests", "ok", "1.2, more", ""),
-        ("shardio_test_absent", "tests", "missing", "not installed", "for tests: pip install it"),
-        ("shardio_test_absent.part", "tests", "missing", "not installed", "for tests: pip install it"),
+        ("shardio_test_absent", "tests", "optional", "not installed", "for tests: pip install it"),
+        ("shardio_test_absent.part", "tests", "optional", "not installed", "for tests: pip install it"),
         ("shardio_test_absent", "", "broken", "not installed", "pip install it"),
         ("shardio_test_broken", "tests", "broken", "OSError: libGL.so.1: cannot open", "install it anew"),
         ("shardio_test_half", "tests", "broken", "No module named 'shardio_test_of_somebody_else'", "install it anew"),
     ],
 )
 def test_a_package(folder: Path, module: str, purpose: str, state: str, value: str, advice: str) -> None:
-    """An absent package is missing, and broken only if shardio needs it; one that fails to import is broken."""
+    """An absent package is optional, and broken only if shardio needs it; one that fails to import is broken."""
     found = look_at(Package("some", module, ("some-distribution-of-tests",), purpose, "it", lambda module: "more"))
     assert (found.state, found.advice) == (state, advice)
     assert value in found.value

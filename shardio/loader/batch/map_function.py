@@ -69,8 +69,6 @@ class MapFunction:
 
 def as_map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
     """Return the function of the arguments `map` and `map_by`, if any; ConfigError if they break a rule."""
-    if function is None and by != "batch":
-        raise ConfigError(f"map_by={by!r} goes with a function as map=, got none")
     return None if function is None else MapFunction(function, by)
 
 
