@@ -40,7 +40,7 @@ class ObjectName:
             found = run_user_code(self.name, lambda: _of_file((self.folder / module).absolute()))
         else:
             found = run_user_code(self.name, lambda: _of_module(module, self.folder))
-        return as_dataset(self.name, run_user_code(self.name, lambda: operator.attrgetter(path)(found)), self.options)
+        return as_dataset(self.name, run_user_code(self.name, lambda: _member(found, path, module)), self.options)
 
 
 def as_dataset(name: str, loaded: Any, options: Mapping[str, Any]) -> Any:
@@ -59,6 +59,13 @@ def run_user_code(place: str, call: Callable[[], T], kind: type[ShardioError] = 
     except Exception as error:  # it is the user's code: it may raise anything
         reason = str(error) if isinstance(error, BadSample) else f"{type(error).__name__}: {error}"
         raise kind(f"{place}: {reason}") from error
+
+
+def _member(found: ModuleType, path: str, module: str) -> Any:
+    try:
+        return operator.attrgetter(path)(found)
+    except AttributeError as error:  # whose text has the module's own name, which of a file is not the user's
+        raise AttributeError(f"{module} has no {path!r}") from error
 
 
 def _of_module(name: str, folder: Path) -> ModuleType:
