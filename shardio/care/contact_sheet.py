@@ -19,7 +19,7 @@ TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
 CAPTION_HEIGHT = 20
 GAP = 4
 _TEXT_COLOR, _BACKGROUND = (40, 40, 40), 255
-_CAPTION_LENGTH = 22  # characters
+_FONT, _SCALES = cv2.FONT_HERSHEY_SIMPLEX, (0.4, 0.34, 0.28)  # of the font: the first that lets a caption fit
 
 
 def contact_sheet(
@@ -68,7 +68,7 @@ def contact_sheet(
 def _caption(batch: dict[str, Any], row: int, classes: Sequence[str] | None) -> str:
     label = batch["label"][row].item() if "label" in batch else ""
     if classes is not None and isinstance(label, int) and 0 <= label < len(classes):
-        label = classes[label]
+        return f"#{batch['index'][row].item()} {classes[label]}"
     return f"#{batch['index'][row].item()}  label {label}" if label != "" else f"#{batch['index'][row].item()}"
 
 
@@ -82,9 +82,23 @@ def _tile(image: NDArray[np.uint8], caption: str) -> NDArray[np.uint8]:
     y, x = (TILE_SIZE - height) // 2, (TILE_SIZE - width) // 2
     tile[y : y + height, x : x + width] = fitted
     text = caption.encode("ascii", "replace").decode()  # OpenCV's built-in font has no other characters
-    text = text[:_CAPTION_LENGTH]
-    cv2.putText(tile, text, (2, TILE_SIZE + 14), cv2.FONT_HERSHEY_SIMPLEX, 0.4, _TEXT_COLOR, 1, cv2.LINE_AA)
+    text, scale = _fitting(text)
+    cv2.putText(tile, text, (2, TILE_SIZE + 14), _FONT, scale, _TEXT_COLOR, 1, cv2.LINE_AA)
     return tile
+
+
+def _fitting(text: str) -> tuple[str, float]:
+    """Return as much of the text as fits beneath a tile, and the scale of its font."""
+    for scale in _SCALES:
+        if _width(text, scale) <= TILE_SIZE - 4:
+            return text, scale
+    while _width(text, scale) > TILE_SIZE - 4:
+        text = text[:-1]
+    return text, scale
+
+
+def _width(text: str, scale: float) -> int:
+    return int(cv2.getTextSize(text, _FONT, scale, 1)[0][0])
 
 
 def _arrange(tiles: list[NDArray[np.uint8]], columns: int) -> NDArray[np.uint8]:
