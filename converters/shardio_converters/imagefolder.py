@@ -24,6 +24,7 @@ from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # the most kinds of files, or folders, that a message names
+_MANIFEST = "shardio.json"
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 _Id: TypeAlias = tuple[int, int]
@@ -57,6 +58,9 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
     root = local_path(src).absolute()
     tops = sorted(_scan(root), key=lambda entry: entry.name)
+    for folder in (root, *(root / entry.name for entry in tops)):
+        if os.path.isfile(folder / _MANIFEST):
+            raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of image files")
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))
     classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
@@ -74,6 +78,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
             (),
             (),
             _remarks(suffixes, left_out, 0),
+            ("without class folders no sample gets a label; for labels, name the folder of the class folders",),
         )
     paths = StringArray()
     sizes = array("q")
@@ -89,7 +94,9 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
     starts = tuple(accumulate(counts, initial=0))[:-1]
     if empty:
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
-        raise SourceError(f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}")
+        raise SourceError(
+            f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them"
+        )
     left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
     remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
@@ -108,7 +115,7 @@ class ImageFolder:
         file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
         classes: the class names.
         starts: the number of each class's first image.
-        remarks: see `shardio.source.HasRemarks`.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     root: Path
@@ -117,6 +124,7 @@ class ImageFolder:
     classes: tuple[str, ...]
     starts: tuple[int, ...]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     threads = True
 
     @property

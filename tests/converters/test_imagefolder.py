@@ -15,6 +15,7 @@ import pytest
 from _builders import class_folders, jpeg, png
 from _cli import run
 
+from shardio.conversion.api import convert
 from shardio.conversion.tasks import read_encoded
 from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
@@ -35,6 +36,23 @@ def stored(source: Source, index: int) -> None:
     ((_, encoded),) = read_encoded(source, np.array([index]))
     if isinstance(encoded, DatasetError):
         raise encoded
+
+
+def test_a_dataset_of_shardio_is_no_folder_of_images(tmp_path: Path) -> None:
+    """A dataset, or a folder of datasets, is named as such."""
+    class_folders(tmp_path / "photos")
+    convert(imagefolder(tmp_path / "photos"), tmp_path / "out" / "train")
+    for given in (tmp_path / "out", tmp_path / "out" / "train"):
+        with pytest.raises(SourceError, match=r"out/train is a dataset of shardio already"):
+            imagefolder(given)
+
+
+def test_images_without_labels_are_told(tmp_path: Path) -> None:
+    """A flat folder, such as that of one class, is worth a note, also with `strict`; class folders are not."""
+    class_folders(tmp_path / "photos")
+    made = convert(imagefolder(tmp_path / "photos" / "cat"), tmp_path / "cat", strict=True)
+    assert [note[:44] for note in made.notes] == ["without class folders no sample gets a label"]
+    assert convert(imagefolder(tmp_path / "photos"), tmp_path / "all").notes == ()
 
 
 class TestLayouts:
