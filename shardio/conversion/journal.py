@@ -250,9 +250,14 @@ def remove_retired(out: Output) -> None:
                 final.remove(name)
 
 
+_ADDED = frozenset(("names",))
+"""Keys that plans of the first datasets lack, which is no difference."""
+
+
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
-    for key in sorted({*found, *wanted} - {"job", "run", "begun"}):
+    unknown = _ADDED - found.keys()
+    for key in sorted({*found, *wanted} - {"job", "run", "begun"} - unknown):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "

@@ -515,6 +515,11 @@ class TestBadSamples:
         assert made.manifest.samples == 6
         same = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, resume=True)
         assert same.manifest == made.manifest
+        known = json.loads((tmp_path / "out" / "shardio.json").read_text())
+        assert known["conversion"].pop("names") == {"image": "jpg", "label": "cls"}
+        (tmp_path / "out" / "shardio.json").write_text(json.dumps(known))  # as before names were recorded
+        same = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, resume=True)
+        assert same.manifest.digest == made.manifest.digest
 
     def again(self, folder: Path) -> Any:
         """Reopen the source."""
