@@ -9,7 +9,7 @@ import typer
 
 from ..conversion import source as sources
 from ..conversion.adopt import adopt
-from ..conversion.notes import remarks_of
+from ..conversion.notes import remarks_of, shards_among
 from ..conversion.pack import OnError
 from ..conversion.skipped import write_report
 from ..errors import ConfigError
@@ -75,7 +75,7 @@ def index(
     world = World.detect()
     remarks = remarks_of(source, files.remarks, strict=strict)
     if not world.rank:
-        for remark in remarks:
+        for remark in [*remarks, *shards_among(source)]:
             print_note(remark)
     with advising(report, world), progress("samples", quiet=world.rank > 0) as report_progress:
         dataset = adopt(

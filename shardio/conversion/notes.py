@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Collection, Sequence
+from itertools import islice
+from pathlib import Path
 
-from ..errors import SourceError
+from ..errors import DatasetError, SourceError
+from ..foreign.names import printable
+from ..format import manifest
 from ..format.fields import Field, describe
 from .source import HasHints, HasRemarks, Source
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
+_MOST_DATASETS = 3
 
 
 def notes(
@@ -21,7 +26,7 @@ def notes(
         as_image, squeeze: the fields that the user has already named in these options.
         strict: raise SourceError if the source has remarks; hints are no reason.
     """
-    remarks = remarks_of(source, strict=strict)
+    remarks = [*remarks_of(source, strict=strict), *shards_among(source)]
     remarks += source.hints if isinstance(source, HasHints) else ()
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
@@ -43,6 +48,32 @@ def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> l
     if strict and remarks:
         raise SourceError(f"strict allows nothing to be left out or renamed: {'; '.join(remarks)}")
     return remarks
+
+
+def shards_among(source: Source) -> list[str]:
+    """Return a hint for each dataset of shardio among whose shards the source has files, at most three.
+
+    Files of other programs that were adopted in place are no shards in this sense: they may be adopted again.
+    """
+    files = getattr(source, "files", ())
+    found: dict[Path, Path] = {}
+    for path in files if isinstance(files, (list, tuple)) else ():
+        if isinstance(path, Path):
+            found.setdefault(path.parent, path)
+    datasets = (path for path in found.values() if _is_shard(path))
+    return [
+        f"{printable(path)} is a shard of the dataset {printable(path.parent)}, which has all its samples and fields: "
+        "a Loader reads that as it is, and `shardio reshard` writes it anew"
+        for path in islice(datasets, _MOST_DATASETS)
+    ]
+
+
+def _is_shard(path: Path) -> bool:
+    try:
+        found = manifest.load(path.parent / manifest.FILE_NAME)
+    except (DatasetError, OSError):
+        return False
+    return not found.adopted and path.name in found.shards.names
 
 
 def _looks_like_pixels(field: Field) -> bool:

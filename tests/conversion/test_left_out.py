@@ -174,3 +174,18 @@ def test_the_commands_tell_and_refuse(tmp_path: Path) -> None:
         told = run(*command)
         assert "note: left out 'long': no field holds float128" in told
         assert "strict allows nothing" in run(*command, "--strict", "--overwrite", code=1)
+
+
+@pytest.mark.parametrize(("container", "kind"), [("hdf5", hdf5), ("tar", webdataset)])
+def test_shards_of_a_dataset_are_named_as_such(tmp_path: Path, container: str, kind: Any) -> None:
+    """A note says that a file to convert or to index is a shard; files that were adopted in place are none."""
+    with shardio.create(tmp_path / "train", container=container) as writer:
+        for _ in range(3):
+            writer.append({"x": np.zeros(2), "text": "a"})
+    (shard,) = (tmp_path / "train").glob("shard-*[r5]")
+    said = f"{shard} is a shard of the dataset {tmp_path}/train, which has all its samples and fields"
+    noted = shardio.convert(shard, tmp_path / "out", converter=kind).notes
+    assert any(said in note for note in noted)
+    told = run("index", shard, "-o", tmp_path / "indexed", "--strict")
+    assert said in told
+    assert "is a shard" not in run("index", tmp_path / "indexed" / shard.name, "-o", tmp_path / "again")

@@ -670,6 +670,16 @@ def test_a_file_of_a_dataset_or_of_images_names_its_folder(tmp_path: Path) -> No
         shardio.open(tmp_path / "*" / "*.jpg")
 
 
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_a_shard_given_as_a_dataset_names_the_dataset(tmp_path: Path, container: str) -> None:
+    """A shard is no dataset; the error names the dataset that it belongs to, and advises no index of it."""
+    write(tmp_path / "train", container)
+    for shard in (tmp_path / "train").glob("shard-*"):
+        with pytest.raises(NotADataset) as error:
+            shardio.open(shard)
+        assert str(error.value).endswith(f"it lies in one: give {tmp_path}/train")
+
+
 def test_the_datasets_of_a_folder_are_named(tmp_path: Path) -> None:
     """The folder of several splits is no dataset; the error names them."""
     for split in ("train", "val"):
