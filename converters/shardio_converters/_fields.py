@@ -86,6 +86,12 @@ def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
         return None
 
 
+def unheld(dtype: np.dtype[Any]) -> str:
+    """A dtype that no field holds as text, with what to do about it."""
+    advice = " (a long double, which differs from machine to machine: write it as float64)"
+    return f"{dtype}{advice if dtype.kind in 'fc' and dtype.char in 'gG' else ''}"
+
+
 def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Arrays and their shapes as text for a message, at most 20."""
     lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]

@@ -17,7 +17,7 @@ import numpy as np
 from shardio.foreign.hdf5 import is_hidden_column
 from shardio.source import Field
 
-from ._fields import array_field
+from ._fields import array_field, unheld
 
 _HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
@@ -232,7 +232,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
         return "datetimes"
     if dtype.kind == "V" and not shape:
         return Field("bytes")
-    return array_field(dtype, shape) or str(dtype)
+    return array_field(dtype, shape) or unheld(dtype)
 
 
 def _classes(dtype: Any) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from shardio.foreign.names import bad_samples_at, printable
 from shardio.foreign.npy import NpyArray, read_npz, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64
 
-from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened
+from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened, unheld
 from ._string_array import StringArray
 
 _Headers: TypeAlias = Mapping[str, NpyArray]
@@ -36,10 +36,17 @@ def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str
     first = headers[0]
     if not first:
         raise SourceError(f"{printable(paths[0])} holds no arrays")
-    names = choose_fields(fields, first, printable(root))
+    refused = {} if fields is not None else {name: why for name, array in first.items() if (why := _refusal(array))}
+    usual = {name: array for name, array in first.items() if name not in refused} or first
+    names = choose_fields(fields, usual, printable(root))
     chosen = {name: label_as_int64(name, _field([h[own] for h in headers if own in h])) for name, own in names.items()}
-    lost = [] if fields is not None else _left_out(headers)
-    remarks = (*shortened(lost, "arrays are left out"), *rename_remarks(fields, names))
+    lost = [f"left out {name!r}: it {why}" for name, why in refused.items()]
+    lost += [] if fields is not None else _left_out(headers)
+    remarks = (
+        *shortened(lost, "arrays are left out"),
+        *rename_remarks(fields, names),
+        *_missing(names, paths, scanned),
+    )
     folder = Path(os.path.commonpath([path.parent for path in paths]))
     return NpzFolder(folder, StringArray(str(path.relative_to(folder)) for path in paths), names, chosen, remarks)
 
@@ -63,6 +70,7 @@ class NpzFolder:
     arrays: Mapping[str, Field]
     remarks: tuple[str, ...] = ()
     threads = True
+    plain_values = True
 
     def __reduce__(self) -> tuple[type["NpzFolder"], tuple[Any, ...]]:
         return NpzFolder, (self.root, self.paths, self.names, self.arrays)
@@ -110,13 +118,26 @@ def _field(arrays: Sequence[NpyArray]) -> Field:
     first, shapes = arrays[0], {array.shape for array in arrays}
     if first.dtype.hasobject:
         raise SourceError(f"{first} holds Python objects, which are pickles and never loaded")
-    if first.dtype.kind in "SU" and shapes == {()}:
-        return Field("text")
-    found = array_field(first.dtype, first.shape)
-    if found is None:
-        shape = f"{list(first.shape)} of {first.dtype}"
-        raise SourceError(f"{first} holds {shape}, which no field holds; others can be chosen with fields")
+    found = _own_field(first)
+    if found is None or (found.kind == "text" and len(shapes) > 1):
+        raise SourceError(f"{first} {_unheld(first)}; others can be chosen with fields")
     return found if len(shapes) == 1 else Field("array", dtype=found.dtype)
+
+
+def _own_field(array: NpyArray) -> Field | None:
+    """The field for one array; None if there is none."""
+    if array.dtype.kind in "SU":
+        return None if array.shape else Field("text")
+    return array_field(array.dtype, array.shape)
+
+
+def _refusal(array: NpyArray) -> str:
+    """The reason why no field holds an array; empty if one does, and for Python objects, which are refused."""
+    return "" if array.dtype.hasobject or _own_field(array) else _unheld(array)
+
+
+def _unheld(array: NpyArray) -> str:
+    return f"holds {list(array.shape)} of {unheld(array.dtype)}, which no field holds"
 
 
 def _left_out(headers: Sequence[_Headers]) -> list[str]:
@@ -126,6 +147,27 @@ def _left_out(headers: Sequence[_Headers]) -> list[str]:
         where |= {name: array for name, array in found.items() if name not in headers[0] and name not in where}
     reason = "which the first file lacks"
     return [f"left out {name!r}, {reason}: {printable(a.path)} is the first that has it" for name, a in where.items()]
+
+
+def _missing(
+    names: Mapping[str, str], paths: Sequence[Path], scanned: Sequence[_Headers | SourceError]
+) -> tuple[str, ...]:
+    """A remark for each chosen array that later files lack, whose samples are bad."""
+    remarks = []
+    for own in names.values():
+        lacking = [
+            path
+            for path, found in zip(paths, scanned, strict=True)
+            if not isinstance(found, SourceError) and own not in found
+        ]
+        if lacking:
+            first, several = printable(lacking[0]), len(lacking) > 1
+            remarks.append(
+                f"{len(lacking)} files lack {own!r}, which makes them bad samples: {first}, ..."
+                if several
+                else f"a file lacks {own!r}, which makes it a bad sample: {first}"
+            )
+    return shortened(remarks, "arrays are missing in some files")
 
 
 def _value(array: NDArray[Any], field: Field) -> Any:

@@ -17,7 +17,7 @@ from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
 
-from ._fields import array_field
+from ._fields import array_field, unheld
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -161,7 +161,7 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
         return column
     field = array_field(dtype, rows)
     if not field:
-        return replace(column, problem=f"no field holds {list(rows)} of {dtype}")
+        return replace(column, problem=f"no field holds {list(rows)} of {unheld(dtype)}")
     count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
     if count > _MOST_CHUNKS:
         return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")

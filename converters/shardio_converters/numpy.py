@@ -19,7 +19,7 @@ from shardio.foreign.names import printable
 from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
-from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value
+from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value, shortened, unheld
 from ._npz_folder import NpzFolder, npz_folder
 
 
@@ -29,7 +29,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     Each array becomes a field with its name in the .npz, or the name of its file in a directory; the array in a lone
     .npy file is called `array`, `scalar` or `text`, after what it holds. Numbers become scalars or arrays of one shape,
     strings text. Each member of a structured array becomes a field, `name.member`. All chosen arrays must have the same
-    number of rows: the rows along their first axis are the samples.
+    number of rows: the rows along their first axis are the samples. Arrays of a type that no field holds, such as dates
+    and long doubles, and single values are left out, and named in a note.
 
     In a directory of .npz files, each file is one sample, and its arrays are whole values: as the DLIO benchmark writes
     them, `x` and `y` in each file for unet3d. The first file decides the fields, whose shape is fixed if all files
@@ -54,7 +55,8 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         shardio convert numpy unet3d/train data/train --fields volume=x,label=y --squeeze label
 
     Raises:
-        SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds their dtype.
+        SourceError: a file is missing or damaged, arrays differ in their number of rows, or no field holds one that is
+            chosen.
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
@@ -75,6 +77,10 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
         raise SourceError(f"{printable(root)} holds no arrays")
+    lost = {} if fields is not None else {name: why for name, column in columns.items() if (why := _unsuited(column))}
+    if len(lost) < len(columns):
+        columns = {name: column for name, column in columns.items() if name not in lost}
+        left_out += shortened([f"left out {name!r}: it {why}" for name, why in lost.items()], "arrays are left out")
     names = choose_fields(fields, columns, printable(root))
     source = Arrays({field: columns[own] for field, own in names.items()}, (*left_out, *rename_remarks(fields, names)))
     source.check()
@@ -205,12 +211,19 @@ def _refusal(column: _Column) -> str:
     """The reason why the rows of a column cannot be samples; empty if they can."""
     if column.stored.dtype.hasobject:
         return "holds Python objects, which are pickles and never loaded"
+    if column.shape and (not column.shape[0] or not column.row_bytes):
+        return f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
+    return _unsuited(column)
+
+
+def _unsuited(column: _Column) -> str:
+    """The reason why a column is left out, unless it is chosen or the only one; empty if its rows can be samples."""
+    if column.stored.dtype.hasobject:
+        return ""  # refused in any case
     if column.dtype.kind in "Mm":
         return f"holds {column.dtype}, which no field holds; x.astype('int64') makes numbers of it"
     if not column.shape:
         return "is a single value, it has no rows"
-    if not column.shape[0] or not column.row_bytes:
-        return f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
     if not _field(column):
-        return f"holds {list(column.shape)} of {column.dtype}, which no field holds"
+        return f"holds {list(column.shape)} of {unheld(column.dtype)}, which no field holds"
     return ""

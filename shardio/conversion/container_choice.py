@@ -99,6 +99,7 @@ def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tu
 
 def _fitting(fields: Mapping[str, Field], *, high: bool) -> tuple[str, str]:
     """Return the container that fits fields of this kind, and what it fits."""
-    if all(field.fixed for field in fields.values()):
+    others = [field for name, field in fields.items() if name != "key"]  # which is short, and HDF5 holds texts as well
+    if others and all(field.fixed for field in others):
         return "hdf5", "numbers and arrays of one shape"
     return ("lmdb", "small values") if high else (DEFAULT, "large values")

@@ -359,8 +359,11 @@ def _dtype_name(dtype: str | None) -> str:
         element = np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else None
     except (TypeError, ValueError, SyntaxError):  # a text may describe several fields, and be damaged
         element = None
-    # A long double differs from machine to machine, and its padding from copy to copy.
-    if element is None or element.kind not in "biufc" or element.char in "gG":
+    if element is not None and element.char in "gG":
+        held = "complex128" if element.kind == "c" else "float64"
+        rule = f"a dtype cannot be a long double, which differs from machine to machine: give {held!r}"
+        raise ConfigError(f"{rule}, got {dtype!r}")
+    if element is None or element.kind not in "biufc":
         raise ConfigError(f"a dtype must be one of NumPy's bool, int, uint, float or complex types, got {dtype!r}")
     return element.name
 

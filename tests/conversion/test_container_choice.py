@@ -20,10 +20,11 @@ VALUES: dict[str, Any] = {
     "x": np.zeros(3, np.float32),
     "label": 7,
     "text": "abc",
+    "key": "a.npz",
     "image": jpeg(),
     "big": bytes(50_000),
 }
-KINDS = {"text": Field("text"), "image": Field("image"), "big": Field("bytes")}
+KINDS = {"text": Field("text"), "key": Field("text"), "image": Field("image"), "big": Field("bytes")}
 
 
 class Samples:
@@ -65,6 +66,8 @@ def test_the_estimate_is_what_is_written(names: tuple[str, ...], tmp_path: Path)
     [
         (1_000_000, ("label",), None, True, "hdf5", "container='hdf5' is taken, as it fits numbers and arrays"),
         (10, ("label",), None, True, "hdf5", "tar would take about 10.6 KB for 80 B of data, 132 times as much"),
+        (10, ("key", "x"), None, True, "hdf5", "container='hdf5' is taken, as it fits numbers and arrays"),
+        (10, ("key",), None, True, "lmdb", "container='lmdb' is taken, as it fits small values"),
         (10, ("text",), None, True, "lmdb", "container='lmdb' is taken, as it fits small values"),
         (10, ("big",), None, True, "tar", None),
         (1_000_000, ("label",), None, False, "tar", "a tar takes about 1.1 GB for 8.0 MB of data, 132 times as much"),

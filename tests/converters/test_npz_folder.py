@@ -40,6 +40,8 @@ def test_a_file_is_a_sample(packed: bool, tmp_path: Path) -> None:
     pattern = numpy(str(tmp_path / "img_000{1..2}_of_5.npz"))
     assert isinstance(pattern, NpzFolder)
     assert len(pattern.sizes()) == 2
+    chosen = shardio.convert(tmp_path, tmp_path / "chosen", converter="numpy").manifest
+    assert chosen.container == "hdf5"  # as for the arrays in one file
 
 
 def test_values_of_every_kind(tmp_path: Path) -> None:
@@ -80,6 +82,31 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert source_of(tmp_path).remarks == (f"left out 'mask', {reason}",)
     np.save(tmp_path / "rows.npy", np.arange(3))
     assert numpy(tmp_path).remarks == ("left out 3 .npz files beside the .npy files",)
+
+
+def test_what_no_field_holds_is_left_out_beside_others(tmp_path: Path) -> None:
+    """As with HDF5, a long double is left out and named with what to do; chosen by `fields`, it is refused."""
+    volumes(tmp_path, 2, energy=np.longdouble(1), names=np.array(["a", "b"]))
+    advice = (
+        "float128 (a long double, which differs from machine to machine: write it as float64), which no field holds"
+    )
+    assert source_of(tmp_path).remarks == (
+        f"left out 'energy': it holds [] of {advice}",
+        "left out 'names': it holds [2] of <U1, which no field holds",
+    )
+    with pytest.raises(SourceError, match="write it as float64"):
+        numpy(tmp_path, fields="energy")
+
+
+def test_files_that_lack_an_array_are_named_beforehand(tmp_path: Path) -> None:
+    """A dry run tells how many files lack an array that the first file has, and names the first of them."""
+    volumes(tmp_path, 3)
+    np.savez(tmp_path / "z.npz", y=np.array([1]))
+    told = shardio.convert(tmp_path, tmp_path / "out", converter="numpy", dry_run=True).notes
+    assert f"a file lacks 'x', which makes it a bad sample: {tmp_path}/z.npz" in told
+    np.savez(tmp_path / "zz.npz", y=np.array([1]))
+    assert source_of(tmp_path).remarks == (f"2 files lack 'x', which makes them bad samples: {tmp_path}/z.npz, ...",)
+    assert source_of(tmp_path, fields="y").remarks == ()
 
 
 def test_bad_files_are_bad_samples(tmp_path: Path) -> None:

@@ -227,6 +227,17 @@ class TestRefusals:
         with pytest.raises(SourceError, match=f"a.npy.*{message}.*; others can be chosen with fields"):
             numpy(tmp_path / "a.npy")
 
+    def test_what_no_field_holds_is_left_out_beside_others(self, tmp_path: Path) -> None:
+        """Beside other arrays, those of a type that no field holds are left out and named; so are single values."""
+        more = {"energy": np.zeros(3, np.longdouble), "at": np.zeros(3, "M8[s]"), "version": np.array(7)}
+        np.savez(tmp_path / "a.npz", x=np.arange(3), **more)
+        found = numpy(tmp_path / "a.npz")
+        assert list(found.fields) == ["x"]
+        assert [remark.partition(":")[0] for remark in found.remarks] == [f"left out {name!r}" for name in more]
+        assert "write it as float64" in found.remarks[0]
+        with pytest.raises(SourceError, match=r"energy.npy holds .* write it as float64"):
+            numpy(tmp_path / "a.npz", fields="energy")
+
     def test_a_pickle_is_not_run(self, tmp_path: Path) -> None:
         """A pickle, within a .npy or in its place, is refused and not run."""
 
