@@ -26,6 +26,7 @@ from .errors import Preempted as Preempted
 from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import SourceError as SourceError
+from .errors import SourceWarning as SourceWarning
 from .errors import StateMismatch as StateMismatch
 from .errors import StateWarning as StateWarning
 from .errors import TooManyBad as TooManyBad
@@ -112,6 +113,7 @@ __all__ = [
     "ShardCorrupt",
     "ShardioError",
     "SourceError",
+    "SourceWarning",
     "StateMismatch",
     "StateWarning",
     "ToFloat",

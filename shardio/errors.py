@@ -19,6 +19,7 @@ ShardioError
 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
+SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
 StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again and again
 
 Every message names the rule, the value and the place.
@@ -99,6 +100,10 @@ class EngineWarning(UserWarning):
 
 class NativeWarning(UserWarning):
     """The compiled part of shardio is missing; the message says why, what that costs and how to get it."""
+
+
+class SourceWarning(UserWarning):
+    """A conversion leaves some of its source out, or stores it under another name; the message says what and why."""
 
 
 class StateWarning(UserWarning):

@@ -217,7 +217,7 @@ class PackingOptions:
                 out,
                 world=world,
                 progress=report_progress,
-                tell=print_note if first_rank else None,
+                tell=print_note if first_rank else lambda note: None,
                 **self._keywords(),
             )
         if first_rank and self.dry_run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..dataset.output_directory import Output
 from ..dataset.writer import DEFAULT_SHARD_SIZE
-from ..errors import ConfigError, NotADataset, TooManyBad
+from ..errors import ConfigError, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
@@ -24,7 +25,7 @@ from ..system.types import Indices
 from . import source as sources
 from .container_choice import DEFAULT, choose_container
 from .dataset_source import DatasetSource
-from .notes import notes
+from .notes import hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
@@ -180,7 +181,8 @@ def convert(
         overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
         dry_run: write nothing; return estimates of what would be written.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
-        tell: called with each note (see `Conversion`) before anything is written.
+        tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
+            left out or renamed are warnings (SourceWarning), on the first rank.
         container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
@@ -232,7 +234,8 @@ def convert(
     )
     samples = _source(source, converter, converter_options, on_error)
     image_fields, squeezed_fields = _names(as_image), _names(squeeze)
-    found_notes = notes(samples, image_fields, squeezed_fields, strict=strict)
+    remarks = remarks_of(samples, strict=strict)
+    found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
     follows = getattr(samples, "plain_values", False)
     raw = RawImages(resize) if store_pixels else None
     samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
@@ -242,6 +245,9 @@ def convert(
     if tell is not None:
         for note in found_notes:
             tell(note)
+    elif not world.rank:
+        for remark in remarks:
+            warnings.warn(remark, SourceWarning, stacklevel=2)
     if dry_run:
         splits = choose(samples, subset, job.runner(), job.progress)
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in splits.items()}

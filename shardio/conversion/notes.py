@@ -16,27 +16,23 @@ _SMALLEST_SIDE = 16
 _MOST_DATASETS = 3
 
 
-def notes(
-    source: Source, as_image: Collection[str], squeeze: Collection[str], *, strict: bool = False
-) -> tuple[str, ...]:
-    """Return the source's own remarks and hints, and a hint for each field that another kind may suit better.
+def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> list[str]:
+    """Return the source's own hints, one if it is made of a dataset's shards, and for each field that another kind may suit better.
 
     Args:
         source: the source to convert.
         as_image, squeeze: the fields that the user has already named in these options.
-        strict: raise SourceError if the source has remarks; hints are no reason.
     """
-    remarks = [*remarks_of(source, strict=strict), *shards_among(source)]
-    remarks += source.hints if isinstance(source, HasHints) else ()
+    found = [*shards_among(source), *(source.hints if isinstance(source, HasHints) else ())]
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
             hint = f"squeeze=[{name!r}] stores numbers, which training needs"
-            remarks.append(f"field 'label' is {describe(field)}; {hint}")
+            found.append(f"field 'label' is {describe(field)}; {hint}")
         if name not in as_image and _looks_like_pixels(field):
             hint = f"if its values are pixels, as_image=[{name!r}] stores images"
-            remarks.append(f"field {name!r} is {describe(field)}; {hint}")
-    return tuple(remarks)
+            found.append(f"field {name!r} is {describe(field)}; {hint}")
+    return found
 
 
 def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:

@@ -103,7 +103,7 @@ class TestAdoption:
         digests = {shardio.open(tmp_path / "out").digest}
         if "json" in source.fields or "tokens" in source.fields:
             return  # JSON spacing and .npy headers are those of the original writer
-        convert(source, tmp_path / "converted", container="tar", shard_size=50_000)
+        convert(source, tmp_path / "converted", container="tar", shard_size=50_000, tell=lambda note: None)
         assert digests == {shardio.open(tmp_path / "converted").digest}
 
     def test_made_anew(self, source: Any, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ class TestAdoption:
         assert adopt(source, tmp_path / "out", overwrite=True).manifest == made.manifest
         assert sorted(path.name for path in (tmp_path / "out").iterdir()) == before
         files = state(tmp_path / "in")
-        convert(source, tmp_path / "out", container="lmdb", overwrite=True)
+        convert(source, tmp_path / "out", container="lmdb", overwrite=True, tell=lambda note: None)
         assert state(tmp_path / "in") == files
         left = {path.suffix for path in (tmp_path / "out").iterdir()}
         assert left == {".lmdb", ".json"}

@@ -161,6 +161,17 @@ def test_strict_refuses_what_is_left_out(make: Callable[[Path], Path], kind: Any
     assert not (tmp_path / "out").exists()
 
 
+def test_python_warns_of_what_is_left_out(tmp_path: Path) -> None:
+    """Without `tell`, each remark is a warning at the caller's line; with it, the function gets all notes instead."""
+    path, told = scans(tmp_path), list[str]()
+    with pytest.warns(shardio.SourceWarning) as warned:
+        made = shardio.convert(path, tmp_path / "a", converter="hdf5")
+    assert [str(warning.message) for warning in warned] == list(made.notes)
+    assert {warning.filename for warning in warned} == {__file__}
+    shardio.convert(path, tmp_path / "b", converter="hdf5", tell=told.append)
+    assert told == list(made.notes)
+
+
 def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
     """With `strict`, notes that only advise an option remain notes."""
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
