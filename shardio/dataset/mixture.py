@@ -40,12 +40,13 @@ def mix(
     others have ended, and a large source continues in the next epoch where it stopped.
 
     Args:
-        sources: datasets, or their paths, by name. They must have fields in common; the mixture leaves out all others.
+        sources: datasets, or their paths, by name. They must have at least one field in common; the mixture leaves out
+            the fields that a source lacks.
         weights: the proportions in which to draw from the sources. None takes every sample of all sources once.
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
 
-    Raises ConfigError for weights that do not fit the sources or fields that differ between them, and whatever
-    `shardio.open` raises.
+    Raises ConfigError for weights that do not fit the sources, no field in common, or a field that sources have in
+    different kinds, dtypes or shapes; and whatever `shardio.open` raises.
     """
     if not isinstance(sources, Mapping):
         raise ConfigError(
@@ -68,6 +69,7 @@ class Mixture:
         sources: the names of the sources.
         weights: the turns of each source in a window, as integers; None if an epoch holds every sample once.
         fields: the fields that all sources have.
+        left_out: by name, the sources that lack a field which others have.
         path: the name of the mixture in messages.
     """
 
@@ -78,6 +80,9 @@ class Mixture:
             raise ConfigError("a mixture needs at least one source")
         if weights is None and samples is not None:
             raise ConfigError("samples= needs weights=: without weights an epoch holds every sample once")
+        if weights is not None and not isinstance(weights, Mapping):
+            named = ", ".join(f"{name!r}: ..." for name in datasets)
+            raise ConfigError(f"weights must be a dict by source, as in {{{named}}}, got {weights!r}")
         if weights is not None and weights.keys() != datasets.keys():
             raise ConfigError(
                 f"weights must name the sources {', '.join(datasets)}, got {', '.join(weights) or 'none'}"
@@ -90,6 +95,12 @@ class Mixture:
         self.sources = tuple(datasets)
         self.weights = None if weights is None else whole_weights({name: weights[name] for name in datasets})
         self.fields: Mapping[str, Field] = _common_fields(datasets)
+        self.left_out: Mapping[str, tuple[str, ...]] = {
+            name: tuple(source for source, other in datasets.items() if name not in other.fields)
+            for dataset in datasets.values()
+            for name in dataset.fields
+            if name not in self.fields
+        }
         self.path = Path(f"mix({', '.join(datasets)})")
         self._datasets = tuple(datasets.values())
         self._sizes = tuple(map(len, self._datasets))
@@ -101,7 +112,9 @@ class Mixture:
 
     def __repr__(self) -> str:
         weights = "" if self.weights is None else f", weights {self.weights}, {self._samples} samples an epoch"
-        return f"<Mixture of {dict(zip(self.sources, self._datasets, strict=True))!r}{weights}>"
+        lacking = "".join(f", without {name}, which {_listed(names)}" for name, names in self.left_out.items())
+        sources = dict(zip(self.sources, self._datasets, strict=True))
+        return f"<Mixture of {sources!r}: fields {', '.join(self.fields)}{lacking}{weights}>"
 
     @property
     def digest(self) -> str:
@@ -139,7 +152,12 @@ class Mixture:
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
-        return self.fields.get(name) or self._datasets[0].field(name)
+        if name in self.left_out:
+            raise ConfigError(f"{self.path}: no field {name!r}, which {_listed(self.left_out[name])}")
+        found = self.fields.get(name)
+        if found is None and not name.startswith("_"):  # as hidden columns are called
+            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
+        return found or self._datasets[0].field(name)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         values: list[Any] = [None] * len(indices)
@@ -232,6 +250,11 @@ class MixedSelection:
             files[rows], offsets[rows] = part_files + len(paths), part_offsets
             paths += part_paths
         return paths, files, offsets
+
+
+def _listed(sources: Sequence[str]) -> str:
+    names = ", ".join(map(repr, sources))
+    return f"the source {names} lacks" if len(sources) == 1 else f"the sources {names} lack"
 
 
 def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:

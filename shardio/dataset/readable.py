@@ -57,6 +57,9 @@ class ReadableDataset(Protocol):
     @property
     def digest(self) -> str: ...
 
+    def field(self, name: str) -> Field:
+        """Return the field or hidden column called `name`; raise ConfigError, which says why, if there is none."""
+
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]: ...
 

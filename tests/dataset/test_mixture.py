@@ -255,3 +255,23 @@ def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
     """Sources that do not match are refused by name and value."""
     with pytest.raises(ConfigError, match=message):
         make(numbers(3), shardio.from_samples([{"number": 1.5}]))
+
+
+def test_fields_that_a_source_lacks_are_named() -> None:
+    """The mixture lists what it holds and leaves out, and for a field left out names the sources that lack it."""
+    both = shardio.from_samples([{"number": n, "params": float(n)} for n in range(4)])
+    mixture = shardio.mix({"a": both, "b": numbers(4), "c": both})
+    assert mixture.left_out == {"params": ("b",)}
+    assert "}: fields number, without params, which the source 'b' lacks>" in repr(mixture)
+    with pytest.raises(ConfigError, match=r"mix\(a, b, c\): no field 'params', which the source 'b' lacks"):
+        load(mixture, 4, fields=["number", "params"])
+    with pytest.raises(ConfigError, match="no field 'x'; there are number"):
+        load(mixture, 4, fields=["x"])
+
+
+def test_weights_go_by_source() -> None:
+    """A list of weights is refused with the form that a mixture takes."""
+    with pytest.raises(
+        ConfigError, match=r"weights must be a dict by source, as in {'a': ..., 'b': ...}, got \[1, 2\]"
+    ):
+        shardio.mix({"a": numbers(4), "b": numbers(4)}, weights=[1, 2])  # type: ignore[arg-type]
