@@ -17,7 +17,7 @@ _MOST_DATASETS = 3
 
 
 def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> list[str]:
-    """Return the source's own hints, one if it is made of a dataset's shards, and for each field that another kind may suit better.
+    """Return the source's own hints, one if it is made of a dataset's shards, and those on fields of unfit kinds.
 
     Args:
         source: the source to convert.

@@ -7,7 +7,7 @@ so that one transform serves arrays with any number of leading axes, such as cha
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
@@ -115,14 +115,15 @@ class RandomAxisFlip:
 
     Args:
         p: the probability for each axis, in [0, 1].
-        axes: the axes, counted from the end: -1 is the last.
+        axes: the axis, or the axes, counted from the end: -1 is the last. Of arrays (C, D, H, W) -4 reverses the order
+            of the channels.
 
     Raises:
         ConfigError: if an argument is out of range. The loader raises it for arrays without such an axis.
     """
 
     p: float = 0.5
-    axes: Sequence[int] = (-1,)
+    axes: int | Sequence[int] = (-1,)
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -130,12 +131,13 @@ class RandomAxisFlip:
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
         """Return a flip for each axis."""
-        masks = generator.uniform(len(self.axes)) < self.p
-        return tuple(ArrayFlip(mask, axis) for mask, axis in zip(masks.T, self.axes, strict=True))
+        axes = _as_axes(self.axes)
+        masks = generator.uniform(len(axes)) < self.p
+        return tuple(ArrayFlip(mask, axis) for mask, axis in zip(masks.T, axes, strict=True))
 
     def out_shape(self, shape: Shape) -> Shape:
         """Return `shape`. Raise ConfigError if it lacks one of the axes."""
-        _check_axes_exist(self.axes, shape)
+        _check_axes_exist(_as_axes(self.axes), shape)
         return shape
 
 
@@ -291,9 +293,9 @@ def _block_size(size: int | Shape, shape: Shape) -> Shape:
     return (size,) * (len(shape) - 1)
 
 
-def _as_axes(value: Sequence[int]) -> tuple[int, ...]:
-    axes = tuple(value)
-    if not axes or len(set(axes)) != len(axes) or any(not isinstance(a, int) or a >= 0 for a in axes):
+def _as_axes(value: int | Sequence[int]) -> tuple[int, ...]:
+    axes = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not axes or any(not isinstance(a, int) or a >= 0 for a in axes) or len(set(axes)) != len(axes):
         raise ConfigError(f"axes must be different whole numbers below 0, counted from the end, got {value!r}")
     return axes
 

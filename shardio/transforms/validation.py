@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import get_args
 
+import numpy as np
+
 from ..errors import ConfigError
 from .steps import Interpolation
 
@@ -39,8 +41,8 @@ def as_jitter_range(
 
 def check_probability(value: float) -> None:
     """Raise ConfigError unless `value` is in [0, 1]."""
-    if not 0 <= value <= 1:
-        raise ConfigError(f"p must be in [0, 1], got {value!r}")
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
+        raise ConfigError(f"p must be a probability in [0, 1], got {value!r}")
 
 
 def check_interpolation(value: str, allowed: Sequence[str]) -> None:

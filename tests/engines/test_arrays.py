@@ -252,6 +252,36 @@ def test_what_does_not_fit_is_refused(transforms: list[Any], message: str) -> No
         load(volumes(4), transforms={"field": transforms})
 
 
+def test_one_axis_needs_no_list() -> None:
+    """`axes=-1` is `axes=(-1,)`."""
+    assert shardio.RandomAxisFlip(0.5, axes=-1) == shardio.RandomAxisFlip(0.5, axes=(-1,))
+
+
+def test_a_list_goes_to_no_field_by_chance() -> None:
+    """Arrays whose shapes differ count as well: a list that may be meant for them goes to no other field."""
+    kinds: Any = {"x": {"kind": "array", "dtype": "float32"}, "y": ("float32", (3,))}
+    rows = [{"x": np.zeros((4, n + 1), np.float32), "y": np.zeros(3, np.float32)} for n in range(4)]
+    data, crop = shardio.from_samples(rows, kinds), [shardio.RandomSpatialCrop((2,))]
+    with pytest.raises(ConfigError, match=r"exactly one image or array field, but .* has \['x', 'y'\]"):
+        load(data, transforms=crop)
+    with pytest.raises(ConfigError, match=r"need arrays of one shape, and those of 'x' in .* differ"):
+        load(data, transforms=crop, fields=["x"])
+    assert next(iter(load(data, transforms=crop, fields=["y"])))["y"].shape == (4, 2)
+
+
+def test_errors_name_the_field() -> None:
+    """What is wrong with transforms names their field, and says if `fields` leaves that out."""
+    for transforms, message in (
+        ([shardio.RandomSpatialCrop(9)], r"transforms for 'field': a block of \(9, 9, 9\)"),
+        (shardio.RandomSpatialCrop(4), "transforms for 'field' must be a list, got RandomSpatialCrop.*: put it into"),
+        ([abs], "transform 0 for 'field' must be one of shardio's"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(volumes(4), transforms={"field": transforms})
+    with pytest.raises(ConfigError, match=r"transforms for 'field', which fields=\['label'\] leaves out"):
+        load(volumes(4), fields=["label"])
+
+
 def test_complex_numbers_are_no_floats() -> None:
     """Complex arrays may be moved, and are refused by what makes floats."""
     assert recipe_of([shardio.RandomAxisFlip()], (2, 3), "complex64").out_shape == (2, 3)
@@ -282,7 +312,11 @@ def test_arrays_that_may_be_pixels(shape: tuple[int, ...]) -> None:
         (lambda: shardio.RandomAxisFlip(axes=(1,)), "axes must be different whole numbers below 0"),
         (lambda: shardio.RandomAxisFlip(axes=(-1, -1)), "axes must be different"),
         (lambda: shardio.RandomRotate90(axes=(-1,)), "axes must be two"),  # type: ignore[arg-type]
-        (lambda: shardio.RandomRotate90(p=2), "p must be in"),
+        (lambda: shardio.RandomAxisFlip((-1, -2)), r"p must be a probability in \[0, 1\], got \(-1, -2\)"),  # type: ignore[arg-type]
+        (lambda: shardio.RandomRotate90((-2, -1)), r"p must be a probability .*, got \(-2, -1\)"),  # type: ignore[arg-type]
+        (lambda: shardio.RandomRotate90(axes=-1), "axes must be two"),  # type: ignore[arg-type]
+        (lambda: shardio.RandomAxisFlip(axes=np.zeros((2, 1))), "axes must be different whole numbers below 0"),  # type: ignore[arg-type]
+        (lambda: shardio.RandomRotate90(p=2), "p must be a probability in"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:

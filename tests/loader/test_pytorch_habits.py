@@ -148,7 +148,7 @@ def of_torchvision(name: str) -> Any:
         ),
         ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
         (shardio.CenterCrop(8), "put it into a list"),
-        ({"image": shardio.CenterCrop(8)}, "put it into a list"),
+        ({"image": shardio.CenterCrop(8)}, "transforms for 'image' must be a list, got CenterCrop.*put it into a list"),
         ([3], "transform 0 must be one of shardio's, got 3$"),
         ([shardio.MixUp(12)], "MixUp goes to mixing="),
     ],

@@ -177,7 +177,7 @@ def test_floats_are_torchvisions() -> None:
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio must be"),  # no width
         (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
-        (lambda: RandomHorizontalFlip(1.5), r"p must be in \[0, 1\], got 1.5"),
+        (lambda: RandomHorizontalFlip(1.5), r"p must be a probability in \[0, 1\], got 1.5"),
         (lambda: Normalize(0.5, 0.0), "std must be above 0"),
         (
             lambda: Recipe.of([Normalize((123.7, 116.3, 103.5), 58.0)], channels=3, size=None),

@@ -197,7 +197,7 @@ def batch_spec(
     finish_on_device = target.device.type != "cpu" and needs_host is None
     fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
     arrays = {
-        name: ArraySpec.of(transforms[name], kind, on_device=finish_on_device)
+        name: _array_spec(name, transforms[name], kind, on_device=finish_on_device)
         for name, kind in fixed_arrays.items()
         if name in transforms
     }
@@ -225,6 +225,13 @@ def batch_spec(
         read_limit=options.read_limit,
         channels_last=target.channels_last,
     )
+
+
+def _array_spec(name: str, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> ArraySpec:
+    try:
+        return ArraySpec.of(transforms, kind, on_device=on_device)
+    except ConfigError as error:
+        raise ConfigError(f"transforms for {name!r}: {error}") from error
 
 
 def _image_specs(
@@ -282,6 +289,7 @@ def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dic
         )
     for name in chosen:
         if name not in dataset.fields:
+            dataset.field(name)  # raises an error that says why, unless it is a hidden column
             raise ConfigError(f"{dataset.path}: no field {name!r}; there are {', '.join(dataset.fields)}")
     return {name: dataset.fields[name] for name in chosen}
 
@@ -292,18 +300,26 @@ def _transforms_by_field(
     if transforms is None:
         return {}
     images = [name for name, kind in fields.items() if kind.is_image]
-    arrays = [name for name, kind in fields.items() if kind.kind == "array" and kind.fixed]
-    for listed in transforms.values() if isinstance(transforms, Mapping) else [transforms]:
-        check_listed(listed)
+    all_arrays = [name for name, kind in fields.items() if kind.kind == "array"]
+    arrays = [name for name in all_arrays if fields[name].fixed]
     if isinstance(transforms, Mapping):
-        for name in transforms:
+        for name, listed in transforms.items():
+            if name not in fields and name in dataset.fields:
+                raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} leaves out")
             if name not in images + arrays:
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
                     f"arrays of one shape are {arrays}"
                 )
+            check_listed(listed, f" for {name!r}")
         return transforms
-    candidates = images or arrays
+    check_listed(transforms)
+    # Arrays whose shapes differ count too: a list may be meant for them, and none would say that it went elsewhere.
+    candidates = images or all_arrays
+    if not images and len(all_arrays) == 1 and not arrays:
+        raise ConfigError(
+            f"transforms need arrays of one shape, and those of {all_arrays[0]!r} in {dataset.path} differ"
+        )
     if len(candidates) != 1:
         raise ConfigError(
             f"a list of transforms needs exactly one image or array field, but {dataset.path} has {candidates}: "

@@ -17,20 +17,19 @@ _GROUPS = ("Compose", "Sequential")
 _MAP = "a Loader's map=, where it gets batches, or with map_by='sample' samples, as dicts"
 
 
-def check_listed(listed: Any) -> None:
+def check_listed(listed: Any, whose: str = "") -> None:
     """Raise ConfigError unless `listed` is a list of transforms; say what to use for another library's, or a function.
 
-    Whether they suit their field is for the recipe to say.
+    `whose`, such as ` for 'image'`, names the field in messages, if a dict does. Whether the transforms suit
+    their field is for the recipe to say.
     """
     if not isinstance(listed, Sequence):
-        raise ConfigError(
-            f"transforms must be a list, or a dict of lists by field, got {listed!r}{_instead_of(listed)}"
-        )
+        rule = f"transforms{whose} must be a list{'' if whose else ', or a dict of lists by field'}"
+        raise ConfigError(f"{rule}, got {listed!r}{_instead_of(listed)}")
     for position, transform in enumerate(listed):
         if not isinstance(transform, Transform | Mixer):
-            raise ConfigError(
-                f"transform {position} must be one of shardio's, got {transform!r}{_instead_of(transform)}"
-            )
+            rule = f"transform {position}{whose} must be one of shardio's"
+            raise ConfigError(f"{rule}, got {transform!r}{_instead_of(transform)}")
 
 
 def _instead_of(given: Any) -> str:
