@@ -47,9 +47,15 @@ _MEANT = {
     **dict.fromkeys(("binary", "blob", "raw", "bytearray", "buffer"), "bytes"),
     **dict.fromkeys(("dict", "list", "object", "mapping"), "json"),
     **dict.fromkeys(("ndarray", "tensor", "volume"), "array"),
-    **dict.fromkeys(("number", "integer"), "scalar"),
+    **dict.fromkeys(("number", "integer", "int", "float", "bool"), "scalar"),
 }
 """Names that other libraries have for the kinds of fields, for messages."""
+_GIVEN_BY = {
+    "scalar": "a dtype, such as 'int64'",
+    "array": "(dtype, shape), such as ('float32', (4, 64, 64, 64))",
+    "pixels": "Field('pixels', shape=(height, width))",
+}
+"""The forms of the kinds of fields whose name alone is no field."""
 
 
 CHECKSUM = "_checksum"
@@ -209,7 +215,8 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]
             raise TypeError(sizes)
         shape = tuple(operator.index(size) for size in sizes)
     except TypeError as error:
-        raise ConfigError(f"a shape must be whole numbers, got {sizes!r}") from error
+        such_as = f", such as ({sizes},)" if isinstance(sizes, int) and not isinstance(sizes, bool) else ""
+        raise ConfigError(f"a shape must be a tuple of whole numbers{such_as}, got {sizes!r}") from error
     if any(size < (kind == "pixels") for size in shape) or (kind in _IMAGES and len(shape) != 2):
         raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")
     if len(shape) > _MOST_DIMENSIONS:
@@ -220,11 +227,14 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]
     return shape
 
 
-FieldLike: TypeAlias = Field | str | tuple[str, tuple[int, ...]] | Mapping[str, Any]
+DTypeLike: TypeAlias = str | np.dtype[Any] | type[np.generic]
+FieldLike: TypeAlias = Field | DTypeLike | tuple[DTypeLike, tuple[int, ...]] | Mapping[str, Any]
 
 
 def as_field(value: FieldLike) -> Field:
     """Return the Field for a short form: a kind (`"image"`), a dtype (`"int64"`), (dtype, shape), or a mapping.
+
+    A dtype may also be an `np.dtype` or a type such as `np.float32`.
 
     Raises ConfigError for anything else.
     """
@@ -232,8 +242,10 @@ def as_field(value: FieldLike) -> Field:
         return value
     if isinstance(value, str):
         return Field(cast(Kind, value)) if value in _PLAIN_KINDS else Field("scalar", dtype=_dtype_of(value))
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return Field("scalar", dtype=_dtype_name(value))
     if isinstance(value, tuple) and len(value) == 2:
-        return Field("array", dtype=value[0], shape=value[1])
+        return Field("array", dtype=_dtype_name(value[0]), shape=value[1])
     if isinstance(value, Mapping):
         known = {"kind", "dtype", "shape", "channels"}
         if unknown := set(value) - known:
@@ -241,7 +253,7 @@ def as_field(value: FieldLike) -> Field:
         if "kind" not in value:
             raise ConfigError(f"a field needs a kind, got {dict(value)!r}")
         return Field(**value)
-    near = _nearest_kind(value.__name__) if isinstance(value, type) else ""
+    near = _nearest_form(value.__name__) if isinstance(value, type) else ""
     raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape){near}")
 
 
@@ -250,20 +262,28 @@ def _dtype_of(value: str) -> str:
     try:
         return _dtype_name(value)
     except ConfigError:
-        needs = {"scalar": "a dtype", "array": "(dtype, shape)", "pixels": "Field('pixels', shape=(height, width))"}
-        if value in needs:
-            raise ConfigError(f"a field of kind {value!r} is given by {needs[value]}, got only its kind") from None
+        if value in _GIVEN_BY:
+            raise ConfigError(f"a field of kind {value!r} is given by {_GIVEN_BY[value]}, got only its kind") from None
         raise ConfigError(
             f"a field must be one of the kinds {', '.join(_PLAIN_KINDS)}, a dtype such as int64 or float32, or "
-            f"(dtype, shape), got {value!r}{_nearest_kind(value)}"
+            f"(dtype, shape), got {value!r}{_nearest_form(value)}"
         ) from None
 
 
 def _nearest_kind(value: object) -> str:
     """Return the kind that a wrong one may mean, as the end of a message; "" if none is near."""
+    return f"; did you mean {near!r}?" if (near := _meant(value)) else ""
+
+
+def _nearest_form(value: object) -> str:
+    """Return the short form of the field that a wrong one may mean, as the end of a message; "" if none is near."""
+    near = _meant(value)
+    return f"; a field of kind {near!r} is given by {_GIVEN_BY[near]}" if near in _GIVEN_BY else _nearest_kind(value)
+
+
+def _meant(value: object) -> str:
     word = str(value)[:40].lower()
-    near = _MEANT.get(word) or next(iter(difflib.get_close_matches(word, get_args(Kind), 1, cutoff=0.7)), "")
-    return f"; did you mean {near!r}?" if near else ""
+    return _MEANT.get(word) or next(iter(difflib.get_close_matches(word, get_args(Kind), 1, cutoff=0.7)), "")
 
 
 def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
@@ -273,6 +293,8 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
 
     Raises ConfigError if there are no fields, or for an invalid name or field.
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"fields must be a dict by name, as in {{'label': 'int64'}}, got {values!r}")
     if not values:
         raise ConfigError("a dataset needs at least one field")
     for name in values:
@@ -354,7 +376,7 @@ def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     return converted if same else None
 
 
-def _dtype_name(dtype: str | None) -> str:
+def _dtype_name(dtype: DTypeLike | None) -> str:
     try:
         element = np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else None
     except (TypeError, ValueError, SyntaxError):  # a text may describe several fields, and be damaged

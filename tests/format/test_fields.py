@@ -240,7 +240,7 @@ class TestField:
             ({"kind": "image", "shape": (28, 28, 3)}, "not a shape"),  # height and width only
             ({"kind": "array", "dtype": "int64", "shape": (-1, 2)}, "not a shape"),
             ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "whole numbers"),
-            ({"kind": "array", "dtype": "int64", "shape": 3}, "whole numbers"),
+            ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of whole numbers, such as \(3,\), got 3"),
             ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
             ({"kind": "text", "channels": 3}, "channels must be"),
         ],
@@ -261,7 +261,10 @@ class TestShortForms:
             ("bytes", Field("bytes")),
             ("json", Field("json")),
             ("int64", Field("scalar", dtype="int64")),  # a dtype stands for a scalar
+            (np.float32, Field("scalar", dtype="float32")),
+            (np.dtype("f4"), Field("scalar", dtype="float32")),
             (("float32", (2, 3)), Field("array", dtype="float32", shape=(2, 3))),
+            ((np.float16, (2, 3)), Field("array", dtype="float16", shape=(2, 3))),
             ({"kind": "image", "channels": 1}, Field("image", channels=1)),
             ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
             ({"kind": "array", "dtype": "int8", "shape": None}, Field("array", dtype="int8")),
@@ -278,8 +281,17 @@ class TestShortForms:
             ("string", r"one of the kinds image, text, .*got 'string'; did you mean 'text'\?"),
             ("imgae", r"got 'imgae'; did you mean 'image'\?"),
             (str, r"not a field: <class 'str'>; .*did you mean 'text'\?"),
-            ("array", r"a field of kind 'array' is given by \(dtype, shape\), got only its kind"),
+            ("array", r"a field of kind 'array' is given by \(dtype, shape\), such as .*, got only its kind"),
             ({"kind": "ndarray"}, r"kind must be one of image, pixels, .*got 'ndarray'; did you mean 'array'\?"),
+            (
+                "volume",
+                r"a field of kind 'array' is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$",
+            ),
+            (np.ndarray, r"not a field: .*; a field of kind 'array' is given by \(dtype, shape\)"),
+            (float, "not a field: .*; a field of kind 'scalar' is given by a dtype, such as 'int64'"),
+            (np.dtype("U4"), "a dtype must be one of"),
+            (np.longdouble, "a dtype cannot be a long double, .*: give 'float64'"),
+            (("float32", 4), r"such as \(4,\), got 4"),
             (("float32",), "not a field"),
             (3, "not a field: 3"),
             ({"dtype": "int64"}, "a field needs a kind"),
@@ -295,6 +307,8 @@ class TestShortForms:
         """Among several fields the message names the one that is wrong."""
         with pytest.raises(ConfigError, match=r"^field 'b': a field must be one of the kinds"):
             as_fields({"a": "text", "b": "string"})
+        with pytest.raises(ConfigError, match=r"fields must be a dict by name, as in {'label': 'int64'}, got \['v'\]"):
+            as_fields(["v"])  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
     def test_names_are_plain(self, name: Any) -> None:
