@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import warnings
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .. import containers
 from ..dataset.output_directory import Output
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, SourceWarning, TooManyBad
@@ -39,9 +41,8 @@ from .transformed_source import RawImages, TransformedSource
 PathLike: TypeAlias = str | os.PathLike[str]
 
 DEFAULT_QUALITY = 92
-
-_TYPED = {"to": "container", "compress": "compression"}
-"""Options of the command line that are called otherwise here."""
+_IN_COMMANDS = {"to": "container", "compress": "compression", "fields": "converter_options"}
+"""Names that the command line has for arguments that are called something else here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def convert(
         )
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
-    _check_container_options(container_options, converter)
+    _check_options(container_options, converter)
     place, world = local_path(out), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
@@ -320,16 +321,6 @@ def _advice(samples: Any) -> str:
     return f", which converter={converter!r} takes"
 
 
-def _check_container_options(options: Mapping[str, Any], converter: str | Converter | None) -> None:
-    """Raise ConfigError for options that go elsewhere: to the converter, or as the command line calls them."""
-    own = () if converter is None else _keywords(_function(converter))
-    for name, value in options.items():
-        if name in own:
-            raise ConfigError(f"{name} is the converter's own: give converter_options={{{name!r}: {value!r}}}")
-        if name in _TYPED:
-            raise ConfigError(f"convert has no {name}: give {_TYPED[name]}={value!r}")
-
-
 def _function(converter: str | Converter) -> Converter:
     return sources.find(converter) if isinstance(converter, str) else converter
 
@@ -359,6 +350,21 @@ def _converted(source: Any, converter: str | Converter, options: Mapping[str, An
         raise ConfigError(f"converter {name!r} has {has}, got {', '.join(unknown)}")
     shared = {"on_error": on_error} if "on_error" in known else {}
     return function(source, **{**shared, **options})
+
+
+def _check_options(given: Mapping[str, Any], converter: str | Converter | None) -> None:
+    """Raise ConfigError for what is an option of no container, and say where it belongs."""
+    for name, value in given.items():
+        if containers.with_option(name):
+            continue
+        function = sources.find(converter) if isinstance(converter, str) else converter
+        if function is not None and name in inspect.signature(function).parameters:
+            advice = f"; the converter's own options go in converter_options={{{name!r}: {value!r}}}"
+        else:
+            known = [*inspect.signature(convert).parameters][2:-1]
+            near = _IN_COMMANDS.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+            advice = f"; did you mean {near}=?" if near else ""
+        raise ConfigError(f"convert has no option {name!r}{advice}")
 
 
 def _transformed(

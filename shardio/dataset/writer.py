@@ -146,8 +146,8 @@ def create(
     Args:
         path: the dataset's directory; created if it does not exist.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
-        fields: by name a Field, or a short form of one: a kind (`"image"`), a dtype (`"int64"`, `np.float32`) or (dtype,
-            shape), as in `("float32", (4, 64, 64, 64))`. None infers the fields from the first sample.
+        fields: by name a Field, or a short form of one: a kind (`"image"`), a dtype (`"int64"`, `np.float32`), or
+            (dtype, shape) such as `("float32", (4, 64, 64, 64))`. None infers the fields from the first sample.
         shard_size: the size at which a shard ends, in bytes or as text such as `"64MB"`.
         metadata: JSON values that the manifest keeps.
         overwrite: replace the dataset, or the remains of one, at `path`; it stays until the new one is complete.
