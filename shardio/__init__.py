@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .care.stats import stats as stats
     from .care.verify import verify as verify
     from .conversion.api import convert as convert
+    from .conversion.indexing import index as index
     from .loader.loader import Loader as Loader
     from .loader.torch_dataset import TorchDataset as TorchDataset
     from .monitoring.monitor import monitor as monitor
@@ -125,6 +126,7 @@ __all__ = [
     "convert",
     "create",
     "from_samples",
+    "index",
     "mix",
     "monitor",
     "open",
@@ -139,6 +141,7 @@ _LAZY = {
     "Loader": "loader.loader",
     "TorchDataset": "loader.torch_dataset",
     "convert": "conversion.api",
+    "index": "conversion.indexing",
     "monitor": "monitoring.monitor",
     "repair": "care.repair",
     "stats": "care.stats",

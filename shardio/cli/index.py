@@ -1,19 +1,13 @@
 """`shardio index`: make a dataset of files that other programs wrote, in place."""
 
-import inspect
-import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
-from ..conversion import source as sources
-from ..conversion.adopt import adopt
-from ..conversion.notes import remarks_of, shards_among
+from ..conversion.indexing import Format
+from ..conversion.indexing import index as adopt_files
 from ..conversion.pack import OnError
-from ..conversion.skipped import write_report
-from ..errors import ConfigError
-from ..foreign.formats import FoundFiles, find_by_content
 from ..order.world import World
 from ._packing import advising, print_dataset, print_note, print_rotated, print_skipped
 from ._progress import progress
@@ -31,7 +25,7 @@ def index(
         str | None, typer.Option(help="The fields to take, and what to call them: image=jpg,label=cls.")
     ] = None,
     kind: Annotated[
-        Literal["webdataset", "tfrecord", "lmdb", "hdf5"] | None,
+        Format | None,
         typer.Option("--format", help="The files' format; by default their content decides."),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None,
@@ -70,44 +64,27 @@ def index(
 
       shardio index records -o data/records --strict
     """
-    files = find_by_content(paths, kind, on_error)
-    source = _source(files, fields, on_error)
     world = World.detect()
-    remarks = remarks_of(source, files.remarks, strict=strict)
-    if not world.rank:
-        for remark in [*remarks, *shards_among(source)]:
-            print_note(remark)
     with advising(report, world), progress("samples", quiet=world.rank > 0) as report_progress:
-        dataset = adopt(
-            source,
+        made = adopt_files(
+            paths,
             output,
-            workers=workers or max(1, len(os.sched_getaffinity(0)) // world.local_size),
+            fields=fields,
+            format=kind,
+            workers=workers,
             dask=dask,
             world=world,
             on_error=on_error,
             max_bad=max_bad,
+            report=report,
             strict=strict,
             resume=resume,
             overwrite=overwrite,
             progress=report_progress,
+            tell=lambda note: None if world.rank else print_note(note),
         )
     if not world.rank:
-        if report is not None:
-            write_report(report, output, [("", sample) for sample in dataset.skipped])
-        print_skipped(dataset.skipped, report)
+        (dataset,) = made.datasets.values()
+        print_skipped(made.skipped, report)
         print_dataset(output, dataset)
         print_rotated([dataset])
-
-
-def _source(files: FoundFiles, fields: str | None, on_error: str) -> Any:
-    kind, paths = files.kind, files.paths
-    converter = sources.find(kind)
-    parameters = inspect.signature(converter).parameters
-    # A key is a name, not a value in the file, so it cannot be read in place.
-    options = {"fields": fields, "key": False, "on_error": on_error}
-    supported = {name: value for name, value in options.items() if value is not None and name in parameters}
-    if fields is not None and "fields" not in parameters:
-        raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
-    if kind == "lmdb" and len(paths) > 1:
-        raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
-    return converter(paths[0] if len(paths) == 1 else list(paths), **supported)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..containers import index_suffixes
 from ..errors import SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system.local_path import local_path
@@ -58,6 +59,8 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
 
     Raises SourceError if no file is of a known format, if their formats differ, or if they are compressed.
     """
+    # A shell's pattern names shardio's own indexes as well, which may lie beside the files.
+    given = [one for one in given if not one.endswith(index_suffixes())] or given
     taken: list[tuple[Path, _Content]] = []
     remarks: list[str] = []
     for one in given:

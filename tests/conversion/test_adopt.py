@@ -317,6 +317,16 @@ class TestCommand:
         run("index", "in", "-o", "out", cwd=tmp_path)
         assert len(shardio.open(tmp_path / "out")) == COUNT
 
+    def test_indexes_among_the_files(self, tmp_path: Path) -> None:
+        """Indexes that lie beside the files, which a shell's pattern names too, are left out."""
+        tables(tmp_path / "in")
+        fields = ("--fields", "label=labels")
+        run("index", tmp_path / "in", "-o", tmp_path / "in", *fields)
+        named = sorted((tmp_path / "in").glob("*.h5"))
+        assert any(path.name.endswith(".idx.h5") for path in named)
+        run("index", *named, "-o", tmp_path / "out", *fields)
+        assert shardio.open(tmp_path / "out").digest == shardio.open(tmp_path / "in").digest
+
     @pytest.mark.parametrize(
         ("names", "told", "code"),
         [
@@ -423,6 +433,20 @@ class TestBadSamples:
                     {"__key__": f"x{number}", "jpg": image[:-50] if number == 4 else image, "cls": b"%d" % number}
                 )
         return webdataset(folder, key=False)
+
+    def test_python(self, tmp_path: Path) -> None:
+        """`shardio.index` does what the command does, returns what was written and left out, and warns of the rest."""
+        self.damaged(tmp_path / "in")
+        (tmp_path / "in" / "words.txt").write_text("words")
+        given: dict[str, Any] = {"fields": {"label": "cls", "image": "jpg"}, "on_error": "skip", "max_bad": 1}
+        with pytest.warns(shardio.SourceWarning, match="left out 1 files in .*: words.txt"):
+            made = shardio.index(tmp_path / "in", tmp_path / "out", report=tmp_path / "report", **given)
+        assert made.manifest.samples == len(shardio.open(made.path)) == 6
+        assert [skipped.number for skipped in made.skipped] == [4]
+        assert json.loads((tmp_path / "report").read_text())["number"] == 4
+        told: list[str] = []
+        again = shardio.index([tmp_path / "in"], tmp_path / "again", format="webdataset", tell=told.append, **given)
+        assert (again.manifest.digest, told) == (made.manifest.digest, list(made.notes))
 
     def test_skipped(self, tmp_path: Path) -> None:
         """The index leaves bad samples out, and the report names them."""

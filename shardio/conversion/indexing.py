@@ -1,0 +1,110 @@
+"""`shardio.index`: a dataset of files that other programs wrote, in place; the command line calls it as well."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ..errors import ConfigError, SourceWarning
+from ..foreign.formats import FoundFiles, find_by_content
+from ..order.world import World
+from ..system import cpus
+from ..system.local_path import local_path
+from . import source as sources
+from .adopt import adopt
+from .api import Conversion, PathLike
+from .notes import remarks_of, shards_among
+from .pack import OnError
+from .runners import Progress
+from .skipped import write_report
+
+Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5"]
+
+
+def index(
+    paths: PathLike | Sequence[PathLike],
+    out: PathLike,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    format: Format | None = None,
+    workers: int | None = 1,
+    dask: str | None = None,
+    world: World | None = None,
+    on_error: OnError = "raise",
+    max_bad: float = 0.01,
+    report: PathLike | None = None,
+    strict: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Conversion:
+    """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest at `out`, copy nothing.
+
+    All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
+    them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
+
+    Args:
+        paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names.
+        out: the dataset's directory.
+        fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
+            `{"image": "jpg", "label": "cls"}`; None takes all.
+        format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
+        workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
+
+    Returns:
+        The dataset, with the samples that were left out and the notes.
+
+    Raises:
+        ConfigError: an argument breaks a rule.
+        SourceError: the files are of no or of several formats, or cannot be read in place; convert those. With
+            `strict`, data would be left out.
+        BadSample: a sample is bad, with `on_error="raise"`.
+        TooManyBad: more samples are bad than `max_bad` allows.
+        OSError: the output cannot be written.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    files = find_by_content([os.fspath(path) for path in given], format, on_error)
+    source, world = _source(files, fields, on_error), world or World()
+    remarks = remarks_of(source, files.remarks, strict=strict)
+    notes = (*remarks, *shards_among(source))
+    if tell is not None:
+        for note in notes:
+            tell(note)
+    elif not world.rank:
+        for remark in remarks:
+            warnings.warn(remark, SourceWarning, stacklevel=2)
+    dataset = adopt(
+        source,
+        local_path(out),
+        workers=cpus.share(world.local_size) if workers is None else workers,
+        dask=dask,
+        world=world,
+        on_error=on_error,
+        max_bad=max_bad,
+        strict=strict,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    if report is not None and not world.rank:
+        write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])
+    return Conversion({"": dataset}, source.fields, notes)
+
+
+def _source(files: FoundFiles, fields: str | Mapping[str, str] | None, on_error: str) -> Any:
+    kind, paths = files.kind, files.paths
+    converter = sources.find(kind)
+    parameters = inspect.signature(converter).parameters
+    # A key is a name, not a value in the file, so it cannot be read in place.
+    options = {"fields": fields, "key": False, "on_error": on_error}
+    supported = {name: value for name, value in options.items() if value is not None and name in parameters}
+    if fields is not None and "fields" not in parameters:
+        raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
+    if kind == "lmdb" and len(paths) > 1:
+        raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
+    return converter(paths[0] if len(paths) == 1 else list(paths), **supported)
