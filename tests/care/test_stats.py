@@ -164,6 +164,44 @@ def test_mean_and_deviation_can_be_pasted() -> None:
     assert made == shardio.Normalize((0.4851, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_arrays_are_described_by_channel(tmp_path: Path, container: str) -> None:
+    """The first axis of arrays of one shape is their channels, whose mean and deviation are printed as a transform."""
+    random = np.random.default_rng(0)
+    rows = [random.normal((5, -3000, 7), (1, 400, 0), (6, 4, 3)).T.astype(np.float32) for _ in range(40)]
+    ds = write(tmp_path / "d", container, [{"x": row} for row in rows], {"x": ("float32", (3, 4, 6))})
+    found = stats(ds).fields["x"]
+    for place, channel in enumerate(found.channels):
+        values = np.stack(rows)[:, place].astype(np.float64)
+        assert channel.count == values.size
+        assert (channel.mean, channel.std) == pytest.approx((values.mean(), values.std()))
+    assert found.values is not None
+    assert found.values.mean == pytest.approx(np.stack(rows).mean(dtype=np.float64))
+    code = next(line for line in report.text(stats(ds)).splitlines() if "mean, std *" in line).split("*")[1]
+    made = eval(code, {"shardio": shardio})  # noqa: S307  # our own
+    (batch,) = shardio.Loader(ds, 40, transforms={"x": [made]}, world=shardio.World())
+    assert batch["x"].mean(dim=(0, 2, 3)).numpy() == pytest.approx(np.zeros(3), abs=1e-3)
+    assert batch["x"].std(dim=(0, 2, 3)).numpy() == pytest.approx((1, 1, 0), abs=1e-2)  # the last one is constant
+
+
+def test_some_arrays_have_no_channels() -> None:
+    """Long first axes, complex numbers and shapes that differ are told as a whole; one axis is one number per place."""
+    row = {"long": np.zeros((65, 2)), "complex": np.zeros((2, 2), "c8"), "two": np.array([1.0, 3.0])}
+    ragged = {"ragged": Field("array", dtype="float64")}
+    kinds: Any = {"long": ("float64", (65, 2)), "complex": ("complex64", (2, 2)), "two": ("float64", (2,)), **ragged}
+    found = stats(shardio.from_samples([{**row, "ragged": np.zeros((2, n + 1))} for n in range(3)], kinds))
+    assert {name: len(field.channels) for name, field in found.fields.items()} == {
+        "long": 0,
+        "complex": 0,
+        "two": 2,
+        "ragged": 0,
+    }
+    assert report.text(found).count("mean, std *") == 1
+    assert "shardio.Normalize((1, 3), (1, 1))" in report.text(found)
+    empty = stats(shardio.from_samples([], {"x": ("float32", (2, 3))}))
+    assert "Normalize" not in report.text(empty)
+
+
 def classes_of(values: Any, name: str = "label", dtype: str = "int64", names: Any = None) -> Any:
     """The class statistics of one column."""
     metadata = {} if names is None else {"classes": names}

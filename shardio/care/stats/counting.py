@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, TypeAlias, final
 
 import cv2
@@ -19,6 +20,7 @@ from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, 
 MOST_DIFFERENT = 1 << 18  # values that a Tally tells apart
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
+MOST_CHANNELS = 64  # places on the first axis of arrays that are taken for channels
 BINS = 20
 _GRID_CELLS = 40
 _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, bins may grow with the value
@@ -202,6 +204,7 @@ class FieldCounter:
         self._stored_sizes, self._lengths = Tally(np.int64), Tally(np.int64)
         self._image_sizes = Tally(np.int64, _round_sizes)
         self._values = Values()
+        self._channels = (Values(),) * _channels_of(field)
         self._shapes: Counter[tuple[int, ...]] = Counter()
         self._encodings: Counter[str] = Counter()
         self._jpeg_codings: Counter[str] = Counter()
@@ -243,7 +246,8 @@ class FieldCounter:
             case "array":
                 for shape, values in inspected:
                     self._shapes[shape] += 1
-                    self._values = combine(self._values, values)
+                    self._values = reduce(combine, values, self._values)
+                    self._channels = tuple(map(combine, self._channels, values))
 
     def stats(self, metadata: Mapping[str, Any]) -> FieldStats:
         """Return the figures of all that was counted; the dataset's metadata may name the classes."""
@@ -254,6 +258,7 @@ class FieldCounter:
             images=self._images() if self._field.is_image else None,
             classes=self._classes(metadata) if kind == "scalar" else None,
             values=self._values if kind in ("scalar", "array") else None,
+            channels=self._channels,
             spread=self._numbers.spread(),
             lengths=self._lengths.spread(),
             shapes=() if self._field.fixed else tuple(self._shapes.most_common(MOST_COMMON)),
@@ -311,7 +316,8 @@ def inspect(field: Field, stored: Any) -> Any:
     if field.kind == "pixels":
         return len(stored), np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
     if field.fixed:
-        return field.shape, values_of(stored)
+        channels = _channels_of(field)
+        return field.shape, [values_of(stored[:, place]) for place in range(channels)] or [values_of(stored)]
     value = decode(field, stored)
     match field.kind:
         case "image":
@@ -321,7 +327,14 @@ def inspect(field: Field, stored: Any) -> Any:
         case "text":
             return len(value)
         case "array":
-            return value.shape, values_of(value)
+            return value.shape, [values_of(value)]
+
+
+def _channels_of(field: Field) -> int:
+    """The number of channels of the arrays of a field; 0 if they have none, or too many to tell apart."""
+    if field.kind != "array" or not field.shape or field.row_dtype.kind == "c":
+        return 0
+    return field.shape[0] if field.shape[0] <= MOST_CHANNELS else 0
 
 
 def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:

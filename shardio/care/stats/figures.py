@@ -154,6 +154,8 @@ class FieldStats:
         images: sizes and pixels of an image field.
         classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
         values: of a scalar, or of the elements of the sampled arrays.
+        channels: of the sampled arrays of one shape, by place on the first axis, as `Normalize` takes them; empty for
+            complex arrays and those of more than 64 such places.
         spread: of the finite values of a scalar.
         lengths: of the sampled texts, in characters.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
@@ -164,6 +166,7 @@ class FieldStats:
     images: ImageStats | None = None
     classes: Classes | None = None
     values: Values | None = None
+    channels: tuple[Values, ...] = ()
     spread: Spread | None = None
     lengths: Spread | None = None
     shapes: tuple[tuple[tuple[int, ...], int], ...] = ()

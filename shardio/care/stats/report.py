@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...system.units import format_size
-from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread
+from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
 
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
 _LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
 _MOST_COMMON = 5  # image sizes and array shapes
+_LEAST, _LARGEST = 1e-37, 3e38  # about the ends of float32
 _HISTOGRAM_LINES = 12  # a histogram of more bins shows every two as one
 
 Row = tuple[str, str]
@@ -25,9 +26,24 @@ def text(stats: DatasetStats) -> str:
 
 def normalize(channels: Sequence[Channel]) -> str:
     """Return Python code of the transform that gives such images mean 0 and standard deviation 1."""
-    mean, std = ([f"{value:.4f}" for value in part] for part in zip(*((c.mean, c.std) for c in channels), strict=True))
-    arguments = (mean[0], std[0]) if len(channels) == 1 else (f"({', '.join(mean)})", f"({', '.join(std)})")
-    return f"shardio.Normalize({', '.join(arguments)})"
+    return _normalize([f"{channel.mean:.4f}" for channel in channels], [f"{channel.std:.4f}" for channel in channels])
+
+
+def normalize_arrays(channels: Sequence[Values]) -> str | None:
+    """Return Python code of the transform that gives such arrays mean 0 and standard deviation 1.
+
+    The values of a channel that are all the same become 0. None if a figure is missing, or too large for float32.
+    """
+    pairs = [(c.mean, c.std) for c in channels if c.mean is not None and c.std is not None]
+    if not pairs or len(pairs) < len(channels) or max(max(abs(mean), std) for mean, std in pairs) > _LARGEST:
+        return None
+    stds = [f"{std:.6g}" if std > _LEAST else "1" for _, std in pairs]
+    return _normalize([f"{mean:.6g}" for mean, _ in pairs], stds)
+
+
+def _normalize(means: Sequence[str], stds: Sequence[str]) -> str:
+    mean, std = (part[0] if len(part) == 1 else f"({', '.join(part)})" for part in (means, stds))
+    return f"shardio.Normalize({mean}, {std})"
 
 
 def class_name(classes: Classes, position: int) -> str:
@@ -91,6 +107,8 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
                 "values *",
                 "  ".join(f"{key} {_number(value)}" for key, value in figures.items() if value is not None),
             )
+        if (code := normalize_arrays(field.channels)) is not None:
+            yield "mean, std *", code
         if values.nan or values.inf:
             yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite"
     for number, (shape, count) in enumerate(field.shapes[:_MOST_COMMON]):
