@@ -5,7 +5,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
+_MOST_NAMED = 10  # columns in a message
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
 
 
@@ -83,9 +84,9 @@ def hdf5(
             _check_whole(contents, path)
             lost = contents.left_out() | lost
         names = names or _choose(fields, contents, path)
+        if fields is None:
+            _check_same_names(names.values(), contents, path, paths[0])
         found = _take(names, contents, path, paths[0])
-        if fields is None and (extra := contents.default_columns().keys() - names.values()):
-            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -258,6 +259,24 @@ def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> i
     if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
         raise SourceError(f"{printable(path)} claims {rows} rows, more than its {size} bytes have room for")
     return rows
+
+
+def _check_same_names(expected: Collection[str], contents: Contents, path: Path, first: Path) -> None:
+    """Raise SourceError, which names the columns that both files have, unless all their columns have the same names."""
+    usual, known = contents.default_columns(), contents.all_columns()
+    missing, extra = [name for name in expected if name not in known], usual.keys() - expected
+    if not missing and not extra:
+        return
+    has = [f"has {_quoted(sorted(extra))}, which {printable(first)} has not"] if extra else []
+    lacks = [f"has no {_quoted(missing)}, which {printable(first)} has"] if missing else []
+    common = [name for name in expected if name in usual]
+    advice = f"; choose what both have with fields: {', '.join(common)}" if common else ""
+    raise SourceError(f"files must agree: {printable(path)} {', and '.join(lacks + has)}{advice}")
+
+
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
 
 
 def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:

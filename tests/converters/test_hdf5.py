@@ -259,8 +259,9 @@ class TestFiles:
         assert opened() == 0
 
     @pytest.mark.parametrize(("other", "reason"), [
-        ({"y": numbers("u1")}, "b.h5 has no 'x', .*a.h5 has"),
-        ({"x": numbers("u1"), "y": numbers("u1")}, "b.h5 has 'y', .*a.h5 has not"),
+        ({"y": numbers("u1")}, "b.h5 has no 'x', which .*a.h5 has, and has 'y', which .*a.h5 has not$"),
+        ({"x": numbers("u1"), "y": numbers("u1"), "z": numbers("u1")},
+         "b.h5 has 'y', 'z', which .*a.h5 has not; choose what both have with fields: x$"),
         ({"x": numbers("u2")}, "uint16.* in .*b.h5, .*uint8"), ({"x": numbers("u1", 2)}, r"\(2,\).* in .*b.h5"),
     ])  # fmt: skip
     def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
