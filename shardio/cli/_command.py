@@ -51,13 +51,15 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments; the error of an option that only Python calls so names the one that is meant."""
+        """Parse the arguments; errors say which option is meant, or what the shell has done to a pattern."""
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
             meant = _KEYWORDS.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
             if meant in {option for parameter in self.params for option in parameter.opts}:
                 error.message += f"; it is {meant}"
+            elif "unexpected extra argument" in error.message and any(p.name == "src" for p in self.params):
+                error.message += "; quote a pattern, as in 'data/*', so that the shell leaves it as it is"
             raise
 
     def invoke(self, ctx: Any) -> Any:

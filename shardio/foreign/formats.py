@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..containers import index_suffixes
 from ..errors import SourceError
+from ..format import found_instead
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system.local_path import local_path
 from . import tar, tfrecord
@@ -76,7 +77,9 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
     if not (taken if kind else kinds):
         wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB or HDF5"
-        raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file")
+        instead = found_instead.to_convert(map(local_path, given))
+        advice = f"; {instead}" if instead else ""
+        raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file{advice}")
     if kind is None and len(kinds) > 1:
         formats = ", ".join(f"{printable(path)} is {name}" for name, path in reversed(kinds.items()))
         raise SourceError(f"files must be of one format: {formats}; name it with --format")

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -171,6 +171,15 @@ def _kind_of(names: Sequence[str]) -> _Kind | None:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def to_convert(paths: Iterable[Path]) -> str | None:
+    """Return the command that converts files that can only be converted, told by their names; None if there is none."""
+    for path in paths:
+        kind = _kind_of(list(_entries(path)) if path.is_dir() else [path.name])
+        if kind is not None and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders
+            return f"`{kind.command.format(_quoted(path))}` takes {kind.many}"
+    return None
 
 
 def _entries(folder: Path) -> Iterator[str]:

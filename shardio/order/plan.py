@@ -105,7 +105,8 @@ class Plan:
                 return BlockPermutation(self.n, derive(self.seed, self.epoch), self.block, self.window)
             case None:
                 return None
-        raise ConfigError(f"shuffle must be 'global', 'block' or None, got {self.shuffle!r}")
+        habit = "; 'global' stands for True, None for False" if isinstance(self.shuffle, bool) else ""
+        raise ConfigError(f"shuffle must be 'global', 'block' or None, got {self.shuffle!r}{habit}")
 
     @property
     def order(self) -> str:

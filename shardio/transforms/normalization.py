@@ -15,9 +15,18 @@ Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
 """The dtype of images and arrays that are converted to floats."""
 
 
-def _check_precision(value: str | None) -> None:
-    if value is not None and value not in get_args(Precision):
-        raise ConfigError(f"dtype must be one of {', '.join(get_args(Precision))}, got {value!r}")
+_SHORT = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32"}
+
+
+def _as_precision(value: object) -> str | None:
+    """Return the name of a dtype, which may be one of torch or NumPy; raise ConfigError if it is no `Precision`."""
+    if value is None:
+        return None
+    known = get_args(Precision)
+    name = np.dtype(value).name if isinstance(value, (np.dtype, type)) else str(value).removeprefix("torch.")
+    if (name := _SHORT.get(name, name)) not in known:
+        raise ConfigError(f"dtype must be one of {', '.join(known)}, got {value!r}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,8 @@ class ToFloat:
     Arrays keep their shape and the scale of their numbers. Values are computed in float32 and then rounded to `dtype`.
 
     Args:
-        dtype: `"float32"`, `"float16"` or `"bfloat16"`.
+        dtype: `"float32"`, `"float16"` or `"bfloat16"`. Torch's own, such as `torch.float16`, `"half"`, `"fp16"` and
+            `"bf16"` become these names.
 
     Raises:
         ConfigError: if `dtype` is none of these. The loader raises it for arrays of complex numbers.
@@ -37,7 +47,7 @@ class ToFloat:
     dtype: Precision = "float32"
 
     def __post_init__(self) -> None:
-        _check_precision(self.dtype)
+        object.__setattr__(self, "dtype", _as_precision(self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,7 @@ class Normalize:
     Args:
         mean: one number per channel, or one for all channels; for images in [-1, 1].
         std: one number per channel, or one for all channels, above 0; for images at most 10.
-        dtype: `"float32"`, `"float16"` or `"bfloat16"`. None, the default, takes the dtype of a ToFloat directly before
-            it, else float32.
+        dtype: as for ToFloat. None, the default, takes the dtype of a ToFloat directly before it, else float32.
 
     Raises:
         ConfigError: if a number is out of range or the dtype is unknown. The loader raises it for another number of
@@ -68,7 +77,7 @@ class Normalize:
             object.__setattr__(self, name, _as_floats(getattr(self, name), name))
         if any(not np.float32(value) > 0 for value in np.atleast_1d(self.std)):
             raise ConfigError(f"std must be above 0, got {self.std!r}")
-        _check_precision(self.dtype)
+        object.__setattr__(self, "dtype", _as_precision(self.dtype))
 
 
 def merged(conversion: Normalize | None, transform: ToFloat | Normalize, previous: object, position: int) -> Normalize:

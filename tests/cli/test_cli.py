@@ -209,6 +209,12 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: cifar, filelist", 2),
         (("convert", "a", "out"), "the kind of source comes first, as in 'shardio convert imagefolder a OUT'", 2),
         (("convert", "imagefolder", ".", "out", "--container", "tar"), "No such option: --container; it is --to", 2),
+        (("convert", "npz", ".", "out"), "tfrecord, torch, webdataset, zarr; did you mean 'numpy'?", 2),
+        (
+            ("convert", "hdf5", "a.h5", "b.h5", "out"),
+            "(out); quote a pattern, as in 'data/*', so that the shell leaves it as it is (see",
+            2,
+        ),
         (("convert", "imagefolder", "nowhere", "out"), "nowhere", 1),
         (("convert", "imagefolder", ".", "out", "--to", "zip"), "Invalid value for '--to': 'zip' is not one of", 2),
         (("convert", "imagefolder", ".", "out", "--colour", "x"), "No such option: --colour", 2),

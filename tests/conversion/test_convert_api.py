@@ -265,7 +265,10 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"converter": "numpy", "fields": "x"}, r"go in converter_options={'fields': 'x'}"),
         ({"compression": "gzip"}, "container 'tar' has no options, got compression"),
         ({"zzz": 1}, "convert has no option 'zzz'$"),
-        ({"converter": "imagefolders"}, "no converter is called 'imagefolders'; installed: .*imagefolder"),
+        (
+            {"converter": "imagefolders"},
+            "no converter is called 'imagefolders'; installed: .*; did you mean 'imagefolder'",
+        ),
         (
             {"converter_options": {"suffixes": "jpg"}},
             "converter 'imagefolder' has the options extensions, got suffixes",

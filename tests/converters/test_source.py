@@ -41,5 +41,5 @@ def test_names_are_sorted_and_only_converters() -> None:
 @pytest.mark.usefixtures("installed")
 def test_an_unknown_name_lists_the_known() -> None:
     """An unknown name is refused with the installed ones."""
-    with pytest.raises(ConfigError, match=r"no converter is called 'zebr'; installed: .*ant.*zebra"):
+    with pytest.raises(ConfigError, match=r"no converter is called 'zebr'; installed: .*ant.*; did you mean 'zebra'"):
         source.find("zebr")

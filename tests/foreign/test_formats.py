@@ -153,8 +153,12 @@ def test_nothing_to_be_found(tmp_path: Path) -> None:
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"a,b\n"))
     with pytest.raises(SourceError, match="found no tar, TFRecord, LMDB or HDF5 file"):
         find_by_content([str(tmp_path)])
-    with pytest.raises(SourceError, match="found no HDF5 file"):
+    with pytest.raises(SourceError, match=r"found no HDF5 file$"):
         find_by_content([str(tmp_path)], "hdf5")
+    (tmp_path / "a.npz").write_bytes(b"PK")
+    for given in (tmp_path, tmp_path / "a.npz"):
+        with pytest.raises(SourceError, match=f"file; `shardio convert numpy {given} OUT` takes NumPy files$"):
+            find_by_content([str(given)])
 
 
 def test_the_command_takes_a_directory_of_any_names(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Random parameters are data: determined by (seed, epoch, sample), with the distributions of torchvision."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,6 +213,8 @@ def test_floats_are_torchvisions() -> None:
         (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
         (lambda: RandomRotation((30, 10)), "degrees must be"),
         (lambda: RandomCrop(8, padding=-1), "padding must be"),
+        (lambda: Normalize(0, 1, torch.float64), "dtype must be one of .*, got torch.float64"),  # type: ignore[arg-type]
+        (lambda: ToFloat(np.int8), "dtype must be one of .*, got <class 'numpy.int8'>"),  # type: ignore[arg-type]
         (lambda: ToFloat("float64"), "dtype must be one of float32, float16, bfloat16"),  # type: ignore[arg-type]
         (lambda: Recipe.of([print], channels=3, size=None), "transform 0 must be a shardio image transform, got"),  # type: ignore[list-item]
     ],
@@ -251,3 +255,11 @@ def test_crops_and_erased_boxes_lie_where_they_may(
     assert (top + height <= inside[:, 0]).all()
     assert (left + width <= inside[:, 1]).all()
     assert not erase.boxes[~erase.mask].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, np.float16, np.dtype("f2"), "half", "fp16", "torch.float16"])
+def test_precisions_of_other_libraries(dtype: Any) -> None:
+    """A dtype may be torch's or NumPy's own, or a short name that both know."""
+    assert ToFloat(dtype) == ToFloat("float16")
+    assert Normalize(0, 1, dtype) == Normalize(0, 1, "float16")
+    assert Normalize(0, 1, torch.bfloat16).dtype == ToFloat("bf16").dtype == "bfloat16"  # type: ignore[arg-type, comparison-overlap]
