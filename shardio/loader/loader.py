@@ -66,7 +66,7 @@ class Loader:
             favour long reads (see docs/order.md); or None for the stored order.
         block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.
         seed: determines, with the epoch, the order and all random choices. It must be the same on all ranks.
-        world: this process's place in the job; None asks `World.detect()`. A loop then raises ConfigError if
+        world: this process's place in the job; None asks `World.detect()`, and a loop ends with an error if
             torch.distributed was initialised since, with another rank or size.
         tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
