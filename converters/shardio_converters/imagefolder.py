@@ -50,6 +50,7 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
         shardio convert imagefolder photos data/small --resize-shorter 256 --max-pixels 1000000 --quality 92
         shardio convert imagefolder photos data/upright --orient --recompress if-needed --max-image-pixels 100000000
         shardio convert imagefolder photos data/pixels --store-pixels --resize 64,64 --to hdf5
+        shardio convert imagefolder icons data/icons --store-pixels --resize 32,32 --keep-alpha --to hdf5
 
     Raises:
         SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.

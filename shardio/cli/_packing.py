@@ -135,6 +135,14 @@ class PackingOptions:
             rich_help_panel=IMAGES,
         ),
     ] = False
+    keep_alpha: Annotated[
+        bool,
+        typer.Option(
+            "--keep-alpha",
+            help="With --store-pixels: store red, green, blue and alpha, as arrays [4, height, width].",
+            rich_help_panel=IMAGES,
+        ),
+    ] = False
     resize: Annotated[
         str | None,
         typer.Option(
@@ -241,13 +249,15 @@ class PackingOptions:
             raise ConfigError("--quality goes with --resize-shorter, --max-pixels or --recompress")
         if self.resize is not None and not self.store_pixels:
             raise ConfigError("--resize goes with --store-pixels; --resize-shorter and --max-pixels shrink image files")
+        if self.keep_alpha and not self.store_pixels:
+            raise ConfigError("--keep-alpha goes with --store-pixels")
 
     def _keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `conversion.convert`."""
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "strict", "where",
             "shuffle", "limit", "resize_shorter", "max_pixels", "quality", "recompress",
-            "max_image_pixels", "orient", "store_pixels", "split",
+            "max_image_pixels", "orient", "store_pixels", "keep_alpha", "split",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
         if self.max_bad is not None:

@@ -105,6 +105,7 @@ def convert(
     recompress: Recompress = "never",
     orient: bool = False,
     store_pixels: bool = False,
+    keep_alpha: bool = False,
     resize: tuple[int, int] | None = None,
     max_image_pixels: int = MAX_IMAGE_PIXELS,
     dtype: str | Mapping[str, str] | None = None,
@@ -158,6 +159,8 @@ def convert(
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
         store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for images of one size that
             are small. It excludes the options above that re-encode images, except `orient`.
+        keep_alpha: with `store_pixels`, store red, green, blue and alpha, as arrays, uint8 [4, H, W]; images without
+            transparency are opaque, 255. Pillow converts them. The fields are arrays then, not images.
         resize: with `store_pixels`, the (height, width) in pixels to resize all images to, with the filter of
             `transforms.Resize`.
         max_image_pixels: the most pixels that re-encoding an image may hold at once; one that claims more is a bad
@@ -207,6 +210,8 @@ def convert(
         raise ConfigError(
             "store_pixels stores no image files: use resize, not resize_shorter, max_pixels or recompress"
         )
+    if keep_alpha and not store_pixels:
+        raise ConfigError("keep_alpha goes with store_pixels")
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
     _check_options(container_options, converter)
@@ -238,7 +243,7 @@ def convert(
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
     follows = getattr(samples, "plain_values", False)
-    raw = RawImages(resize) if store_pixels else None
+    raw = RawImages(resize, keep_alpha) if store_pixels else None
     samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
     chosen_container, container_note = choose_container(samples, container, follows=follows)
     shards = replace(shards, container=chosen_container)

@@ -31,11 +31,13 @@ class RawImages:
 
     Attributes:
         size: the (height, width) to resize all of them to, with Pillow's bilinear filter; None if they have one size.
+        alpha: whether to store arrays, uint8 [4, height, width], of red, green, blue and alpha.
 
     Raises ConfigError unless `size` is two whole numbers of at least 1.
     """
 
     size: tuple[int, int] | None = None
+    alpha: bool = False
 
     def __post_init__(self) -> None:
         if self.size is not None:
@@ -90,7 +92,7 @@ class TransformedSource:
         if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
             raise ConfigError(f"dtype: there are no arrays to cast to {self._dtypes['']!r}; name a field")
         self._fields = {name: self._changed_field(name, field) for name, field in source.fields.items()}
-        if raw is not None and not any(field.kind == "pixels" for field in self._fields.values()):
+        if raw is not None and not any(self._is_raw(name) for name in self._fields):
             raise ConfigError(f"store_pixels: there is no image; the fields are {describe_fields(source.fields)}")
 
     def _changed_field(self, name: str, field: Field) -> Field:
@@ -98,6 +100,8 @@ class TransformedSource:
             field = self._image_field(name, field)
         if field.is_image and self._raw is not None:
             size = self._raw.size or field.shape or self._common_size(name)
+            if self._raw.alpha:
+                return Field("array", "uint8", (4, *size))
             return Field("pixels", shape=size, channels=field.channels)
         if name in self._as_image:
             return field
@@ -171,7 +175,8 @@ class TransformedSource:
         images = {} if self._images.idle else {"images": options}
         as_image = {"as_image": sorted(self._as_image)} if self._as_image else {}
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
-        raw = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
+        raw: dict[str, Any] = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
+        raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
         return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **as_image, **squeeze, **raw}
 
     @property
@@ -217,7 +222,7 @@ class TransformedSource:
         for name, value in sample.items():
             field = self._fields[name]
             try:
-                if field.kind == "pixels" and self._raw is not None:
+                if self._is_raw(name):
                     value = self._pixels(value, name, field)
                 elif name in self._as_image:
                     value = self._images(png(self._given_pixels(value, field), "pixels"))
@@ -241,25 +246,42 @@ class TransformedSource:
         return pixels
 
     def _pixels(self, value: Any, name: str, field: Field) -> NDArray[np.uint8]:
-        """Return the pixels of an image to store, [height, width, channels]."""
-        height, width = field.shape or (0, 0)
-        if self._source.fields[name].kind == "pixels":
+        """Return the pixels of an image to store, [height, width, channels], or with alpha [4, height, width]."""
+        alpha = self._raw is not None and self._raw.alpha
+        height, width = (field.shape or (0, 0))[-2:]
+        if alpha and not self._holds_pixels(name):
+            pixels = image_decoding.decode(bytes(value), 4, self._images.max_image_pixels)
+            if self._images.orient:
+                pixels = turned(pixels, TURNS[orientation(value)])
+        elif self._source.fields[name].kind == "pixels":
             pixels = np.asarray(value)
         elif name in self._as_image:
             pixels = self._given_pixels(value, field)
-            pixels = np.repeat(pixels[:, :, None], field.channels or 3, axis=2) if pixels.ndim == 2 else pixels
+            channels = 3 if alpha else field.channels or 3
+            pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         else:
             pixels = image_decoding.decode(bytes(value), field.channels or 3, self._images.max_image_pixels)
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])
-        if self._raw is not None and self._raw.size is not None:
+        if alpha:
+            pixels = image_decoding.with_alpha(pixels, None if self._raw is None else self._raw.size)
+        elif self._raw is not None and self._raw.size is not None:
             return resize(np.ascontiguousarray(pixels), self._raw.size, "bilinear", True)
         if pixels.shape[:2] != (height, width):
             found = " x ".join(map(str, pixels.shape[:2]))
             raise BadSample(
                 f"the image is {found} pixels, others are {height} x {width}: give resize, one size for all"
             )
-        return pixels
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if alpha else pixels
+
+    def _holds_pixels(self, name: str) -> bool:
+        """Whether a field's values are pixels already, no image files."""
+        return name in self._as_image or self._source.fields[name].kind == "pixels"
+
+    def _is_raw(self, name: str) -> bool:
+        """Whether a field's images are stored as pixels."""
+        image = name in self._as_image or self._source.fields[name].is_image
+        return self._raw is not None and image
 
 
 def _squeezed(value: Any) -> NDArray[Any]:

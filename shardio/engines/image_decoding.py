@@ -8,7 +8,7 @@ from functools import cache
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import BmpImagePlugin, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from PIL import BmpImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
 from .. import native
 from ..errors import BadSample
@@ -19,6 +19,8 @@ from .fused_images import FusedImages
 
 _GREY, _RGB = 0, 2  # colour types of PNG
 _LONGEST_SIDE = 65535  # pixels: the limit of a JPEG's header
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Pillow's modes, by channels."""
 _DAMAGE = (OSError, SyntaxError, ValueError, LookupError, struct.error, EOFError, MemoryError)
 """The exceptions that Pillow raises for files that it cannot read."""
 # Image.open would try every format, and has a limit of pixels of its own, which is the process's.
@@ -31,24 +33,36 @@ _READERS: dict[str, type[ImageFile.ImageFile]] = {
 
 
 def decode(data: bytes, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> NDArray[np.uint8]:
-    """Return the pixels of an image file, RGB or grey, uint8 [height, width, channels], as Pillow converts them.
+    """Return the pixels of an image file, uint8 [height, width, channels], as Pillow converts them.
 
-    Orientation tags are not applied.
+    One channel is grey, three are RGB, four RGBA, in which images without transparency are opaque. Orientation tags are
+    not applied.
 
     Raises:
         BadSample: if the file does not decode, or has more than `max_pixels` pixels.
     """
     images.check_pixels(data, max_pixels)
     kind = images.sniff(data) or ""
-    if kind == "png" and (plain := _decode_plain_png(data, channels)) is not None:
+    if kind == "png" and channels != 4 and (plain := _decode_plain_png(data, channels)) is not None:
         return plain
     try:
         with _READERS[kind](io.BytesIO(data)) as image:
-            pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+            pixels = np.asarray(image.convert(_MODES[channels]))
     except _DAMAGE as error:
         images.probe(data)  # names the fault if the header shows it
         raise BadSample(f"the {kind} image of {len(data)} bytes does not decode: {error}") from error
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def with_alpha(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """Return pixels, uint8 [height, width, 1, 3 or 4], as RGBA, resized by Pillow's bilinear filter if `size` is given.
+
+    Pillow weighs colours by their alpha, so that what is transparent does not bleed.
+    """
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGBA")
+    if size is not None and pixels.shape[:2] != size:
+        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(image, np.uint8)
 
 
 def _decode_plain_png(data: bytes, channels: int) -> NDArray[np.uint8] | None:

@@ -76,7 +76,10 @@ def idx(root: Path) -> None:
 
 
 def imagefolder(root: Path) -> None:
-    """Photos of two classes."""
+    """Photos of two classes, and icons of one."""
+    (root / "icons" / "arrow").mkdir(parents=True)
+    for number in range(20):
+        (root / "icons" / "arrow" / f"{number}.png").write_bytes(encode("png", pixels(20, 20, 4, seed=number)))
     for number in range(20):
         path = root / "photos" / "ab"[number % 2] / f"{number}.{('jpg', 'png')[number % 3 == 0]}"
         path.parent.mkdir(parents=True, exist_ok=True)

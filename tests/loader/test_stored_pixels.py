@@ -177,10 +177,39 @@ def test_arrays_become_pixels(tmp_path: Path) -> None:
     assert np.array_equal(dataset[3]["image"], picture(3))
 
 
+@pytest.mark.parametrize("size", [None, (10, 14)])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_alpha_is_kept(tmp_path: Path, container: str, size: tuple[int, int] | None) -> None:
+    """Files with alpha, without it, grey and with a transparent palette become what Pillow makes of them as RGBA."""
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    images = [
+        Image.fromarray(picture(0, 4), "RGBA"),
+        Image.fromarray(picture(1, 3)),
+        Image.fromarray(picture(2, 1)[:, :, 0]),
+        Image.fromarray(picture(3, 4), "RGBA").quantize(16),
+    ]
+    for number, image in enumerate(images):
+        image.save(tmp_path / "in" / "a" / f"{number}.png")
+    options: dict[str, Any] = {"store_pixels": True, "keep_alpha": True, "resize": size}
+    shardio.convert(tmp_path / "in", tmp_path / "out", converter="imagefolder", container=container, **options)
+    dataset = shardio.open(tmp_path / "out")
+    assert dataset.fields["image"] == Field("array", "uint8", (4, *(size or SIZE)))
+    crop = [shardio.CenterSpatialCrop(8)]
+    (batch,) = shardio.Loader(dataset, 4, shuffle=None, transforms={"image": crop}, world=World())
+    for number, image in enumerate(images):
+        pillow = image.convert("RGBA")
+        pillow = pillow if size is None else pillow.resize(size[::-1], Image.Resampling.BILINEAR)
+        expected = np.asarray(pillow).transpose(2, 0, 1)
+        assert np.array_equal(dataset[number]["image"], expected)
+        top, left = (expected.shape[1] - 8) // 2, (expected.shape[2] - 8) // 2
+        assert np.array_equal(batch["image"][number].numpy(), expected[:, top : top + 8, left : left + 8])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"resize": (8, 8)}, "resize goes with store_pixels"),
+        ({"keep_alpha": True}, "keep_alpha goes with store_pixels"),
         ({"store_pixels": True, "max_pixels": 99}, "store_pixels stores no image files"),
         ({"store_pixels": True, "resize": (0, 8)}, "resize must be one or two whole numbers of at least 1"),
     ],
