@@ -350,7 +350,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:
         repair(tmp_path / "empty")
     with pytest.raises(NotADataset, match=r"gone: no such directory or shardio\.json"):
         repair(tmp_path / "gone")
-    advice = f"'shardio index {tars(tmp_path / 'tars')} -o OUT' makes a dataset"
+    advice = f"`shardio index {tars(tmp_path / 'tars')} -o OUT` makes a dataset"
     with pytest.raises(NotADataset, match=f"found none; it holds tar files: {advice}"):
         repair(tmp_path / "tars")
     with pytest.raises(NotADataset, match=r"train-00\.tar: .*it is a tar file: 'shardio index"):

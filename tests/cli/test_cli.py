@@ -193,7 +193,7 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         "convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-error", "skip", "--report", report
     )
     assert done.returncode == 0, done.stderr
-    assert "skipped 1 bad samples" in done.stdout
+    assert "skipped 1 bad sample" in done.stdout
     assert "(key cat/zero.jpg): field 'image': the image is empty" in done.stdout
     (line,) = report.read_text().splitlines()
     assert "zero.jpg" in json.loads(line)["reason"]

@@ -119,7 +119,8 @@ def test_errors_of_bad_samples_name_the_command_that_goes_on(tmp_path: Path) -> 
     command = ("convert", "imagefolder", tmp_path / "photos", tmp_path / "out", "--workers", "1")
     assert "the same command with --on-error skip --resume leaves such samples out" in run(*command, code=1)
     told = run(*command, "--on-error", "skip", "--resume", code=1)
-    assert "(a larger --max-bad, and --resume, go on from here)" in told
+    assert "--max-bad 4 would allow all" in told
+    assert "add --resume" in told
     run(*command, "--on-error", "skip", "--resume", "--max-bad", "2")
     assert len(shardio.open(tmp_path / "out")) == 2
 

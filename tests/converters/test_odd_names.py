@@ -227,7 +227,7 @@ def check_bad(folder: Path, arguments: list[str], told: str) -> None:
     assert re.search(told, run(*command, cwd=folder, code=1))
     assert not (folder / "out" / "shardio.json").exists()
     skip = ["--on-error", "skip", "--max-bad", "1", "--overwrite", "--report", "bad.jsonl"]
-    assert "skipped 1 bad samples" in run(*command, *skip, cwd=folder)
+    assert "skipped 1 bad sample" in run(*command, *skip, cwd=folder)
     ds = shardio.open(folder / "out")
     assert [ds[number]["image"] for number in range(len(ds))] == [jpeg()]
     (line,) = (folder / "bad.jsonl").read_text().splitlines()

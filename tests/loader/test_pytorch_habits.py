@@ -290,4 +290,5 @@ def test_small_batches_are_made_together() -> None:
     for batch_size, together in ((2, 16), (32, 4), (128, 1)):
         calls.clear()
         next(iter(load(dataset, batch_size=batch_size, prefetch=1, map=count)))
-        assert together <= len(calls) <= 3 * together
+        made = calls.count(batch_size)  # workers of the loop before may still be at it
+        assert together <= made <= 3 * together
