@@ -550,5 +550,7 @@ def test_a_picture_needs_a_place(everything: DatasetStats, tmp_path: Path, name:
 def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without matplotlib, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency, match=r"a picture of the statistics needs matplotlib.*: pip install 'matplotlib"):
+    with pytest.raises(
+        MissingDependency, match=r"a picture of the statistics needs matplotlib.*: pip install 'matplotlib"
+    ):
         picture.check(tmp_path / "x.png")

@@ -421,7 +421,9 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
 def test_what_strict_false_costs_is_told_before() -> None:
     """The error that offers `strict=False` says what it would lose."""
     loader, state = load(numbers(12), 4), load(numbers(12), 4, seed=1).state_dict()
-    with pytest.raises(StateMismatch, match=r"strict=False\) .*, but then epoch 0 may deliver samples twice or not at a"):
+    with pytest.raises(
+        StateMismatch, match=r"strict=False\) .*, but then epoch 0 may deliver samples twice or not at a"
+    ):
         loader.load_state_dict(state)
     with pytest.raises(StateMismatch, match=r"strict=False\) .*, but then epoch 0 starts over"):
         loader.load_state_dict(load(numbers(16), 4).state_dict())
