@@ -301,8 +301,8 @@ class Loader:
         if self._place.peeks == MOST_PEEKS:
             warnings.warn(
                 f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
-                f"{self._place.begin().epoch}: keep one iterator, batches = iter(loader), and call next(batches); or call "
-                "set_epoch(n) for another epoch",
+                f"{self._place.begin().epoch}: keep one iterator, batches = iter(loader), and call next(batches); or "
+                "call set_epoch(n) for another epoch",
                 StateWarning,
                 stacklevel=3,
             )
