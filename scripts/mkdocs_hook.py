@@ -54,7 +54,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _site_path(path: str) -> str:
-    """What a file of the repository is called in the site."""
+    """Return the name that a file of the repository has in the site."""
     if path == HOME:
         return "index.md"
     if path.startswith("docs/"):

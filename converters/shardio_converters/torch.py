@@ -235,7 +235,7 @@ def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: M
 
 
 def _hints(fields: Mapping[str, Field], raw: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to do instead where the first sample, given raw and as stored, holds an image in a costly form."""
+    """Return advice if the first sample, given raw and as stored, holds an image in a costly form."""
     hints = []
     for name, field in fields.items():
         if field.kind == "array" and field.row_dtype.kind == "f" and _is_image_shape(np.shape(first[name])):

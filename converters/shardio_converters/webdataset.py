@@ -192,7 +192,7 @@ class _Layout(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """What the headers of a tar tell.
+    """The samples of a tar, as its headers describe them.
 
     Attributes:
         spans: the location of each sample.

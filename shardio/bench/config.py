@@ -1,4 +1,4 @@
-"""What the bench measures."""
+"""The configuration of a measurement."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,6 @@ from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..loader.batch.bad_samples import OnBadSample
 from .accelerators import Accelerator, accelerator
-
-Preset = Literal["none", "train", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)

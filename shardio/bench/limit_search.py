@@ -1,7 +1,7 @@
 """Finds the shortest step that input keeps up with: how many accelerators of a kind this machine feeds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import ConfigError
@@ -46,8 +46,6 @@ class Limit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        from dataclasses import asdict
-
         return {"schema": "shardio-bench-limit/1", **asdict(self)}
 
 

@@ -116,7 +116,6 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         isolate=config.isolate,
         decode=config.decode,
         engine=engine,
-        fixed_threads=config.threads != "auto",
     )
     by_part = list(zip(*(rates(config, record) for record in records), strict=False))
     utilisations = [rank.utilisation for rank in ranks if rank.utilisation is not None]

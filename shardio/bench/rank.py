@@ -35,7 +35,7 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the ranks of a measurement share.
+    """The barrier and the decisions that the ranks of a measurement share.
 
     Attributes:
         barrier: where they wait for each other.
@@ -88,7 +88,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """What one rank measured.
+    """The times and sums that one rank measured.
 
     Attributes:
         times: of all steps, those of the warm-up included.

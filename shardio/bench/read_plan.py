@@ -1,4 +1,4 @@
-"""What each rank of a job would read in an epoch, from the order and the manifest alone: no sample is read."""
+"""Computes the samples, bytes and shards that each rank of a job would read, from order and manifest alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What the ranks of a job would read in one epoch.
+    """The reads of an epoch, by rank.
 
     Attributes:
         samples: the samples of the dataset.

@@ -1,4 +1,4 @@
-"""What a measurement found: figures per rank and for the whole job, as frozen values and as JSON."""
+"""The result of a measurement: figures per rank and for the whole job, as frozen values and as JSON."""
 
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -39,7 +39,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank measured, without the warm-up.
+    """The figures of one rank, without the warm-up.
 
     Attributes:
         rank: its number.
@@ -86,7 +86,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What the workers of all ranks did with their time, in seconds, summed over threads and processes.
+    """The time of all ranks' workers by stage, in seconds, summed over threads and processes.
 
     Attributes:
         seconds: by stage, while steps counted.

@@ -27,7 +27,7 @@ WARMUP_STEPS = 4  # of each turn, before its clock starts
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rank did in a turn, after its first steps.
+    """The steps that a rank did in a turn, after its first ones.
 
     Attributes:
         samples: the samples that it took.

@@ -40,7 +40,6 @@ class Figures:
         isolate: whether workers are processes.
         decode: the Loader's argument.
         engine: the engine's name.
-        fixed_threads: whether the number of threads was given.
     """
 
     starved: float
@@ -58,7 +57,6 @@ class Figures:
     isolate: bool = False
     decode: str = "exact"
     engine: str = "cpu"
-    fixed_threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,5 +163,5 @@ def test_engines_are_measured(tmp_path: Path) -> None:
     assert result.config.engine == "dali"
     assert [rank.samples for rank in result.ranks] == [24]
     with pytest.raises(ConfigError, match="engine must be one of"):
-        measure(BenchConfig(str(path), batch_size=8, engine="gpu"))  # type: ignore[arg-type]
+        measure(BenchConfig(str(path), batch_size=8, engine="gpu"))  # type: ignore[arg-type]  # what the test is about
     assert issubclass(EngineWarning, UserWarning)

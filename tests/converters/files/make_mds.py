@@ -65,7 +65,7 @@ def sample(number: int) -> dict[str, Any]:
 
 def main() -> None:
     """Write MDS datasets: in several shards, compressed, and with columns that are refused."""
-    root = Path(str(importlib.util.find_spec("streaming").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+    root = Path(str(importlib.util.find_spec("streaming").submodule_search_locations[0]))  # type: ignore[union-attr, index]  # it is installed
     for name, path in (("streaming", root), ("streaming.base", root / "base")):
         module = types.ModuleType(name)
         module.__path__ = [str(path)]
