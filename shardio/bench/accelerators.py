@@ -6,6 +6,9 @@ shardio measures with them is MLPerf-style: it follows the rules for accelerator
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import ConfigError
 
 
@@ -54,12 +57,26 @@ def accelerator(name: str) -> Accelerator:
     return ACCELERATORS[name]
 
 
-def utilisation(steps: int, step_seconds: float, seconds: float) -> float:
-    """Return the share of `seconds` in which an accelerator computed, 0 to 1.
+def steady_steps(ended: NDArray[np.float64], epochs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how long each step took in seconds, float64 [steady steps], without the first step of each epoch.
 
     Args:
-        steps: the number of steps, without the first.
-        step_seconds: the nominal time of a step, so that a sleep that lasts too long does not count as work.
-        seconds: from the end of the first step to the end of the last.
+        ended: when each step ended, in seconds, float64 [steps].
+        epochs: the epoch of each step, int64 [steps].
     """
-    return min(1.0, steps * step_seconds / seconds) if seconds > 0 else 0.0
+    seconds: NDArray[np.float64] = np.diff(ended)[np.diff(epochs) == 0]
+    return seconds
+
+
+def utilisation(ended: NDArray[np.float64], epochs: NDArray[np.int64], step_seconds: float) -> float | None:
+    """Return the share of the time in which an accelerator computed, 0 to 1; None if no epoch has two steps.
+
+    As in the MLPerf Storage benchmark, the first step of each epoch does not count.
+
+    Args:
+        ended: when each step ended, in seconds, float64 [steps].
+        epochs: the epoch of each step, int64 [steps].
+        step_seconds: the nominal time of a step, so that a sleep that lasts too long does not count as work.
+    """
+    seconds = steady_steps(ended, epochs)
+    return min(1.0, len(seconds) * step_seconds / float(seconds.sum())) if len(seconds) else None

@@ -68,14 +68,19 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
 
         def reaches(step_seconds: float) -> bool:
             turns = ranks.turn(max(seconds, _LEAST_STEPS * step_seconds), step_seconds)
-            probes.append(Probe(step_seconds, min(turn.utilisation for turn in turns)))
+            probes.append(Probe(step_seconds, min(turn.utilisation or 0.0 for turn in turns)))
             if probed is not None:
                 probed(probes[-1])
             return probes[-1].utilisation >= accelerator.pass_mark
 
+        if ranks.steps_per_epoch < 2:
+            raise ConfigError(
+                f"{config.dataset}: an epoch has one step, and the first step of an epoch does not count; "
+                f"batch_size must be smaller than {config.samples_per_step}"
+            )
         ranks.turn(max(1.0, config.warmup), 0.0)
         free = ranks.turn(seconds, 0.0)  # as fast as input alone allows
-        shortest = bisect(reaches, accelerator.pass_mark * max(turn.seconds / turn.steps for turn in free))
+        shortest = bisect(reaches, accelerator.pass_mark * max(turn.seconds_per_step for turn in free))
     return Limit(
         config=replace(config, step_time=shortest),
         pass_mark=accelerator.pass_mark,

@@ -54,7 +54,8 @@ class RankResult:
         stalled_steps: the number of steps that waited more than half of the median step.
         starved: the share of the time that the rank waited for input, 0 to 1.
         at_barrier: the share of the time that it waited for other ranks.
-        utilisation: the share of the time in which its accelerator computed; None if it stands in for none.
+        utilisation: the share of the time in which its accelerator computed, without the first step of each
+            epoch; None if it stands in for none, or no epoch has two steps.
         threads: working threads, the median over the steps.
         cpu_seconds_per_1000: processor seconds of its processes for 1,000 samples.
         delay_seconds: seconds that its threads were ready to run and waited for a processor.
@@ -215,8 +216,8 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         starved=float(wait.sum() / seconds),
         at_barrier=float(times.barrier.sum() / seconds),
         utilisation=None
-        if accelerator is None or len(times) < 2
-        else utilisation(len(times) - 1, accelerator.step_seconds, float(ended[-1] - ended[0])),
+        if accelerator is None
+        else utilisation(ended, record.epochs[record.counted_from :], accelerator.step_seconds),
         threads=int(np.median(threads)),
         cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,

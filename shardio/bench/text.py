@@ -48,8 +48,10 @@ def summary(result: BenchResult) -> str:
 
 def _accelerator(result: BenchResult) -> list[tuple[str, str]]:
     accelerator = result.config.accelerator
-    if accelerator is None or result.utilisation is None or result.utilisation_of_slowest is None:
+    if accelerator is None:
         return []
+    if result.utilisation is None or result.utilisation_of_slowest is None:
+        return [("utilisation", "none: the first step of an epoch does not count, and no epoch had more")]
     reached = "passed" if result.passed else "not reached"
     rows = [
         (

@@ -36,11 +36,16 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_utilisation_counts_nominal_steps() -> None:
-    """Steps that last longer than they should lower it; it is at most 1."""
-    assert utilisation(9, 0.1, 0.9) == pytest.approx(1)
-    assert utilisation(9, 0.1, 1.8) == pytest.approx(0.5)
-    assert utilisation(9, 0.1, 0.8) == 1
-    assert utilisation(9, 0.1, 0.0) == 0
+    """Steps that last longer than they should lower it, but for the first of each epoch; it is at most 1."""
+    ended, one = np.arange(10) / 10, np.zeros(10, np.int64)
+    assert utilisation(ended, one, 0.1) == pytest.approx(1)
+    assert utilisation(2 * ended, one, 0.1) == pytest.approx(0.5)
+    assert utilisation(ended / 2, one, 0.1) == 1
+    assert utilisation(ended[:1], one[:1], 0.1) is None
+    two = np.array([0, 0, 0, 1, 1])
+    assert utilisation(np.array([0.5, 0.6, 0.7, 5.0, 5.1]), two, 0.1) == pytest.approx(1)
+    assert utilisation(np.array([0.5, 0.6, 0.7, 5.0, 5.4]), two, 0.1) == pytest.approx(0.5)
+    assert utilisation(np.array([0.5, 0.6]), np.array([0, 1]), 0.1) is None
     assert ACCELERATORS["unet3d-h100"].pass_mark == 0.9
 
 
@@ -71,6 +76,8 @@ def test_find_limit(photos: Path) -> None:
     assert found.accelerators is None
     with pytest.raises(ConfigError, match="give emulate or step_time"):
         find_limit(replace(config, step_time=0.0))
+    with pytest.raises(ConfigError, match="batch_size must be smaller than 96"):
+        find_limit(replace(config, batch_size=96))
 
 
 @pytest.mark.slow
