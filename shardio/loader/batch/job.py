@@ -139,8 +139,7 @@ def epoch_jobs(
 ) -> Iterator[BatchJob]:
     """Yield the jobs of an epoch, in order. With `shuffle="block"`, ask storage for samples one window ahead."""
     requested = -1  # the last window that storage was asked for
-    for step in range(0, len(schedule), size.batches):
-        steps = min(size.batches, len(schedule) - step)
+    for step, steps in _cut_steps(len(schedule), size.batches):
         first, last = plan.windows(*schedule.positions(step, steps))
         if last > requested:
             # One window more than this job needs, so that storage reads it in the meantime.
@@ -149,6 +148,19 @@ def epoch_jobs(
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
         yield _open_job(spec, size, memory, plan, schedule, clock, step, steps)
+
+
+def _cut_steps(count: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first step of each job of an epoch, and the number of its steps.
+
+    The first job makes one batch, and each further one twice as many, up to `most`: the loop waits for the first batch
+    of the epoch, and not for those after it, too.
+    """
+    step, steps = 0, 1
+    while step < count:
+        yield step, min(steps, count - step)
+        step += steps
+        steps = min(2 * steps, most)
 
 
 def _open_job(
