@@ -1,10 +1,13 @@
-"""Functions that `verdicts.py` plants as the `map` of a loader."""
+"""Functions that `verdicts.py` and `versus.py` plant as the `map` of a loader."""
 
+import hashlib
 import multiprocessing
+import os
 import time
 from typing import Any
 
 Batch = dict[str, Any]
+_BYTES = bytes(1 << 14)
 
 
 def sleep(batch: Batch) -> Batch:
@@ -25,4 +28,17 @@ def sleep_on_rank_1(batch: Batch) -> Batch:
     """Be slow on one rank only."""
     if "rank 1" in multiprocessing.current_process().name:
         time.sleep(0.1)
+    return batch
+
+
+def nothing(batch: Batch) -> Batch:
+    """Return the batch."""
+    return batch
+
+
+def hash_a_while(batch: Batch) -> Batch:
+    """Compute without the interpreter's lock, for as many processor seconds as the environment says."""
+    end = time.thread_time() + float(os.environ["PLANTED_CPU_SECONDS"])
+    while time.thread_time() < end:
+        hashlib.blake2b(_BYTES)
     return batch
