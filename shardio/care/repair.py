@@ -23,7 +23,7 @@ from .. import containers
 from ..containers import side_index
 from ..containers import tar_layout as layout
 from ..dataset.output_directory import OutputDirectory, remove_temporary
-from ..dataset.shard_writer import WrittenShard, encode
+from ..dataset.shard_writer import WrittenShard, described
 from ..dataset.writer import describe, finish_dataset
 from ..errors import (
     BadSample,
@@ -40,7 +40,7 @@ from ..format.fields import Field, shape_column, with_hidden
 from ..system import strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
-from ..system.types import Sample
+from ..system.types import Buffer
 from . import repair_adopted as adopted
 from .repaired import Repair, ShardRepair, free_name, summarize, unlike_manifest
 
@@ -324,9 +324,9 @@ def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]
     opened = tar.open_tar(path)
     for row, run in enumerate(runs):
         places = {name: _place(opened, run, name, field) for name, field in fields.items()}
-        sample: Sample = {name: _value(opened, places[name], field) for name, field in fields.items()}
         try:
-            encoded = encode(sample, fields)
+            stored = {name: _stored(opened, places[name], field) for name, field in fields.items()}
+            encoded = described(stored, fields)
         except BadSample as error:
             raise ShardCorrupt(f"{path}, key {run.key}: {error}") from error
         for name, (offset, size) in places.items():
@@ -349,15 +349,17 @@ def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[in
     return offset + size - field.row_bytes, field.row_bytes
 
 
-def _value(opened: Any, place: tuple[int, int], field: Field) -> Any:
-    data = opened.read(*place)
+def _stored(opened: Any, place: tuple[int, int], field: Field) -> Buffer:
+    """Return the stored bytes of a value: those in the tar, whose JSON and .npy files others may have written."""
+    data: bytes = opened.read(*place)
     try:
         if field.kind != "scalar":
-            return field.decode(data)
+            field.decode(data)  # raises if they are no value of the field
+            return data
         value = strict_json.parse(data, foreign=True, nan=True)  # NaN is among the scalars
-        return complex(*value) if isinstance(value, list) else value
     except (ValueError, TypeError, RecursionError) as error:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error
+    return field.encode(complex(*value) if isinstance(value, list) else value)
 
 
 def _tar_fields(path: Path, notes: list[str]) -> dict[str, Field] | None:

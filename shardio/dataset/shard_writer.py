@@ -156,15 +156,25 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
     if sample.keys() != fields.keys():
         raise BadSample(_difference(sample, fields))
     stored: dict[str, Buffer] = {}
-    shapes: dict[str, tuple[int, int]] = {}
     for name, field in fields.items():
         try:
             stored[name] = field.encode(sample[name])
-            if field.kind == "image":
-                info = images.probe(stored[name])
-                shapes[name] = (info.height, info.width)
-                if field.shape not in (None, shapes[name]):
-                    raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
+        except BadSample as error:
+            raise BadSample(f"field {name!r}: {error}") from error
+    return described(stored, fields)
+
+
+def described(stored: Mapping[str, Buffer], fields: Mapping[str, Field]) -> Encoded:
+    """Return a sample whose fields are in stored form with all that is stored beside them; BadSample as `encode`."""
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, field in fields.items():
+        if field.kind != "image":
+            continue
+        try:
+            info = images.probe(stored[name])
+            shapes[name] = (info.height, info.width)
+            if field.shape not in (None, shapes[name]):
+                raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     checksum = checksums.of_sample(stored, sorted(fields))

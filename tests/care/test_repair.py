@@ -1,5 +1,6 @@
 """Repair: it rebuilds lost indexes and manifests, drops incomplete samples, and reports each change."""
 
+import io
 import json
 import os
 import random
@@ -118,6 +119,26 @@ def test_index_and_manifest_lost(dataset: Path) -> None:
         path.unlink()
     assert repair(dataset, like=fields).manifest.fields == fields
     np.testing.assert_equal(values(dataset), samples)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_bytes_of_others_are_kept_as_they_are(container: str, tmp_path: Path) -> None:
+    """JSON and arrays that another program wrote keep their bytes, and so their checksums, when a copy is repaired."""
+    with TarWriter(f"{tmp_path}/others.tar") as writer:
+        for number in range(6):
+            array = io.BytesIO()
+            np.save(array, np.asfortranarray(np.arange(6 + 2 * number).reshape(2, -1)))
+            text = f'{{"z": {number}, "a" : [1,  2.50],\n "\\u00f6": "ö"}}\n'.encode()
+            writer.write({"__key__": f"x{number}", "json": text, "tokens.npy": array.getvalue()})
+    adopt(webdataset([tmp_path / "others.tar"], key=False), tmp_path / "in")
+    shardio.convert(tmp_path / "in", tmp_path / "out", container=container)
+    made = shardio.open(tmp_path / "out")
+    samples = values(made.path)
+    for lost in ("*.idx.npy", "shardio.json", "*"):
+        for path in (path for path in made.path.glob(lost) if path.suffix in (".npy", ".json")):
+            path.unlink()
+        assert repair(made.path, like=made.fields).manifest.digest == made.digest
+        np.testing.assert_equal(values(made.path), samples)
 
 
 @pytest.mark.parametrize("left", [0.1, 0.5, 0.93, 0.999])
