@@ -34,7 +34,7 @@ from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
 from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state
-from .stats import LoaderStats, Meter
+from .stats import LoaderStats, Meters
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
 
@@ -178,8 +178,9 @@ class Loader:
             check_gpu_direct(target.device, others=[name for name, given in needs_host.items() if given])
         if engine_options and engine == "cpu":
             raise ConfigError(f"the engine 'cpu' takes no engine_options, got {dict(engine_options)}")
-        report = report_path(quarantine_file, self.world.rank, self.world.size)
-        self._quarantine = Quarantine(on_bad_sample, max_bad, report, self.world.rank)
+        rank, size = self.world.rank, self.world.size
+        report = None if quarantine_file is None else report_path(quarantine_file, "quarantine_file", rank, size)
+        self._quarantine = Quarantine(on_bad_sample, max_bad, report, rank)
         build_spec = partial(
             batch_spec,
             self.dataset,
@@ -220,7 +221,7 @@ class Loader:
         self._progress = EpochProgress()
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
-        self._meter: Meter | None = None
+        self._meters = Meters()
         if self.world.local_rank == 0:
             native.warn_if_missing()
         if len(self._schedule) == 0:
@@ -293,7 +294,8 @@ class Loader:
             source_names=self.dataset.id_columns.get("source", ()),
         )
         # Not the iterator itself: when a loop that is left early drops it, its threads end.
-        self._running, self._meter, self._loop = epoch.running, epoch.running.meter, weakref.ref(epoch)
+        self._running, self._loop = epoch.running, weakref.ref(epoch)
+        self._meters.begin(epoch.running.meter)
         return epoch
 
     def _warn_of_peeks(self) -> None:
@@ -372,7 +374,8 @@ class Loader:
             loop.close()
             self._progress = EpochProgress(place)
             loop.begin(*self._next_epoch(), self._progress)
-            self._running, self._meter = loop.running, loop.running.meter
+            self._running = loop.running
+            self._meters.begin(loop.running.meter)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
@@ -410,9 +413,12 @@ class Loader:
         """Return the bad samples that this loader has met so far, in order; see `on_bad_sample`."""
         return list(self._quarantine.all)
 
-    def stats(self) -> LoaderStats:
-        """Return the statistics of the current epoch on this rank so far, or those of the last epoch between loops."""
-        return self._meter.read() if self._meter is not None else LoaderStats()
+    def stats(self, *, all_epochs: bool = False) -> LoaderStats:
+        """Return the statistics of the current epoch on this rank so far, or those of the last epoch between loops.
+
+        With `all_epochs=True` they are those of all loops over this Loader together.
+        """
+        return self._meters.read(all_epochs=all_epochs)
 
 
 def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any], world_detected: bool) -> Loader:

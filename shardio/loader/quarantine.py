@@ -76,14 +76,15 @@ def allowance(max_bad: float, samples: int) -> int:
     return int(max_bad) if max_bad >= 1 else math.ceil(max_bad * samples)
 
 
-def report_path(path: str | os.PathLike[str] | None, rank: int, size: int) -> Path | None:
+def report_path(path: str | os.PathLike[str], name: str, rank: int, size: int) -> Path:
     """Return the report file of one rank: `path` itself in a job of one rank, else `bad-00003.jsonl` for `bad.jsonl`.
 
-    Each rank has its own file because ranks on several nodes must not write to the same one.
+    Each rank has its own file because ranks on several nodes must not write to the same one. Raises ConfigError, with
+    the argument's `name`, where no file can be written.
     """
-    if path is None:
-        return None
-    absolute = Path(path).absolute()  # the working directory may change
-    if not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
-        raise ConfigError(f"quarantine_file must be a file in a writable folder, got {path}")
+    absolute = (
+        Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
+    )  # the working directory may change
+    if absolute is None or not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
+        raise ConfigError(f"{name} must be a file in a writable folder, got {path}")
     return absolute if size == 1 else absolute.with_name(f"{absolute.stem}-{rank:05d}{absolute.suffix}")

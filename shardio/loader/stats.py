@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import final
+from dataclasses import dataclass, field, fields
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,12 @@ from ..system.timing import StageClock
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """Throughput and waiting times of one epoch on one rank so far.
+    """Throughput and waiting times on one rank so far: of one epoch, or of all epochs together.
 
     Attributes:
         samples: the number of samples delivered.
         bytes: the stored bytes read for them.
-        seconds: wall time since the start of the epoch.
+        seconds: wall time since the start of the epoch; of several epochs, without the time between them.
         wait_seconds: the part of `seconds` that the consumer waited for batches.
         device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
         stage_seconds: seconds spent in each stage, summed over all threads and worker processes. The stages are `plan`,
@@ -46,6 +46,17 @@ class LoaderStats:
     def samples_per_second(self) -> float:
         """Samples delivered per second of wall time, on this rank."""
         return self.samples / self.seconds if self.seconds else 0.0
+
+    def __add__(self, other: "LoaderStats") -> "LoaderStats":
+        """Return the statistics of both together."""
+        names = [part.name for part in fields(self)]
+        return LoaderStats(**{name: _sum(getattr(self, name), getattr(other, name)) for name in names})
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if not isinstance(one, Mapping):
+        return one + other
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 @final
@@ -92,3 +103,22 @@ class Meter:
             stage_cpu_seconds=self.clock.cpu_seconds(),
             sources=dict(self._sources),
         )
+
+
+@final
+class Meters:
+    """The meters of one epoch after the other: the last one, and the sum of those before it."""
+
+    def __init__(self) -> None:
+        # One tuple, replaced as a whole, so that another thread reads no epoch twice and none not at all.
+        self._kept: tuple[LoaderStats, Meter | None] = (LoaderStats(), None)
+
+    def begin(self, meter: Meter) -> None:
+        """Take the meter of a new epoch; the one before it measures no longer."""
+        self._kept = self.read(all_epochs=True), meter
+
+    def read(self, *, all_epochs: bool) -> LoaderStats:
+        """Return the statistics of the last epoch, or of all epochs."""
+        earlier, meter = self._kept
+        last = LoaderStats() if meter is None else meter.read()
+        return earlier + last if all_epochs else last

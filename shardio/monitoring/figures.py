@@ -68,9 +68,7 @@ class InputFigures:
 
 
 def difference(before: LoaderStats, after: LoaderStats) -> LoaderStats:
-    """Return what came between two statistics; all of `after` if a new epoch has begun since `before`."""
-    if after.seconds < before.seconds or after.samples < before.samples:
-        return after
+    """Return what came between two statistics of all epochs of a loader."""
     stages = {name: spent - before.stage_seconds.get(name, 0.0) for name, spent in after.stage_seconds.items()}
     return LoaderStats(
         samples=after.samples - before.samples,

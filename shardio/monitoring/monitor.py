@@ -7,17 +7,17 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from ..errors import ConfigError
+from ..loader.arguments import time_limit, whole_number
+from ..loader.loader import Loader
 from ..loader.quarantine import report_path
 from ..loader.stats import LoaderStats
 from .figures import InputFigures, difference
-from .sinks import JsonLines, OpenTelemetry, Prometheus, Sink, TensorBoard
-
-if TYPE_CHECKING:
-    from ..loader.loader import Loader
+from .sinks import JsonLines, OpenTelemetry, Prometheus, Sink, TensorBoard, check_methods
 
 _LOG = logging.getLogger("shardio")
 
@@ -33,16 +33,10 @@ class Monitor:
     def __init__(
         self, loader: Loader, *, every: float, sinks: Sequence[Sink], warn_starved: float, patience: int
     ) -> None:
-        if not every > 0:
-            raise ConfigError(f"every must be more than 0 seconds, got {every}")
-        if not 0 < warn_starved <= 1:
-            raise ConfigError(f"warn_starved must be a share above 0, at most 1, got {warn_starved}")
-        if patience < 1:
-            raise ConfigError(f"patience must be at least 1 interval, got {patience}")
         self.latest: InputFigures | None = None
         self._loader, self._every, self._sinks = loader, every, sinks
         self._warn_starved, self._patience = warn_starved, patience
-        self._before, self._begun = loader.stats(), time.monotonic()
+        self._before, self._begun = loader.stats(all_epochs=True), time.monotonic()
         self._total = self._starved_for = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shardio monitor", daemon=True)
@@ -75,7 +69,7 @@ class Monitor:
                 return
 
     def _look(self) -> None:
-        stats, now = self._loader.stats(), time.monotonic()
+        stats, now = self._loader.stats(all_epochs=True), time.monotonic()
         part, setting = difference(self._before, stats), self._loader.setting
         seconds, self._before, self._begun = now - self._begun, stats, now
         self._total += part.samples
@@ -144,16 +138,27 @@ def monitor(
         patience: the number of intervals in a row after which a warning is logged (logger `shardio`).
 
     Raises ConfigError for an argument that breaks a rule, MissingDependency if a package is missing, OSError if the
-    file cannot be opened.
+    file cannot be opened, or the port is in use.
     """
-    world = loader.world
-    chosen: list[Sink] = list(sinks)
-    if jsonl is not None:
-        chosen.append(JsonLines(report_path(jsonl, world.rank, world.size) or jsonl))
-    if tensorboard is not None:
-        chosen.append(TensorBoard(tensorboard, world.rank, world.size))
-    if prometheus is not None:
-        chosen.append(Prometheus(prometheus))
-    if opentelemetry:
-        chosen.append(OpenTelemetry(opentelemetry))
+    if not isinstance(loader, Loader):
+        raise ConfigError(f"a monitor watches a shardio.Loader, got {loader!r}")
+    time_limit(every, "every")
+    if not isinstance(warn_starved, (int, float)) or not 0 < warn_starved <= 1:
+        raise ConfigError(f"warn_starved must be a share above 0, at most 1, got {warn_starved!r}")
+    if whole_number(patience, "patience") < 1:
+        raise ConfigError(f"patience must be at least 1 interval, got {patience}")
+    rank, size = loader.world.rank, loader.world.size
+    for sink in sinks:
+        check_methods(sink, "sinks", "a list of objects with write(figures) and close()", "write", "close")
+    chosen = list(sinks)
+    with ExitStack() as opened:  # where one cannot be opened, those before it are closed
+        if jsonl is not None:
+            chosen.append(opened.enter_context(closing(JsonLines(report_path(jsonl, "jsonl", rank, size)))))
+        if tensorboard is not None:
+            chosen.append(opened.enter_context(closing(TensorBoard(tensorboard, rank, size))))
+        if opentelemetry:
+            chosen.append(opened.enter_context(closing(OpenTelemetry(opentelemetry))))
+        if prometheus is not None:
+            chosen.append(opened.enter_context(closing(Prometheus(prometheus))))
+        opened.pop_all()
     return Monitor(loader, every=every, sinks=chosen, warn_starved=warn_starved, patience=patience)

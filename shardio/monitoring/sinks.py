@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Any, Protocol, final
 
-from ..errors import MissingDependency
+from ..errors import ConfigError, MissingDependency
 from ..system.os_errors import naming
 from .figures import InputFigures
 
 _GAUGES = ("samples_per_second", "bytes_per_second", "starved", "threads", "prefetch")
+_HIGHEST_PORT = 65535
 
 
 class Sink(Protocol):
@@ -21,6 +23,12 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Write what is left; called once."""
+
+
+def check_methods(target: Any, argument: str, expected: str, *methods: str) -> None:
+    """Raise ConfigError, with what is `expected` of the argument, unless `target` has these methods."""
+    if isinstance(target, type) or not all(callable(getattr(target, method, None)) for method in methods):
+        raise ConfigError(f"{argument} must be {expected}, got {target!r}")
 
 
 @final
@@ -52,6 +60,7 @@ class TensorBoard:
             except ImportError as error:
                 raise MissingDependency("TensorBoard needs: pip install 'shardio-data[train]'") from error
             target = SummaryWriter(os.fspath(target))
+        check_methods(target, "tensorboard", "a SummaryWriter or a folder", "add_scalar")
         self._writer = target
         self._prefix = "input" if world_size == 1 else f"input/rank{rank}"
 
@@ -77,9 +86,10 @@ class Prometheus:
             raise MissingDependency("Prometheus needs: pip install 'shardio-data[prometheus]'") from error
         self._server: Any = None
         registry = target
-        if isinstance(target, int):
+        if isinstance(target, int) and not isinstance(target, bool) and 0 <= target <= _HIGHEST_PORT:
             registry = client.CollectorRegistry()
-            self._server, self._thread = client.start_http_server(target, registry=registry)
+            self._server, self._thread = _serve(client, target, registry)
+        check_methods(registry, "prometheus", f"a port from 0 to {_HIGHEST_PORT} or a registry", "register")
         label = ["rank"]
         self._gauges = {
             name: client.Gauge(f"shardio_{name}", f"{name} of the last interval", label, registry=registry)
@@ -111,6 +121,20 @@ class Prometheus:
             self._thread.join()
 
 
+def _serve(client: Any, port: int, registry: Any) -> tuple[Any, Any]:
+    """Serve a registry at a port; an OSError names the port, and what to do where another process has it."""
+    try:
+        served: tuple[Any, Any] = client.start_http_server(port, registry=registry)
+    except OSError as error:
+        advice = (
+            "; each process of a machine needs a port of its own, such as prometheus=9400 + loader.world.local_rank"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        raise OSError(error.errno, f"Prometheus cannot be served at port {port}: {error.strerror}{advice}") from error
+    return served
+
+
 @final
 class OpenTelemetry:
     """Records gauges and counters `shardio.input....` with a meter, or that of the global provider."""
@@ -121,6 +145,7 @@ class OpenTelemetry:
         except ImportError as error:
             raise MissingDependency("OpenTelemetry needs: pip install 'shardio-data[opentelemetry]'") from error
         meter = metrics.get_meter("shardio") if target is True else target
+        check_methods(meter, "opentelemetry", "True or a meter", "create_gauge", "create_counter")
         self._gauges = {name: meter.create_gauge(f"shardio.input.{name}") for name in _GAUGES}
         self._samples = meter.create_counter("shardio.input.samples", unit="{sample}")
         self._bytes = meter.create_counter("shardio.input.bytes", unit="By")

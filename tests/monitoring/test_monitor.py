@@ -1,7 +1,9 @@
 """Watching a loader: what is counted adds up, it goes where it is asked to, and a starved rank is warned about."""
 
+import itertools
 import json
 import logging
+import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from _builders import jpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import shardio
 from shardio.errors import ConfigError
@@ -58,15 +62,30 @@ def test_every_sample_is_counted_once_over_epochs() -> None:
     assert any("decode" in figures.stage_seconds for figures in kept.all)
 
 
-def test_a_new_epoch_starts_from_nothing() -> None:
-    """The difference of two statistics is that of one epoch, or all of a new epoch."""
+@settings(max_examples=20, deadline=None)
+@given(
+    every=st.sampled_from([0.001, 0.01, 10.0]),
+    loops=st.lists(st.tuples(st.integers(0, 6), st.sampled_from([0.0, 0.002, 0.02])), min_size=1, max_size=5),
+)
+def test_what_is_counted_is_what_was_delivered(every: float, loops: list[tuple[int, float]]) -> None:
+    """The intervals add up, however long they are, and wherever epochs end: whole, left early or never begun."""
+    kept, delivered = Kept(), 0
+    with shardio.monitor(loader := load(), every=every, sinks=[kept]):
+        for epoch, (steps, pause) in enumerate(loops):
+            loader.set_epoch(epoch)
+            for batch in itertools.islice(loader, steps):
+                delivered += len(batch["index"])
+            time.sleep(pause)
+    assert sum(figures.samples for figures in kept.all) == delivered == kept.all[-1].total_samples
+    assert sum(figures.bytes for figures in kept.all) == loader.stats(all_epochs=True).bytes
+    assert all(figures.wait_seconds >= 0 for figures in kept.all)
+
+
+def test_what_came_between_two_statistics() -> None:
+    """Statistics are added and subtracted part by part, with stages that only one of them has."""
     before = LoaderStats(samples=10, bytes=100, seconds=2.0, wait_seconds=1.0, stage_seconds={"read": 1.0})
-    after = LoaderStats(samples=16, bytes=160, seconds=3.0, wait_seconds=1.5, stage_seconds={"read": 1.2, "map": 0.1})
-    part = difference(before, after)
-    assert (part.samples, part.bytes, part.seconds, part.wait_seconds) == (6, 60, 1.0, 0.5)
-    assert part.stage_seconds == pytest.approx({"read": 0.2, "map": 0.1})
-    anew = LoaderStats(samples=4, seconds=0.5)
-    assert difference(after, anew) == anew
+    part = LoaderStats(samples=6, bytes=60, seconds=1.0, wait_seconds=0.5, stage_seconds={"read": 0.5, "map": 0.125})
+    assert difference(before, before + part) == part
 
 
 def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:
@@ -161,15 +180,40 @@ def test_a_sink_that_fails_ends_no_loop(caplog: pytest.LogCaptureFixture) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "every must be more than 0 seconds, got 0"),
+        ({"every": 0}, "every must be a number of seconds above 0, got 0"),
         ({"warn_starved": 1.5}, "warn_starved must be a share above 0, at most 1, got 1.5"),
+        ({"warn_starved": "half"}, "warn_starved must be a share above 0, at most 1, got 'half'"),
         ({"patience": 0}, "patience must be at least 1 interval, got 0"),
+        ({"jsonl": "/nowhere/input.jsonl"}, "jsonl must be a file in a writable folder, got /nowhere/input.jsonl"),
+        ({"jsonl": 3}, "jsonl must be a file in a writable folder, got 3"),
+        ({"tensorboard": 3}, "tensorboard must be a SummaryWriter or a folder, got 3"),
+        ({"prometheus": 70000}, "prometheus must be a port from 0 to 65535 or a registry, got 70000"),
+        ({"prometheus": "9400"}, "prometheus must be a port from 0 to 65535 or a registry, got '9400'"),
+        ({"prometheus": True}, "prometheus must be a port from 0 to 65535 or a registry, got True"),
+        ({"opentelemetry": "yes"}, "opentelemetry must be True or a meter, got 'yes'"),
+        ({"sinks": [3]}, r"sinks must be a list of objects with write\(figures\) and close\(\), got 3"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=message):
         shardio.monitor(load(), **options)
+
+
+def test_only_a_loader_is_watched() -> None:
+    """What is no Loader is named at once."""
+    with pytest.raises(ConfigError, match=r"a monitor watches a shardio\.Loader, got 1"):
+        shardio.monitor(1)  # type: ignore[arg-type]  # what is tested
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    """The second monitor on a port says which port it is and what to do, and leaves nothing open."""
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            OSError, match=rf"Prometheus cannot be served at port {port}: .*\+ loader\.world\.local_rank"
+        ):
+            shardio.monitor(load(), prometheus=port, jsonl=tmp_path / "input.jsonl")
 
 
 @pytest.mark.slow
