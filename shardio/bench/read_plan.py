@@ -102,10 +102,7 @@ def read_plan(
         raise ConfigError(f"world must be at least 1, got {world}")
     first = Schedule(len(opened), World(0, world, 0, 1), batch_size, tail)
     steps = len(first)
-    if steps == 0:
-        raise ConfigError(
-            f"{len(opened)} samples fill no global batch of {first.global_batch} ({world} ranks x {batch_size})"
-        )
+    first.check_steps()
     shards = opened.manifest.shards
     means = shards.bytes / np.maximum(shards.samples, 1)
     count = max(1, min(world, EXACT // max(1, steps * batch_size)))

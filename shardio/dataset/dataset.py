@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 from uuid import uuid4
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .location import Location
+from .methods_of_others import WEBDATASET, no_attribute
 from .reader_cache import ReaderCache
 from .selection import Selection
 from .shard_writer import ShardWriter, WrittenShard
@@ -182,12 +183,23 @@ class Dataset:
                 ) from error
         return values
 
+    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, WEBDATASET)
+
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
         field = self._all_fields.get(name)
         if field is None:
-            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
+            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}{self._meant(name)}")
         return field
+
+    def _meant(self, name: str) -> str:
+        """Return which field holds what the adopted files call `name`, as the end of a message; "" if none does."""
+        names = self.manifest.conversion.get("names")
+        own = names.items() if isinstance(names, dict) else ()
+        return "".join(f"; {name} is the field {field!r} here" for field, given in own if given == name)
 
     def _shard_path(self, shard: int) -> str:
         return str(self.path / self.manifest.shards.names[shard])

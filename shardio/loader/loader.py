@@ -8,11 +8,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NoReturn, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch
 
 from .. import native
+from ..dataset.methods_of_others import WEBDATASET, no_attribute
 from ..dataset.readable import ReadableDataset
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
@@ -27,7 +28,6 @@ from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .batch_sampler import BatchSampler
-from .dataloader_words import refuses_dataloader_words
 from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
@@ -35,8 +35,20 @@ from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
 from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state
 from .stats import LoaderStats, Meters
+from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
+
+_INSTEAD = {
+    **WEBDATASET,
+    # Libraries look for a sampler to skip batches with it.
+    "sampler": (
+        "it divides the samples among the ranks itself, and instead of skipping batches it resumes with "
+        "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
+        "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+    ),
+}
+"""What to use instead of attributes that other libraries and their users look for."""
 
 
 @final
@@ -123,7 +135,7 @@ class Loader:
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
-    @refuses_dataloader_words
+    @refuses_words_of_others
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
@@ -224,12 +236,7 @@ class Loader:
         self._meters = Meters()
         if self.world.local_rank == 0:
             native.warn_if_missing()
-        if len(self._schedule) == 0:
-            raise ConfigError(
-                f"{self._plan.n} samples fill no global batch of {self._schedule.global_batch} "
-                f"({self.world.size} rank{'s' * (self.world.size > 1)} x {batch_size}); take a smaller batch_size, or "
-                "tail='pad'"
-            )
+        self._schedule.check_steps()
 
     def __repr__(self) -> str:
         world = f"rank {self.world.rank} of {self.world.size}"
@@ -344,14 +351,10 @@ class Loader:
         if not self._place.resumed or self._place.epoch < epoch:
             self.set_epoch(epoch)
 
-    @property
-    def sampler(self) -> NoReturn:
-        """Raises AttributeError: libraries that look for a sampler, to skip batches with it, say so in these words."""
-        raise AttributeError(
-            "a Loader has no sampler: it divides the samples among the ranks itself, and instead of skipping batches "
-            "it resumes with load_state_dict(state). Give it to no DataLoader and no skip_first_batches; "
-            "transformers' Trainer leaves resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
-        )
+    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, _INSTEAD)
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
+from ..system.units import counted
 from .blocks import BlockPermutation
 from .permutation import Permutation, derive
 from .world import World
@@ -203,6 +204,15 @@ class Schedule:
         """Return the number of steps from `start` to the end of the epoch."""
         left = self.n - self.start
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
+
+    def check_steps(self) -> None:
+        """Raise ConfigError if the samples fill no global batch, which leaves no step."""
+        if len(self) == 0:
+            ranks = counted(self.world.size, "rank")
+            raise ConfigError(
+                f"{self.n} samples fill no global batch of {self.global_batch} ({ranks} x {self.batch_size}); take a "
+                "smaller batch_size, or tail='pad'"
+            )
 
     def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:
         """Return the samples that this rank takes at `step` and the `steps - 1` steps after it, in order."""

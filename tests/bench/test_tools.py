@@ -208,4 +208,5 @@ def test_plans_on_the_command_line(photos: Path) -> None:
     assert "96 samples in" in run("plan", photos, "--world", 4, "--batch-size", 8)
     found = json.loads(run("plan", photos, "--world", 4, "--batch-size", 8, "--json", "-"))
     assert (found["schema"], found["steps"], found["looked_at"]) == ("shardio-plan/1", 3, 4)
-    assert "96 samples fill no global batch of 1024" in run("plan", photos, "--world", 128, "--batch-size", 8, code=2)
+    told = run("plan", photos, "--world", 128, "--batch-size", 8, code=2)
+    assert "96 samples fill no global batch of 1024 (128 ranks x 8); take a smaller --batch-size, or --tail pad" in told

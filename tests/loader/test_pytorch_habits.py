@@ -1,5 +1,6 @@
 """What users of PyTorch give by habit is taken, or refused with what to use instead, and that advice works."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,14 +179,47 @@ def test_the_advice_on_transforms() -> None:
         ("collate_fn", list, "map="),
         ("sampler", None, r"shardio\.TorchDataset"),
         ("persistent_workers", True, "leave it out"),
+        ("resampled", True, "every sample comes once"),
+        ("shardshuffle", 100, "shuffle= is 'global'"),
+        ("nodesplitter", None, "among the ranks itself"),
+        ("workersplitter", None, "among the ranks itself"),
+        ("empty_check", False, "leave it out"),
+        ("handler", None, "on_bad_sample="),
+        ("cache_dir", "/tmp", "a local disk"),
     ],
 )
-def test_keywords_of_a_dataloader(keyword: str, value: Any, instead: str) -> None:
-    """DataLoader's keywords are refused with the Loader's own; other unknown ones are Python's errors."""
+def test_keywords_of_others(keyword: str, value: Any, instead: str) -> None:
+    """Keywords of DataLoader and webdataset are refused with the Loader's own; others are Python's errors."""
     with pytest.raises(ConfigError, match=rf"a Loader has no {keyword}: .*{instead}"):
         load(photos(), **{keyword: value})
     with pytest.raises(TypeError, match="unexpected keyword argument 'worker'"):
         load(photos(), worker=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "instead"),
+    [
+        ("shuffle", "shuffle= is 'global'"),
+        ("batched", "batch_size="),
+        ("with_epoch", r"len\(loader\) steps"),
+        ("decode", "transforms="),
+        ("map", "map="),
+        ("to_tuple", "fields="),
+        ("select", r"where= of shardio\.convert"),
+    ],
+)
+def test_methods_of_webdataset(method: str, instead: str) -> None:
+    """Methods that shardio's objects lack are named with what to use; to everything else nothing changes."""
+    dataset = photos()
+    loader = load(dataset)
+    for owner in (loader, *([] if hasattr(dataset, method) else [dataset])):
+        with pytest.raises(AttributeError, match=f"has no attribute '{method}': .*{instead}"):
+            getattr(owner, method)
+        assert not hasattr(owner, "no_such_thing")
+        with pytest.raises(AttributeError, match=r"object has no attribute 'no_such_thing'$"):
+            _ = owner.no_such_thing
+    assert len(copy.copy(dataset)) == len(dataset)
+    assert len(copy.deepcopy(loader)) == len(loader)  # as pickling does
 
 
 def test_every_keyword_of_a_dataloader_is_known() -> None:

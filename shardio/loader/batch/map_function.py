@@ -38,8 +38,6 @@ class MapFunction:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigError(f"map must be a function, got {self.function!r}")
-        if self.by not in get_args(MapBy):
-            raise ConfigError(f"map_by must be 'batch' or 'sample', got {self.by!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
 
     def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys) -> Mapping[str, Any]:
@@ -69,6 +67,8 @@ class MapFunction:
 
 def as_map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
     """Return the function of the arguments `map` and `map_by`, if any; ConfigError if they break a rule."""
+    if by not in get_args(MapBy):
+        raise ConfigError(f"map_by must be 'batch' or 'sample', got {by!r}")
     return None if function is None else MapFunction(function, by)
 
 
