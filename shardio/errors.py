@@ -111,6 +111,7 @@ class StateWarning(UserWarning):
 
     `strict=False` loaded a state that belongs to something else: the message holds both values and what is lost. Or
     three loops in a row were left after one batch, and so delivered the same one: the message says what to do instead.
+    Or whole turns give a source of a mixture another share than its weight.
     """
 
 

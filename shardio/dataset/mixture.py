@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
-from ..errors import ConfigError
+from ..errors import ConfigError, StateWarning
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.interleave import MixedPlan, whole_weights
+from ..order.interleave import MixedPlan, rounded_shares, whole_weights
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
 from .dataset import Dataset
@@ -46,7 +47,8 @@ def mix(
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
 
     Raises ConfigError for weights that do not fit the sources, no field in common, or a field that sources have in
-    different kinds, dtypes or shapes; and whatever `shardio.open` raises.
+    different kinds, dtypes or shapes; and whatever `shardio.open` raises. Warns (StateWarning) of a source whose share
+    of the turns, which are whole numbers, is more than a quarter off the one that its weight asks for.
     """
     if not isinstance(sources, Mapping):
         raise ConfigError(
@@ -58,7 +60,12 @@ def mix(
             raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
         if not isinstance(source, (Dataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a Dataset, got {source!r}")
-    return Mixture({n: s if isinstance(s, Dataset) else open_dataset(s) for n, s in sources.items()}, weights, samples)
+    opened = {name: source if isinstance(source, Dataset) else open_dataset(source) for name, source in sources.items()}
+    mixture = Mixture(opened, weights, samples)
+    if weights is not None and mixture.weights is not None:
+        for told in rounded_shares(weights, mixture.weights):
+            warnings.warn(told, StateWarning, stacklevel=2)
+    return mixture
 
 
 @final

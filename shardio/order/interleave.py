@@ -7,7 +7,7 @@ in every window. Each source goes through epochs of its own: its k-th turn takes
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -22,6 +22,7 @@ from .plan import Plan, Shuffle
 
 MOST_TURNS = 4096
 """The length of the longest window, to which finer weights are rounded."""
+_FAR_OFF = 1.25  # a share this many times too large or too small is told
 
 
 def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
@@ -44,6 +45,22 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
             parts[number] += 1
         parts = [part // math.gcd(*parts) for part in parts]
     return dict(zip(weights, parts, strict=True))
+
+
+def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> Iterator[str]:
+    """Yield a message for each source whose share of the turns is far from that of the weights.
+
+    Args:
+        weights: the weights that were asked for.
+        turns: what `whole_weights` made of them.
+    """
+    for name, given in turns.items():
+        asked, share = weights[name] / sum(weights.values()), given / sum(turns.values())
+        if not 1 / _FAR_OFF <= share / asked <= _FAR_OFF:
+            yield (
+                f"the source {name!r} gets {given} of {sum(turns.values()):,} turns, {share / asked:.3g} times the "
+                f"share that its weight asks for: there are at most {MOST_TURNS:,} turns, at least one for each source"
+            )
 
 
 @dataclass(frozen=True, slots=True)

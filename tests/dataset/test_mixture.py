@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import ConfigError, StateMismatch
+from shardio.errors import ConfigError, StateMismatch, StateWarning
 from shardio.order.interleave import MOST_TURNS, MixedPlan, whole_weights
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
@@ -275,3 +275,13 @@ def test_weights_go_by_source() -> None:
         ConfigError, match=r"weights must be a dict by source, as in {'a': ..., 'b': ...}, got \[1, 2\]"
     ):
         shardio.mix({"a": numbers(4), "b": numbers(4)}, weights=[1, 2])  # type: ignore[arg-type]
+
+
+def test_a_share_that_is_far_off_is_told() -> None:
+    """A weight too small for one turn of a window gets one nevertheless, and a warning says so; others are silent."""
+    sources = {name: shardio.from_samples([{"x": number} for number in range(4)]) for name in "ab"}
+    with pytest.warns(StateWarning, match=r"source 'a' gets 1 of 4,096 turns, 24\.4 times the share that its weight"):
+        mixture = shardio.mix(sources, weights={"a": 0.00001, "b": 1})
+    assert mixture.weights == {"a": 1, "b": 4095}
+    for small in (1 / 4096, 0.01, 0.3333, 1):
+        shardio.mix(sources, weights={"a": small, "b": 1})
