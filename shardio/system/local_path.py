@@ -10,11 +10,16 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*|/.
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path`, which must be a local one; raise ConfigError for `scheme://...`.
+    """Return `path`, which must be a local one; raise ConfigError for `scheme://...`, and for `pipe:...` of webdataset.
 
-    A local folder whose name looks like the start of a URL can be given as `./s3:/photos`.
+    A local folder whose name looks like the start of one can be given as `./s3:/photos`.
     """
-    found = _URL.fullmatch(os.fspath(path)) if isinstance(os.fspath(path), str) else None
+    text = os.fspath(path)
+    if isinstance(text, str) and text.startswith("pipe:"):
+        raise ConfigError(
+            f"a path must be that of a file, got the command {text}: write what it prints to a file first"
+        )
+    found = _URL.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return Path(path)
     scheme, rest = found["scheme"], found["rest"].lstrip("/")

@@ -1,6 +1,7 @@
 """Objects of the user's own that an option names as `module:name`."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
@@ -17,7 +18,15 @@ def load_named(name: str, option: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{option} {name!r}: there is no module {error.name!r} on the Python path") from error
+        advice = _advice(error.name or module_name)
+        raise ConfigError(f"{option} {name!r}: there is no module {error.name!r} on the Python path{advice}") from error
     if not hasattr(module, attribute):
         raise ConfigError(f"{option} {name!r}: module {module_name!r} has no {attribute!r}")
     return getattr(module, attribute)
+
+
+def _advice(module: str) -> str:
+    """Return how a module in the current folder is found, as the end of a message; "" if there is none."""
+    place = Path(*module.split("."))
+    here = place.with_suffix(".py").is_file() or place.is_dir()
+    return "; it is in the current folder, which PYTHONPATH=. before the command adds" if here else ""

@@ -34,6 +34,16 @@ def test_what_is_not(url: Any) -> None:
         local_path(url)
 
 
+def test_commands_of_webdataset(tmp_path: Path) -> None:
+    """`pipe:` addresses are refused in words by whatever takes a path; a file of such a name can still be given."""
+    for use in (shardio.open, lambda path: shardio.Loader(path, 1), lambda path: shardio.index(path, tmp_path / "out")):
+        with pytest.raises(
+            ConfigError, match=r"must be that of a file, got the command pipe:cat a\.tar: write what it"
+        ):
+            use("pipe:cat a.tar")
+    assert local_path("./pipe:cat") == Path("pipe:cat")
+
+
 def test_the_advice_fits_what_is_read_and_what_is_written() -> None:
     """The message tells what to do with a source, and with an output."""
     with pytest.raises(ConfigError, match=rf"{URL}: .*read from there .* first, and what is written .* afterwards$"):
