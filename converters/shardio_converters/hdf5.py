@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import find_files
+from shardio.foreign.files import find_files, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, label_as_int64
 
@@ -95,7 +95,7 @@ def hdf5(
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
-    remarks = (*left_out, *rename_remarks(fields, names))
+    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names))
     return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find_files
+from shardio.foreign.files import find_files, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, load_optional
 
@@ -70,7 +70,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
     groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
     starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
     places = np.array(groups, np.int64).reshape(-1, 2)
-    remarks = rename_remarks(fields, names)
+    remarks = (*other_files(src, paths, "Parquet files"), *rename_remarks(fields, names))
     return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks).measured()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import check_uncompressed, find_files
+from shardio.foreign.files import check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
@@ -75,7 +75,11 @@ def tfrecord(
         except SourceError as error:
             raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out with fields") from error
     lost = [] if fields is not None else _left_out(chosen.values(), probed)
-    remarks = (*shortened(lost, "features are left out"), *rename_remarks(fields, chosen))
+    remarks = (
+        *other_files(src, paths, "TFRecord files"),
+        *shortened(lost, "features are left out"),
+        *rename_remarks(fields, chosen),
+    )
     return TFRecord(places, chosen, kinds, remarks, crc=crc)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members
-from shardio.foreign.files import File, check_uncompressed, find_files
+from shardio.foreign.files import File, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
@@ -82,7 +82,7 @@ def webdataset(
     names = rename_remarks(
         fields, {name: part.extensions[0] for name, part in parts.items() if not _is_plain(name, part)}
     )
-    remarks = (*shortened(lost, "extensions are left out"), *names)
+    remarks = (*other_files(src, paths, "tars"), *shortened(lost, "extensions are left out"), *names)
     return WebDataset(places, parts, remarks, key=(not numbered and "key" not in parts) if key is None else key)
 
 
@@ -271,7 +271,8 @@ def _parts(
     samples = list(probed.values())
     available = dict.fromkeys(extension for extensions in (*samples, *layouts) for extension in extensions)
     chosen = choose_fields(members.field_names(samples[0]) if given is None else given, available, where)
-    parts = {}
+    parts: dict[str, MemberField] = {}
+    wrong: dict[str, Exception] = {}
     for name, extension in chosen.items():
         having = [number for number, sample in probed.items() if extension in sample]
         try:
@@ -281,10 +282,14 @@ def _parts(
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
         except (BadSample, SourceError) as error:
-            others = ",".join(f"{field}={own}" for field, own in chosen.items() if own != extension)
-            advice = f"leave it out with fields, such as {others!r}" if others else "choose others with fields"
-            raise SourceError(f"{where}, .{extension}: {error}; {advice}") from error
+            wrong[extension] = error
+            continue
         parts[name] = MemberField(members.alternatives(extension, samples, list(chosen.values())), field)
+    if wrong:
+        extension, reason = next(iter(wrong.items()))
+        others = ",".join(f"{name}={chosen[name]}" for name in parts)
+        advice = f"leave it out with fields, such as {others!r}" if others else "choose others with fields"
+        raise SourceError(f"{where}, .{extension}: {reason}; {advice}") from reason
     return parts
 
 

@@ -10,7 +10,7 @@ import re
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
@@ -18,16 +18,19 @@ from typing import IO, Any, final
 
 from .. import containers
 from ..errors import MissingDependency, SourceError
+from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
 from ..system.regular_files import check_regular as check_regular
 from ..system.regular_files import open_regular as open_regular
+from ..system.units import counted
 from .names import Paths, printable
 
 _CHUNK = 1 << 20
 _AHEAD = 4096  # bytes per buffered read: the headers of a few small members, or of one large member
 _MOST_NAMES = 1_000_000
 _MOST_FOLDERS = 5  # that a message names
+_LISTED = 5  # the most files that a remark names
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
@@ -216,19 +219,48 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> 
     return paths
 
 
+def other_files(src: Paths, taken: Collection[Path], description: str) -> tuple[str, ...]:
+    """Return a remark for each directory that `src` names and that also holds files other than the `taken` ones.
+
+    Args:
+        src: what `find_files` got.
+        taken: the files that it found there.
+        description: the kind of files that it found, such as `"tars"`.
+    """
+    known, remarks = set(taken), []
+    for folder in map(Path, [src] if isinstance(src, (str, os.PathLike)) else src):
+        others = _in_folder(folder, lambda name: name not in (FILE_NAME, TABLE_NAME)) if folder.is_dir() else []
+        if rest := [path for path in others if path.absolute() not in known and path.is_file()]:
+            remarks.append(left_out_files(folder, rest, description))
+    return tuple(remarks)
+
+
+def left_out_files(folder: str | Path, others: Sequence[Path], description: str) -> str:
+    """Return the remark that a directory holds other files beside those of the kind that is taken from it."""
+    names = ", ".join(printable(path.name) for path in others[:_LISTED]) + (", ..." if len(others) > _LISTED else "")
+    return f"left out {counted(len(others), 'file')} beside the {description} in {printable(folder)}: {names}"
+
+
+def _in_folder(folder: Path, accepts: Callable[[str], bool]) -> list[Path]:
+    """Return what a directory holds but folders and hidden files, sorted, as far as `accepts` takes the names."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if not entry.is_dir())
+    indexes = containers.index_suffixes()  # shardio's own, which may lie beside the files
+    return [
+        folder / name for name in names if not name.startswith(".") and not name.endswith(indexes) and accepts(name)
+    ]
+
+
 def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], description: str) -> list[Path]:
     path = local_path(src).absolute()
     try:
         if path.is_dir():
-            with os.scandir(path) as entries:
-                names = sorted(entry.name for entry in entries if not entry.is_dir())
-            paths = [path / name for name in names if not name.startswith(".") and accepts(name)]
+            paths = _in_folder(path, accepts)
         elif path.exists():
             paths = [path]
         else:
             paths = [Path(name) for text in _expanded(str(path)) for name in _globbed(text)]
-        indexes = containers.index_suffixes()  # shardio's own, which may lie beside the files
-        paths = [found for found in paths if not found.name.endswith(indexes)]
+        paths = [found for found in paths if not found.name.endswith(containers.index_suffixes())]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
                 f"{printable(missing)} is not a file" if missing.exists() else f"{printable(missing)} does not exist"

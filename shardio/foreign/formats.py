@@ -10,14 +10,13 @@ from ..format import found_instead
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system.local_path import local_path
 from . import tar, tfrecord
-from .files import File, compression_of, find_files, peek, unreadable
+from .files import File, compression_of, find_files, left_out_files, peek, unreadable
 from .locations import scan_files
 from .names import printable
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 _HEAD = 512
-_LISTED = 5  # the most files that a remark names
 _HDF5_SUFFIXES = (".h5", ".hdf5", ".he5")
 
 WORDS = {"webdataset": "tar", "tfrecord": "TFRecord", "lmdb": "LMDB", "hdf5": "HDF5"}
@@ -72,7 +71,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
             others = [path for path, content in found if content.kind is None or kind not in (None, content.kind)]
             found = wanted
             if others and wanted and wanted[0][1].kind != "lmdb":  # whose own files are several
-                remarks.append(_left_out(one, others, str(wanted[0][1].kind)))
+                remarks.append(left_out_files(one, others, f"{WORDS[str(wanted[0][1].kind)]} files"))
         taken += found
     kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
     if not (taken if kind else kinds):
@@ -102,11 +101,6 @@ def _why_not_in_place(compression: str, kind: str) -> str:
     reason = f"is a {WORDS[kind]} file compressed by {compression}, which cannot be read in place"
     same_fields = " SRC OUT --no-key" if kind == "webdataset" else ""
     return f"{reason}: unpack it, or convert it: shardio convert {kind}{same_fields}"
-
-
-def _left_out(folder: str, others: Sequence[Path], kind: str) -> str:
-    names = ", ".join(printable(path.name) for path in others[:_LISTED]) + (", ..." if len(others) > _LISTED else "")
-    return f"left out {len(others)} files in {printable(folder)} that are not {WORDS[kind]} files: {names}"
 
 
 def _content(path: Path) -> _Content:

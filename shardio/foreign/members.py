@@ -4,7 +4,8 @@
 extension                  field                                        kind of the value
 =========================  ===========================================  ====================================
 `jpg jpeg png webp bmp`    `image`; the format may differ by sample     `image`, bytes untouched
-`cls`                      `label`                                      int64 scalar, from decimal digits
+`cls`                      `label`                                      int64 scalar, from decimal digits; `text`
+                                                                        if they hold names
 `txt text`                 named after the extension                    `text`
 `json`                     named after the extension                    `json`
 `npy`                      named after the extension                    `array`, or a scalar if it is 0-d
@@ -116,7 +117,7 @@ def field_of(extension: str, values: Sequence[bytes]) -> Field:
     if last in _PICKLES:
         raise SourceError("a pickle, which is never loaded")
     if last == "cls":
-        return Field("scalar", dtype="int64")
+        return Field("text") if values and all(map(_is_name, values)) else Field("scalar", dtype="int64")
     if last in ("txt", "text"):
         return Field("text")
     if last == "json":
@@ -129,6 +130,15 @@ def _name(extension: str) -> str:
     if stem and last in _TYPES:
         return field_name(stem)
     return "image" if last in _IMAGES else {"cls": "label", "bin": "bytes"}.get(extension) or field_name(extension)
+
+
+def _is_name(data: bytes) -> bool:
+    """Return whether a class is called by a word, rather than by a number or by nothing."""
+    try:
+        float(data)
+    except ValueError:
+        return bool(data.strip())
+    return False
 
 
 def _json_field(values: Sequence[bytes]) -> Field:

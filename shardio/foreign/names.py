@@ -22,7 +22,7 @@ def field_name(name: str) -> str:
 def printable(path: Paths) -> str:
     """Return a path as printable text, with bytes that are not UTF-8 as `\\xff`; of several, the first and a count."""
     if not isinstance(path, (str, os.PathLike)):
-        return printable(path[0]) + (f" and {len(path) - 1} more" if len(path) > 1 else "")
+        return printable(path[0]) + (f" (and {len(path) - 1} more)" if len(path) > 1 else "")
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

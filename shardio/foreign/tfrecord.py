@@ -195,4 +195,4 @@ def _crc32c_of_few(data: bytes) -> int:
 
 
 def _crc32c() -> Any:
-    return _optional.load("google_crc32c", purpose="the checksums of TFRecord files", extra="tfrecord").value
+    return _optional.load("google_crc32c", purpose="checking TFRecord files", extra="tfrecord").value

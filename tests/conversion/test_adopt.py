@@ -439,7 +439,7 @@ class TestBadSamples:
         self.damaged(tmp_path / "in")
         (tmp_path / "in" / "words.txt").write_text("words")
         given: dict[str, Any] = {"fields": {"label": "cls", "image": "jpg"}, "on_error": "skip", "max_bad": 1}
-        with pytest.warns(shardio.SourceWarning, match="left out 1 files in .*: words.txt"):
+        with pytest.warns(shardio.SourceWarning, match="left out 1 file beside .*: words.txt"):
             made = shardio.index(tmp_path / "in", tmp_path / "out", report=tmp_path / "report", **given)
         assert made.manifest.samples == len(shardio.open(made.path)) == 6
         assert [skipped.number for skipped in made.skipped] == [4]

@@ -57,6 +57,21 @@ def records(folder: Path) -> Path:
     )
 
 
+@pytest.mark.parametrize("fields", [None, "txt"])
+def test_other_files_of_a_folder(fields: str | None, tmp_path: Path) -> None:
+    """Files of other kinds beside those of a source are told, but not those of shardio, hidden ones or folders."""
+    write_tar(tmp_path / "a.tar", [("a.txt", b"x")])
+    for name in (".hidden", "a.idx.npy", "shardio.json"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    assert webdataset(tmp_path, fields=fields).remarks == ()
+    (tmp_path / "part-0.tfrecord").write_bytes(b"")
+    told = f"left out 1 file beside the tars in {tmp_path}: part-0.tfrecord"
+    assert webdataset(tmp_path, fields=fields).remarks == (told,)
+    assert webdataset(tmp_path / "a.tar", fields=fields).remarks == ()
+    assert told in run("convert", "webdataset", tmp_path, tmp_path / "out", "--strict", "--dry-run", code=1)
+
+
 def test_hdf5_columns_that_no_field_holds_are_named(tmp_path: Path) -> None:
     """Long doubles, foreign vlen numbers, references and single values are named with the reason; so are renames."""
     assert sorted(hdf5(scans(tmp_path)).remarks) == [

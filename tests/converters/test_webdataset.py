@@ -216,6 +216,43 @@ class TestFields:
             webdataset(tmp_path / "a.tar", fields=f"x={suffix}")
         assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
 
+    def test_what_is_suggested_instead_of_pickles_works(self, tmp_path: Path) -> None:
+        """With several kinds of pickles the message names the fields that are left without all of them."""
+        files = [("a.pth", b"x"), ("a.pyd", b"x"), ("a.txt", b"x"), ("a.npy", b"no array"), ("a.cls", b"1")]
+        write_tar(tmp_path / "a.tar", files)
+        with pytest.raises(SourceError, match=r"\.pth: a pickle, .*, such as 'txt=txt,label=cls'"):
+            webdataset(tmp_path)
+        assert webdataset(tmp_path, fields="txt=txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
+
+    def test_names_of_classes(self, tmp_path: Path) -> None:
+        """`.cls` files that hold names are text, in place too; numbers that are not whole stay bad samples."""
+        write_tar(tmp_path / "a.tar", [("a.cls", b"dog"), ("b.cls", "käfer".encode())])
+        source = webdataset(tmp_path)
+        assert (source.fields["label"], source[1]["label"]) == (Field("text"), "käfer")
+        shardio.index(tmp_path / "a.tar", tmp_path / "in-place")
+        loader = shardio.Loader(tmp_path / "in-place", 2, shuffle=None)
+        assert next(iter(loader))["label"] == ["dog", "käfer"]
+        for data in (b"1.5", b"", b" "):
+            write_tar(tmp_path / "a.tar", [("a.cls", data)])
+            with pytest.raises(BadSample, match="not a whole number"):
+                webdataset(tmp_path / "a.tar")[0]
+
+    def test_a_field_by_its_extension(self, tmp_path: Path) -> None:
+        """Where a field is asked for by the name of its files, the message says what it is called."""
+        write_tar(tmp_path / "a.tar", [("a.jpg", jpeg()), ("a.cls", b"1")])
+        shardio.index(tmp_path / "a.tar", tmp_path / "in-place")
+        with pytest.raises(
+            ConfigError, match=r"no field 'jpg'; there are image, label; jpg is the field 'image' here$"
+        ):
+            shardio.Loader(tmp_path / "in-place", 1, fields=["jpg"])
+
+    def test_several_tars_in_a_message(self, tmp_path: Path) -> None:
+        """Their number does not change the grammar."""
+        for name in "ab":
+            write_tar(tmp_path / f"{name}.tar", [(f"{name}.jpg", jpeg())])
+        with pytest.raises(ConfigError, match=r"a\.tar \(and 1 more\) has no 'jpeg'; there are jpg"):
+            webdataset([tmp_path / "a.tar", tmp_path / "b.tar"], fields="image=jpeg")
+
     def test_names_that_would_be_one(self, tmp_path: Path) -> None:
         """Files whose field names would collide keep their whole extensions as names."""
         write_tar(tmp_path / "a.tar", [("a.cap.txt", b"x"), ("a.cap.json", b"{}"), ("a.a b.bin", b"y")])

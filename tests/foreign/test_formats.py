@@ -70,8 +70,8 @@ def test_files_are_found_by_content(what: str, name: str, tmp_path: Path) -> Non
     found = find_by_content([str(tmp_path)])
     assert (found.kind, found.paths) == (kind, (path,))
     (remark,) = found.remarks
-    assert remark.startswith(f"left out 1 files in {tmp_path} that are not ")
-    assert remark.endswith(" files: README")
+    assert remark.startswith("left out 1 file beside the ")
+    assert remark.endswith(f" files in {tmp_path}: README")
 
 
 def test_a_tar_of_hdf5_files_is_a_tar(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_formats_do_not_mix_unless_one_is_named(tmp_path: Path) -> None:
         find_by_content([str(tmp_path)])
     found = find_by_content([str(tmp_path)], "hdf5")
     assert found.paths == (tmp_path / "b",)
-    assert found.remarks == (f"left out 1 files in {tmp_path} that are not HDF5 files: a",)
+    assert found.remarks == (f"left out 1 file beside the HDF5 files in {tmp_path}: a",)
 
 
 def test_nothing_to_be_found(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_the_command_takes_a_directory_of_any_names(tmp_path: Path) -> None:
     hdf5(source / "scan.two", 1024)
     (source / "README").write_text("words")
     told = run("index", source, "-o", source)
-    assert f"note: left out 1 files in {source} that are not HDF5 files: README" in told
+    assert f"note: left out 1 file beside the HDF5 files in {source}: README" in told
     dataset = shardio.open(source)
     assert len(dataset) == 6
     assert dataset[4]["x"].tolist() == [2.0, 3.0]
     assert dataset[5]["y"] == 2
     # The indexes and the manifest that it writes there are no other files.
-    assert "HDF5 files: README\n" in run("index", source, "-o", source, "--strict", code=1)
+    assert f"HDF5 files in {source}: README\n" in run("index", source, "-o", source, "--strict", code=1)
