@@ -111,6 +111,7 @@ def _repair_adopted(folder: Directory, old: manifest.Manifest, progress: Callabl
         old.container, old.fields, shards, old.metadata, adopted=True, conversion=adopted.kept_conversion(old)
     )
     finish_dataset(OutputDirectory(folder, folder), repaired)
+    adopted.remove_dropped(folder, old, repaired)
     return Repair(repaired, repairs, (), repaired.digest == old.digest)
 
 

@@ -58,6 +58,18 @@ def repaired_shards(folder: Directory, old: manifest.Manifest) -> Iterator[tuple
         yield shard, ShardRepair(name, kept, max(0, int(old.shards.samples[number]) - kept), tuple(reasons))
 
 
+def remove_dropped(folder: Directory, old: manifest.Manifest, repaired: manifest.Manifest) -> None:
+    """Remove the links to files that have left the manifest, and their indexes; never the files themselves.
+
+    An index beside a file itself stays, as nothing proves that shardio wrote it.
+    """
+    for name in set(old.shards.names) - set(repaired.shards.names):
+        if folder.kind(name) == "link":
+            folder.unlink(name)
+            if folder.kind(index := _index_name(old.container, name)) == "file":
+                folder.unlink(index)
+
+
 def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: list[str]) -> WrittenShard:
     """Repair the index of a file if that is needed; raise DatasetError if no sample is left."""
     name, fields = old.shards.names[number], with_hidden(old.fields)

@@ -264,6 +264,10 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
     ]
     assert not result.same
     np.testing.assert_equal(values(out), samples[:kept] + samples[starts[1] : starts[2]])
+    if place == "out":  # links to files that were dropped, and their indexes, go with them
+        left = shardio.open(out).manifest
+        files = [file for name in left.shards.names for file in containers.get(left.container).files(out / name)]
+        assert {path.name for path in out.iterdir()} == {"shardio.json", *(file.name for file in files)}
     assert repair(out).done == ()
     if kind != "hdf5":
         adopt(ADOPTABLE[kind](folder), out, on_error="skip", max_bad=1, overwrite=True)
