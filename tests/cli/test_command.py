@@ -1,7 +1,10 @@
 """Help and errors in the words of the command line."""
 
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import get_args, get_type_hints
 
 import pytest
@@ -111,3 +114,18 @@ def test_completion(line: str, expected: set[str]) -> None:
 def test_completion_scripts(shell: str) -> None:
     """Each shell's script asks shardio."""
     assert f"_SHARDIO_COMPLETE=complete_{shell} " in run(_SHARDIO_COMPLETE=f"source_{shell}")
+
+
+def test_an_interrupt_while_the_command_line_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends the command as later: in one line, with the exit code that shells report."""
+
+    class Importing(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "shardio.cli", Importing("shardio.cli"))
+    with pytest.raises(SystemExit) as ended:
+        import_module("shardio.__main__").main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "shardio: interrupted\n")
