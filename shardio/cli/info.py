@@ -1,6 +1,7 @@
 """`shardio info`: show a summary of a dataset's manifest."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ def info(
         "dataset": str(dataset),
         "container": loaded.container,
         "samples": f"{loaded.samples:,}",
-        "shards": f"{len(shards):,}" + (f" ({shards.names[0]} to {shards.names[-1]})" if len(shards) else ""),
+        "shards": f"{len(shards):,}" + _range(shards.names),
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
         **{f"field {name}": describe(field) for name, field in loaded.fields.items()},
@@ -42,6 +43,12 @@ def info(
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
+
+
+def _range(names: Sequence[str]) -> str:
+    """Return the names of the first and the last shard, to append to their number."""
+    ends = [names[0], names[-1]][: len(names)] if len(names) else []
+    return f" ({' to '.join(ends)})" if ends else ""
 
 
 def _summary(path: Path, loaded: manifest.Manifest, size: int) -> dict[str, Any]:

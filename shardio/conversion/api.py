@@ -24,6 +24,7 @@ from ..order.world import World
 from ..system import cpus
 from ..system.local_path import local_path
 from ..system.types import Indices
+from ..system.units import counted
 from . import source as sources
 from .container_choice import DEFAULT, choose_container
 from .dataset_source import DatasetSource
@@ -62,6 +63,16 @@ class Conversion:
     fields: Mapping[str, Field]
     notes: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        parts = {name: (made.manifest.samples, len(made.manifest.shards)) for name, made in self.datasets.items()}
+        parts = parts or {name: (made.samples, made.shards) for name, made in self.estimates.items()}
+        words = "; ".join(
+            f"{name + ': ' if name else ''}{counted(samples, 'sample')} in {counted(shards, 'shard')}"
+            for name, (samples, shards) in parts.items()
+        )
+        written = "" if self.datasets else "nothing written, estimated: "
+        return f"<Conversion: {written}{words}; fields {', '.join(self.fields)}; {counted(len(self.notes), 'note')}>"
 
     @property
     def path(self) -> Path:

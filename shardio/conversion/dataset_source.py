@@ -46,13 +46,13 @@ class DatasetSource:
             if _fields(other) != self._fields:
                 raise ConfigError(
                     f"datasets must have the same fields: "
-                    f"{first.path} has {_describe(first)}, {other.path} {_describe(other)}"
+                    f"{first.path} has {_describe(first)}, {other.path} has {_describe(other)}"
                 )
             if other.manifest.metadata.get("classes") != first.manifest.metadata.get("classes"):
                 classes = [dataset.manifest.metadata.get("classes") for dataset in (first, other)]
                 raise ConfigError(
                     f"datasets must have the same classes, or their labels would mean different things: "
-                    f"{first.path} has {classes[0]}, {other.path} {classes[1]}"
+                    f"{first.path} has {classes[0]}, {other.path} has {classes[1]}"
                 )
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
         shards = [dataset.manifest.shards for dataset in self._datasets]

@@ -173,6 +173,8 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     assert all(isinstance(estimate, Estimate) and estimate.bytes > 0 for estimate in outlook.estimates.values())
     assert outlook.fields["image"].kind == "image"
     assert (outlook.datasets, outlook.skipped, list(tmp_path.iterdir())) == ({}, (), [])
+    assert repr(outlook).startswith("<Conversion: nothing written, estimated: ")
+    assert len(repr(outlook)) < 300
     with pytest.raises(ConfigError, match="dry_run writes nothing"):
         _ = outlook.path
     made = shardio.convert(arrays, tmp_path / "out", **options)
