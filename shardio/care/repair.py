@@ -43,6 +43,7 @@ from ..system.local_path import local_path
 from ..system.types import Buffer
 from . import repair_adopted as adopted
 from .repaired import Repair, ShardRepair, free_name, summarize, unlike_manifest
+from .whole_samples import dropped, listed, lost_rows
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _END_OF_TAR = bytes(2 * layout.BLOCK)
@@ -227,10 +228,11 @@ def _repaired_shards(
         reasons: list[str] = []
         shard, before = None, None if old is None else int(old.shards.samples[number])
         try:
-            if container == "tar":
-                held = _repair_tar(folder, name, fields, reasons)
-                before = held if before is None else before
+            held = _repair_tar(folder, name, fields, reasons) if container == "tar" else before
+            before = held if before is None else before
             shard = summarize(path, container, fields)
+            if old is not None and held is not None and shard.bytes != old.shards.bytes[number]:
+                shard = _checked(folder, container, shard, old, number, reasons)
         except (DatasetError, SourceError) as error:
             aside = _set_aside(folder, container, name)
             what = f"lost and set aside as {aside[name]}" if name in aside else "lost"
@@ -245,6 +247,31 @@ def _repaired_shards(
         yield shard if kept else None, ShardRepair(name, kept, lost, tuple(reasons))
         if progress is not None:
             progress(number + 1, len(names))
+
+
+def _checked(
+    folder: Directory, container: str, shard: WrittenShard, old: manifest.Manifest, number: int, reasons: list[str]
+) -> WrittenShard:
+    """Compare the samples of a shard of another size with their checksums; return the shard without those that changed.
+
+    The index of a tar names them no more. Other containers keep them, and their old entry in the manifest, so that
+    `verify` goes on to find what only a copy can mend.
+    """
+    path = folder.path / shard.name
+    lost = lost_rows(path, container, old.fields)
+    if not len(lost):
+        return shard
+    if len(lost) == shard.samples:
+        raise ShardCorrupt(f"{path}: no sample has its checksum any more")
+    if container != "tar":
+        reasons.append(
+            f"changed: {listed(lost)} cannot be read or lack their checksums, and stay in it; `shardio reshard IN OUT "
+            "--on-error skip` leaves them out"
+        )
+        return summarize(path, container, old.fields, (int(old.shards.bytes[number]), old.shards.checksums[number]))
+    reasons.append(dropped(path, lost))
+    side_index.write(folder, shard.name, np.delete(np.asarray(side_index.load(path)), lost))
+    return summarize(path, container, old.fields)
 
 
 def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:

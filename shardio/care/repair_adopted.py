@@ -5,8 +5,9 @@ written anew from its file, by the converter that read it before. Files that are
 manifest.
 """
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import hdf5_index, side_index, store
+from ..containers import hdf5, hdf5_index, side_index, store
 from ..containers.base import Reader
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
 from ..dataset.shard_writer import WrittenShard
 from ..errors import ConfigError, DatasetError, ShardCorrupt, ShardioError
-from ..format import checksums, manifest
-from ..format.fields import CHECKSUM, Field, with_hidden
+from ..format import manifest
+from ..format.fields import Field, with_hidden
 from ..system.directory import Directory
 from .repaired import ShardRepair, free_name, summarize, unlike_manifest
+from .whole_samples import dropped, whole_rows
 
 _CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
-_BLOCK = 256  # samples
+_NONE_LEFT = "no complete sample is left in"
 
 
 def kept_conversion(old: manifest.Manifest) -> dict[str, Any]:
@@ -53,7 +55,8 @@ def repaired_shards(folder: Directory, old: manifest.Manifest) -> Iterator[tuple
         try:
             shard = _repaired(folder, old, number, reasons)
         except DatasetError as error:
-            reasons.append(f"lost: {str(error).removeprefix(f'{folder.path / name}: ')}")
+            path = folder.path / name
+            reasons.append(f"lost: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.absolute()}: ')}")
         kept = 0 if shard is None else shard.samples
         yield shard, ShardRepair(name, kept, max(0, int(old.shards.samples[number]) - kept), tuple(reasons))
 
@@ -77,6 +80,8 @@ def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: l
     path, index = folder.path / name, folder.path / _index_name(old.container, name)
     store.status(path)
     kind = containers.get(old.container)
+    if old.container == "hdf5" and index.exists() and _size(kind.files(path)) != size:
+        _drop_lost_hdf5_rows(folder, path, old.fields, reasons)
     try:
         if not index.exists():  # without one, a file would count as shardio's own
             raise ShardCorrupt(f"{index} is missing")
@@ -85,7 +90,7 @@ def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: l
         _rebuild(folder, old, name, error)
         reasons.append(f"its index {index.name} was lost or damaged; rebuilt")
         reader = kind.reader(path, fields)
-    changed = sum(file.stat().st_size for file in kind.files(path)) != size
+    changed = _size(kind.files(path)) != size
     if changed and not reasons and old.container != "hdf5":
         _drop_lost_rows(folder, path, reader, old.fields, reasons)
     reader.close()
@@ -96,36 +101,51 @@ def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: l
     return shard
 
 
+def _size(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
 def _drop_lost_rows(
     folder: Directory, path: Path, reader: Reader, fields: Mapping[str, Field], reasons: list[str]
 ) -> None:
     """Leave those samples out of a file's side index that are not whole any more."""
-    whole = _whole_rows(reader, fields)
-    if whole.all():
-        return
+    whole = whole_rows(reader.read, np.arange(len(reader)), fields)
     if not whole.any():
-        raise ShardCorrupt(f"{path}: no complete sample is left in its {path.stat().st_size} bytes")
-    reasons.append(f"cut short or changed; its index now names the complete samples in its {path.stat().st_size} bytes")
-    side_index.write(folder, path.name, np.asarray(side_index.load(path))[whole])
+        raise ShardCorrupt(f"{path}: {_NONE_LEFT} its {path.stat().st_size} bytes")
+    if not whole.all():
+        reasons.append(dropped(path, np.flatnonzero(~whole)))
+        side_index.write(folder, path.name, np.asarray(side_index.load(path))[whole])
 
 
-def _whole_rows(reader: Reader, fields: Mapping[str, Field]) -> NDArray[np.bool_]:
-    """Return for each sample whether it can be read and has its checksum."""
-    whole = np.zeros(len(reader), np.bool_)
-    for start in range(0, len(reader), _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, len(reader)))
-        for some in [rows] if _good(reader, rows, fields).all() else rows[:, None]:
-            whole[some] = _good(reader, some, fields)
-    return whole
+def _drop_lost_hdf5_rows(folder: Directory, path: Path, fields: Mapping[str, Field], reasons: list[str]) -> None:
+    """Leave those rows out of an HDF5 file's index that are not whole any more, and those that it never named.
 
-
-def _good(reader: Reader, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> NDArray[np.bool_]:
+    A file that cannot be opened, or whose index is damaged, is left to the caller.
+    """
+    in_index = {name: with_hidden(fields)[name] for name in side_index.held(with_hidden(fields))}
     try:
-        columns = {name: reader.read(rows, name) for name in fields}
-        found = checksums.of_samples(columns, sorted(columns)) == reader.read(rows, CHECKSUM)
-    except DatasetError:
-        return np.zeros(len(rows), np.bool_)
-    return np.asarray(found)
+        held = hdf5.Hdf5Reader(hdf5_index.path_of(path), {**in_index, hdf5_index.ROWS: hdf5.ROW_NUMBERS}, {})
+        names = hdf5_index.dataset_names(path)
+        values = hdf5.Hdf5Reader(path, {name: fields[name] for name in names}, names)
+    except (ShardCorrupt, KeyError):
+        return
+    with contextlib.closing(held), contextlib.closing(values):
+        rows: NDArray[np.int64] = np.arange(len(held))
+        columns: dict[str, NDArray[Any]] = {name: np.asarray(held.read(rows, name)) for name in in_index}
+        taken = np.asarray(held.read(rows, hdf5_index.ROWS)) if held.has(hdf5_index.ROWS) else rows
+        in_file = len(values) if names else len(held)
+
+        def read(some: NDArray[np.int64], name: str) -> Any:
+            return values.read(taken[some], name) if name in names else columns[name][some]
+
+        there = rows[taken < in_file]
+        kept = there[whole_rows(read, there, fields)]
+    if not len(kept):
+        raise ShardCorrupt(f"{path}: {_NONE_LEFT} its {path.stat().st_size} bytes")
+    if len(kept) < len(rows) or (len(rows) < in_file and taken is rows):
+        reasons.append(dropped(path, np.setdiff1d(rows, kept)))
+        left = {name: column[kept] for name, column in columns.items()}
+        hdf5_index.write(folder, path.name, names, left | {hdf5_index.ROWS: taken[kept]})
 
 
 def _index_name(container: str, name: str) -> str:
@@ -146,8 +166,10 @@ def _rebuild(folder: Directory, old: manifest.Manifest, name: str, reason: Shard
             folder.rename(index, folder, free_name(folder, index))
         rebuild_index(source, number, name, folder)
     except ShardioError as error:
+        cause = str(reason).split(": ", 2)[-1]
+        why = "" if cause in str(error) else f": {error}"
         advice = "`shardio index` may make the dataset anew"
-        raise ShardCorrupt(f"{reason}; its index cannot be rebuilt: {error}; {advice}") from error
+        raise ShardCorrupt(f"{reason}; its index cannot be rebuilt{why}; {advice}") from error
 
 
 def _source(folder: Directory, old: manifest.Manifest, name: str) -> Any:

@@ -12,6 +12,7 @@ from ..system.units import counted
 from ._output import write_json
 from ._progress import progress
 
+_DEEPER = "`shardio verify --deep` checks every sample; `shardio reshard IN OUT --on-error skip` copies whole ones"
 _AGAIN = "`shardio index FILES -o {} --overwrite`"
 
 
@@ -55,10 +56,11 @@ def repair(
     again = _AGAIN.format(shlex.quote(str(dataset)))
     if not result.done:
         print(f"{summary}{digest}: nothing to repair, by the sizes of the files")
-        print("`shardio verify --deep` checks every sample; `shardio reshard IN OUT --on-error skip` copies whole ones")
+        print(_DEEPER)
         if repaired.adopted:
             print(f"{again} takes files that were changed on purpose as they are now")
         return
     print(summary + lost + digest + {True: ", as before", False: ", not as before", None: ""}[result.same])
+    print(_DEEPER)
     if repaired.adopted and result.lost:
         print(f"when the files are whole again, {again} takes them as they are then")

@@ -31,6 +31,9 @@ from .base import check_out
 from .hdf5_chunks import chunked_rows
 from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocator
 
+ROW_NUMBERS = Field("scalar", dtype="int64")
+"""The field of an index's `ROWS`, which an index may lack."""
+
 
 class _RowsReader(Protocol):
     """Reads a fixed field."""
@@ -75,6 +78,10 @@ class Hdf5Reader:
         if out.size:
             reader.read(rows, out, most)
         return out
+
+    def has(self, field: str) -> bool:
+        """Return whether the file has the field: it may lack `ROWS` alone."""
+        return field in self._handle.get().readers
 
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
@@ -184,6 +191,17 @@ class _ContiguousValues:
 
 
 @dataclass(frozen=True, slots=True)
+class _SomeRows:
+    """The rows of a file that its index takes for samples: sample i is row `taken[i]`."""
+
+    reader: Any
+    taken: NDArray[np.int64]
+
+    def read(self, rows: Rows, *arguments: Any) -> Any:
+        return self.reader.read(self.taken[rows], *arguments)
+
+
+@dataclass(frozen=True, slots=True)
 class _OpenShard:
     count: int
     readers: Mapping[str, _RowsReader | _ValuesReader]
@@ -224,16 +242,45 @@ def open_shard(
     """
     readers: dict[str, _RowsReader | _ValuesReader] = {}
     counts: dict[str, int] = {}
+    taken: NDArray[np.int64] | None = None
     if indexed:
         others = {name: field for name, field in fields.items() if name not in dataset_names}
-        _open_fields(hdf5_index.path_of(path), others, {}, readers, counts)
+        _open_fields(hdf5_index.path_of(path), {**others, hdf5_index.ROWS: ROW_NUMBERS}, {}, readers, counts)
+        taken = _taken_rows(readers, counts)
         fields = {name: field for name, field in fields.items() if name in dataset_names}
-    _open_fields(path, fields, dataset_names, readers, counts)
+    in_file: dict[str, int] = {}
+    _open_fields(path, fields, dataset_names, readers, in_file)
+    if taken is not None:
+        _take_rows(path, taken, readers, in_file)
+    counts |= in_file
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
     locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
     return _OpenShard(next(iter(counts.values()), 0), readers, locators)
+
+
+def _taken_rows(readers: dict[str, _RowsReader | _ValuesReader], counts: dict[str, int]) -> NDArray[np.int64] | None:
+    """Take the rows that are samples out of an index's columns; None if all are."""
+    reader: Any = readers.pop(hdf5_index.ROWS, None)
+    if reader is None:
+        return None
+    taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with those of the columns
+    reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
+    return taken
+
+
+def _take_rows(
+    path: Path,
+    taken: NDArray[np.int64],
+    readers: dict[str, _RowsReader | _ValuesReader],
+    counts: dict[str, int],
+) -> None:
+    """Have the fields of a file deliver only the rows `taken`; ShardCorrupt if it lacks one of them."""
+    for name, count in counts.items():
+        if len(taken) and not 0 <= taken.min() <= taken.max() < count:
+            raise ShardCorrupt(f"{path}, field {name!r}: has {count} rows, and its index names others")
+        readers[name], counts[name] = _SomeRows(readers[name], taken), len(taken)
 
 
 def _open_fields(
@@ -251,6 +298,8 @@ def _open_fields(
             for name, field in fields.items():
                 dataset_name = dataset_names.get(name, name)
                 dataset = resolve(opened, dataset_name, path)
+                if dataset is None and name == hdf5_index.ROWS:
+                    continue  # no row is left out
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:

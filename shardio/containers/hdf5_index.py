@@ -1,6 +1,7 @@
 """The index beside an HDF5 file that others wrote: `NAME.idx.h5`.
 
-Its attributes map field names to the paths of datasets in the file; its datasets are scalars and hidden columns.
+Its attributes map field names to the paths of datasets in the file; its datasets are scalars and hidden columns. Where
+rows of the file are left out, the dataset `_rows` names those that are the samples.
 """
 
 import importlib
@@ -15,6 +16,8 @@ from ..system.directory import Directory
 from . import store
 
 SUFFIX = ".idx.h5"
+ROWS = "_rows"
+"""The rows of the file that are samples, int64 [samples]; an index without it takes all rows."""
 
 
 def path_of(shard: Path) -> Path:
@@ -31,7 +34,7 @@ def write(
         directory: the directory of the file, or of a link to it.
         shard: the file's name there.
         dataset_names: for each field, the path of its dataset within the file.
-        columns: arrays [samples, ...] that the index itself holds.
+        columns: arrays [samples, ...] that the index itself holds, `ROWS` among them if rows are left out.
     """
     name = path_of(Path(shard)).name
     # In memory: the library would open a path, and follow a link there.

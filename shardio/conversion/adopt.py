@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import xxhash
@@ -186,7 +186,10 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
     file = _AdoptTask(number, range(start, stop), path, name, state_of(path))
     if not isinstance(source, HasPlaces):
-        hdf5_index.write(folder, name, *_hdf5_columns(source, file, lambda count: None)[:2])
+        found = _hdf5_columns(source, file, True, lambda count: None)
+        if not len(found.columns[CHECKSUM]):
+            raise ShardCorrupt(f"{path}: no complete sample is left")
+        hdf5_index.write(folder, name, found.names, found.columns)
         return
     index, _, _ = _places(source, file, True, lambda count: None)
     if not len(index):
@@ -275,49 +278,133 @@ def _stores(field: Field, raw: Any, value: Any) -> bool:
     return bool(decoded == value)
 
 
+@dataclass(frozen=True, slots=True)
+class _Hdf5Index:
+    """What the index of an HDF5 file says.
+
+    Attributes:
+        names: the paths of the datasets of its fields.
+        columns: scalars and hidden columns.
+        sizes: the sizes of its images, int32 [samples, 2] by field.
+        skipped: the samples that were left out.
+    """
+
+    names: Mapping[str, str]
+    columns: Mapping[str, NDArray[Any]]
+    sizes: Mapping[str, NDArray[np.int32]]
+    skipped: tuple[Skipped, ...]
+
+
 def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
     """Write the index of an HDF5 file (its datasets' names as fields, scalars, hidden columns); return the record."""
-    names, columns, sizes = _hdf5_columns(context.source, file, advance)
+    found = _hdf5_columns(context.source, file, context.skip, advance)
+    if not len(found.columns[CHECKSUM]):
+        return Record(NO_SHARD, found.skipped)
     shards = journal.open_shards()
     _link(context, file, shards)
-    hdf5_index.write(shards, file.name, names, columns)
-    return Record(_shard(file, journal, columns[CHECKSUM], sizes), ())
+    hdf5_index.write(shards, file.name, found.names, found.columns)
+    return Record(_shard(file, journal, found.columns[CHECKSUM], found.sizes), found.skipped)
 
 
-def _hdf5_columns(
-    source: Any, file: _AdoptTask, advance: Advance
-) -> tuple[dict[str, str], dict[str, NDArray[Any]], dict[str, NDArray[np.int32]]]:
-    """Return the content of an HDF5 file's index: names of datasets by field, columns; and the sizes of its images."""
+def _hdf5_columns(source: Any, file: _AdoptTask, skip: bool, advance: Advance) -> _Hdf5Index:
+    """Read an HDF5 file for its index; with `skip`, rows that cannot be read are left out and named."""
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: path for name, path in source.names.items() if name not in scalars}
     fields = {name: source.fields[name] for name in names}
-    image_fields = [name for name, field in fields.items() if field.kind == "image"]
-    checksum_parts: list[NDArray[np.uint64]] = []
-    shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in image_fields}
     try:
-        with contextlib.closing(hdf5.Hdf5Reader(file.path, fields, names)) as reader:
-            if names and len(reader) != file.count:
-                raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
-            row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
-            step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
-            for start in range(0, file.count, step):
-                rows = np.arange(start, min(start + step, file.count))
-                columns: dict[str, Any] = {name: reader.read(rows, name) for name in names}
-                if start == 0:
-                    _check_first(source, file, columns)
-                columns |= {name: column[rows] for name, column in scalars.items()}
-                checksum_parts.append(checksums.of_samples(columns, sorted(columns)))
-                for name in image_fields:
-                    shapes[name] += [
-                        _image_shape(file, name, start + i, value) for i, value in enumerate(columns[name])
-                    ]
-                advance(len(rows))
+        reader = hdf5.Hdf5Reader(file.path, fields, names)
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
+    with contextlib.closing(reader):
+        if names and len(reader) != file.count:
+            raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
+        table = _Hdf5Rows(source, file, reader, scalars, fields)
+        row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
+        step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
+        for start in range(0, file.count, step):
+            rows, first = np.arange(start, min(start + step, file.count)), not table.described
+            table.describe(rows, skip)
+            if first and table.described:
+                table.check(table.described[0][0][:1])
+            advance(len(rows))
     file.check_unchanged()
-    sizes = {name: np.array(shapes[name], np.int32).reshape(-1, 2) for name in image_fields}
-    sized = {shape_column(name): column for name, column in sizes.items()}
-    return names, {**scalars, **sized, CHECKSUM: np.concatenate(checksum_parts)}, sizes
+    return table.index(names)
+
+
+@final
+class _Hdf5Rows:
+    """The rows of an HDF5 file while its index is made.
+
+    Args:
+        source: the source that the file belongs to.
+        file: the file.
+        reader: reads `fields` in it.
+        scalars: the columns of the other fields.
+        fields: the fields that stay in the file.
+
+    Attributes:
+        described: blocks of rows that are whole, each with its hidden columns.
+        skipped: the samples that are not.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        file: _AdoptTask,
+        reader: hdf5.Hdf5Reader,
+        scalars: Mapping[str, NDArray[Any]],
+        fields: Mapping[str, Field],
+    ) -> None:
+        self._source, self._file, self._reader, self._scalars, self._fields = source, file, reader, scalars, fields
+        self.described: list[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]] = []
+        self.skipped: list[Skipped] = []
+
+    def describe(self, rows: NDArray[np.int64], skip: bool) -> None:
+        """Find the hidden columns of some rows; with `skip`, row by row if they cannot be read together."""
+        try:
+            self.described.append((rows, self._hidden(rows)))
+        except (BadSample, ShardCorrupt) as error:
+            if not skip:
+                raise BadSample(str(error)) from error
+            if len(rows) == 1:
+                self.skipped.append(Skipped(self._file.samples.start + int(rows[0]), str(error)))
+                return
+            for row in rows[:, None]:
+                self.describe(row, skip)
+
+    def check(self, row: NDArray[np.int64]) -> None:
+        """Raise SourceError unless shardio reads the row as the converter does."""
+        sample = self._source[self._file.samples.start + int(row[0])]
+        for name in self._fields:
+            column = self._reader.read(row, name)
+            raw = column[0].tobytes() if isinstance(column, np.ndarray) else column[0]
+            if not _stores(self._source.fields[name], raw, sample[name]):
+                raise SourceError(
+                    f"{self._file.path}: the file does not hold field {name!r} as shardio stores it: convert the file"
+                )
+
+    def index(self, names: Mapping[str, str]) -> _Hdf5Index:
+        """Return the index of the rows that were described; `names` are the paths of the fields."""
+        if not self.described:
+            return _Hdf5Index(names, {CHECKSUM: np.empty(0, np.uint64)}, {}, tuple(self.skipped))
+        taken = np.concatenate([rows for rows, _ in self.described])
+        hidden = {
+            name: np.concatenate([columns[name] for _, columns in self.described]) for name in self.described[0][1]
+        }
+        sizes = {name: hidden[shape_column(name)] for name, field in self._fields.items() if field.kind == "image"}
+        left_out = {hdf5_index.ROWS: taken} if self.skipped else {}
+        columns = {name: column[taken] for name, column in self._scalars.items()} | hidden | left_out
+        return _Hdf5Index(names, columns, sizes, tuple(self.skipped))
+
+    def _hidden(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the hidden columns of some rows: checksums and the sizes of images."""
+        columns: dict[str, Any] = {name: self._reader.read(rows, name) for name in self._fields}
+        columns |= {name: column[rows] for name, column in self._scalars.items()}
+        hidden: dict[str, NDArray[Any]] = {CHECKSUM: checksums.of_samples(columns, sorted(columns))}
+        for name in (name for name, field in self._fields.items() if field.kind == "image"):
+            shapes = [_image_shape(self._file, name, *pair) for pair in zip(rows.tolist(), columns[name], strict=True)]
+            hidden[shape_column(name)] = np.array(shapes, np.int32)
+        return hidden
 
 
 def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
@@ -326,17 +413,6 @@ def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
     if column is None:
         raise SourceError(f"{file.path}: the field {name!r} cannot be read")
     return column[file.samples.start : file.samples.stop]
-
-
-def _check_first(source: Any, file: _AdoptTask, columns: Mapping[str, Any]) -> None:
-    """Raise SourceError unless shardio reads the file's first sample as the converter does."""
-    first = source[file.samples.start]
-    for name, column in columns.items():
-        raw = column[0].tobytes() if isinstance(column, np.ndarray) else column[0]
-        if not _stores(source.fields[name], raw, first[name]):
-            raise SourceError(
-                f"{file.path}: the file does not hold field {name!r} as shardio stores it: convert the file"
-            )
 
 
 def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:

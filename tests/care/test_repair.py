@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from _adoptable import COUNT, records, tables, tars
@@ -355,17 +356,58 @@ def test_an_index_that_cannot_be_rebuilt(tmp_path: Path) -> None:
     assert "its index cannot be rebuilt: the manifest names no converter of webdataset, tfrecord" in shard.reasons[0]
 
 
-def test_damage_within_is_left_to_verify(dataset: Path) -> None:
-    """A repaired index keeps the old checksums, so that verification still finds damaged values."""
+def test_damage_within_a_file_that_was_cut_short(dataset: Path) -> None:
+    """Where the size of a tar tells that it changed, samples without their checksums leave its index, and are named."""
     shard = dataset / "shard-000001.tar"
     ds = shardio.open(dataset)
     image = ds[int(ds.manifest.shards.starts[1])]["image"]
     data = bytearray(shard.read_bytes())
     data[data.index(image) + 50] ^= 1
     shard.write_bytes(data[:-3000])
-    repair(dataset)
-    (problem, *_) = verify(shardio.open(dataset), deep=True).problems
-    assert "shard-000001.tar, row 0" in problem
+    (repaired,) = repair(dataset).shards
+    assert any("and not row 0" in reason for reason in repaired.reasons)
+    assert verify(shardio.open(dataset), deep=True).problems == ()
+
+
+@pytest.mark.parametrize("container", ["hdf5", "lmdb"])
+def test_damage_within_a_file_that_grew(dataset: Path, container: str) -> None:
+    """A changed sample that cannot be left out of its shard is named, and `verify` goes on to find it."""
+    shard = dataset / f"shard-000001{containers.get(container).suffix}"
+    ds = shardio.open(dataset)
+    image = ds[int(ds.manifest.shards.starts[1])]["image"]
+    data = bytearray(shard.read_bytes()) + bytes(4096)
+    data[data.index(image) + 50] ^= 1
+    shard.write_bytes(data)
+    result = repair(dataset)
+    assert "row 0 cannot be read or lack" in str(result.shards[0])
+    assert result.lost == 0
+    assert verify(shardio.open(dataset)).problems
+    told = run("reshard", dataset, dataset.parent / "rest", "--on-error", "skip", "--max-bad", 1)
+    assert f"{len(ds) - 1} samples" in told
+
+
+@pytest.mark.parametrize("place", ["in", "out"])
+def test_an_adopted_hdf5_file_that_changed(place: str, tmp_path: Path) -> None:
+    """Its index then names the rows that still have their checksums, whether the file lost rows or got more."""
+    folder = tables(tmp_path / "in", chunks=(1, 20, 100), compression="gzip", maxshape=(None, 20, 100))
+    out = tmp_path / place
+    adopt(hdf5(folder, fields="label=labels,pixels=data/images"), out)
+    before = values(out)
+    with h5py.File(folder / "part1.h5", "r+") as file:
+        file["data/images"][3] = np.random.default_rng(1).integers(0, 255, (20, 100))
+    assert verify(shardio.open(out)).problems
+    result = repair(out)
+    assert [(shard.kept, shard.lost) for shard in result.shards] == [(39, 1)]
+    assert "and not row 3: 39 samples kept, 1 lost" in result.done[0]
+    assert not result.same
+    np.testing.assert_equal(values(out), before[:43] + before[44:])
+    for count, left in ((45, before[44:]), (30, before[44:70])):
+        with h5py.File(folder / "part1.h5", "r+") as file:
+            file["data/images"].resize(count, axis=0)
+            file[f"more{count}"] = np.zeros(5000)  # for another size in any case
+        repair(out)
+        np.testing.assert_equal(values(out), before[:43] + left)
+        assert repair(out).done == ()
 
 
 def test_what_cannot_be_repaired(tmp_path: Path, dataset: Path) -> None:

@@ -461,6 +461,25 @@ class TestBadSamples:
         assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
         assert verify(dataset, deep=True).problems == ()
 
+    def test_skipped_rows_of_hdf5_files(self, tmp_path: Path) -> None:
+        """Rows whose chunks are damaged are left out of the index of their file, and named."""
+        folder, out = tables(tmp_path / "in", chunks=(1, 20, 100), compression="gzip"), tmp_path / "out"
+        options = "label=labels,pixels=data/images,files=jpegs"
+        whole = [hdf5(folder, fields=options)[number] for number in range(80)]
+        with h5py.File(folder / "part0.h5", "r+") as file:
+            for row in (0, 7):
+                file["data/images"].id.write_direct_chunk((row, 0, 0), b"\xff" * 40)
+        told = run("index", folder, "-o", out, "--fields", options, code=1)
+        assert "part0.h5, field 'data/images', row 0: the chunk at byte" in told
+        assert "the same command with --on-error skip --resume leaves such samples out" in told
+        run("index", folder, "-o", out, "--fields", options, "--on-error", "skip", "--max-bad", 2, "--overwrite")
+        dataset = shardio.open(out)
+        assert verify(dataset, deep=True).problems == ()
+        left = [sample for number, sample in enumerate(whole) if number not in (0, 7)]
+        np.testing.assert_equal([dataset[number] for number in range(len(dataset))], left)
+        run("convert", "hdf5", folder, tmp_path / "copy", "--fields", options, "--on-error", "skip", "--max-bad", 2)
+        assert shardio.open(tmp_path / "copy").manifest.digest == dataset.manifest.digest
+
     def test_the_same_command_with_skip_follows_a_failure(self, tmp_path: Path) -> None:
         """A failure before any file is finished leaves nothing behind; the error names the option that helps."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"\xff"), ("c.txt", b"z")])
