@@ -20,6 +20,7 @@ from .errors import MapError as MapError
 from .errors import MissingDependency as MissingDependency
 from .errors import NativeWarning as NativeWarning
 from .errors import NotADataset as NotADataset
+from .errors import PairingWarning as PairingWarning
 from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
 from .errors import Preempted as Preempted
@@ -94,6 +95,7 @@ __all__ = [
     "NativeWarning",
     "Normalize",
     "NotADataset",
+    "PairingWarning",
     "PipelineClosed",
     "PipelineStalled",
     "Plan",

@@ -19,8 +19,9 @@ ShardioError
 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
+PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones
 SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
-StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again and again
+StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again; Lightning's count
 
 Every message names the rule, the value and the place.
 """
@@ -102,6 +103,13 @@ class NativeWarning(UserWarning):
     """The compiled part of shardio is missing; the message says why, what that costs and how to get it."""
 
 
+class PairingWarning(UserWarning):
+    """Two fields have random crops, flips or turns of the same kind, but lists that draw different ones.
+
+    The message names the fields and what pairs them.
+    """
+
+
 class SourceWarning(UserWarning):
     """A conversion leaves some of its source out, or stores it under another name; the message says what and why."""
 
@@ -110,8 +118,9 @@ class StateWarning(UserWarning):
     """A loader delivers other samples than you may expect.
 
     `strict=False` loaded a state that belongs to something else: the message holds both values and what is lost. Or
-    three loops in a row were left after one batch, and so delivered the same one: the message says what to do instead.
-    Or whole turns give a source of a mixture another share than its weight.
+    three loops in a row were left after one batch, and so delivered the same one; or Lightning resumed in the middle of
+    an epoch with another batch size, and will end it early: the message says what to do instead. Or whole turns give a
+    source of a mixture another share than its weight.
     """
 
 

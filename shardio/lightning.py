@@ -29,6 +29,7 @@ class ResumeElastically(Callback):
         loader = trainer.train_dataloader
         if not isinstance(loader, Loader):
             raise ConfigError(f"ResumeElastically needs one shardio.Loader as train_dataloader, got {loader!r}")
+        loader.batch_sampler.counted()
         batches, steps = fit.epoch_loop.batch_progress, int(trainer.num_training_batches)
         if batches.is_last_batch:
             taken = steps  # Lightning itself ends the epoch if it finds all of its steps taken

@@ -16,11 +16,13 @@ class BatchSampler:
     Args:
         batch_size: samples per rank and step, which DeepSpeed's strategy asks for.
         set_epoch: what to call with the number of each epoch.
+        counted: what to call once Lightning counts the steps that are left of a resumed epoch as the Loader does.
     """
 
-    def __init__(self, batch_size: int, set_epoch: Callable[[int], None]) -> None:
+    def __init__(self, batch_size: int, set_epoch: Callable[[int], None], counted: Callable[[], None]) -> None:
         self.batch_size = batch_size
         self.set_epoch = set_epoch
+        self.counted = counted
 
     @property
     def sampler(self) -> BatchSampler:

@@ -231,6 +231,7 @@ class Loader:
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
         self._progress = EpochProgress()
+        self._resumed_batch: int | None = None  # of a state of other steps, until Lightning's callback counts ours
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         self._meters = Meters()
@@ -344,9 +345,22 @@ class Loader:
 
         A state that was just loaded stays, if it is of that epoch or of a later one.
         """
-        return BatchSampler(self.batch_size, self._set_lightning_epoch)
+        return BatchSampler(self.batch_size, self._set_lightning_epoch, self._lightning_counts)
+
+    def _lightning_counts(self) -> None:
+        self._resumed_batch = None
 
     def _set_lightning_epoch(self, epoch: int) -> None:
+        if self._resumed_batch is not None and self._place.resumed and self._place.position:
+            warnings.warn(
+                f"the checkpoint was saved in the middle of epoch {self._place.epoch}, with {self._resumed_batch} "
+                f"samples per step of all ranks, and this loader has {self._schedule.global_batch}: Lightning counts the old "
+                "steps, and so ends the epoch early or without its validation; give the Trainer the callback "
+                "shardio.lightning.ResumeElastically()",
+                StateWarning,
+                stacklevel=2,
+            )
+            self._resumed_batch = None
         # The state is of a later epoch if the saved one was over, or if Lightning repeats the shorter of two loaders.
         if not self._place.resumed or self._place.epoch < epoch:
             self.set_epoch(epoch)
@@ -395,6 +409,7 @@ class Loader:
             "order": self._plan.order,
             "epoch": place.epoch,
             "position": place.position,
+            "global_batch": self._schedule.global_batch,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -406,6 +421,8 @@ class Loader:
         samples differs. Later epochs are complete.
         """
         self._progress = checked_state(state, self.state_dict(), self._plan.n, strict)
+        saved = state.get("global_batch", self._schedule.global_batch)
+        self._resumed_batch = saved if saved != self._schedule.global_batch else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.

@@ -11,6 +11,7 @@ from ..errors import StateMismatch, StateWarning
 from ..order.plan import Schedule
 
 VERSION = 1
+_OPTIONAL = ("global_batch",)  # states of older versions lack it
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
@@ -110,7 +111,7 @@ def _check_form(state: Any, current: Mapping[str, Any]) -> None:
     if "version" in state and (type(state["version"]) is not int or state["version"] != current["version"]):
         raise StateMismatch(f"the state's version is {_shown(state['version'])}, this loader's is {current['version']}")
     for name in current:
-        if name not in state:
+        if name not in state and name not in _OPTIONAL:
             raise StateMismatch(f"not a loader's state: it has no {name!r}")
     for name, value in state.items():
         if name not in current:

@@ -58,6 +58,8 @@ class RandomSpatialCrop:
     Args:
         size: lengths along the last axes, one for each axis that is cropped. An integer is the length of every axis
             but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
+            So of a mask without channels, (64, 64, 64), an integer does not crop the depth: give (48, 48, 48), or store
+            the mask as (1, 64, 64, 64).
 
     Raises:
         ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
@@ -71,9 +73,13 @@ class RandomSpatialCrop:
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
         """Return a crop for arrays of this shape."""
-        size = _block_size(self.size, shape)
+        size = self.block(shape)
         room = np.array(shape[-len(size) :]) - size + 1
         return (ArrayCrop(np.floor(generator.uniform(len(size)) * room).astype(np.int64), size),)
+
+    def block(self, shape: Shape) -> Shape:
+        """Return the lengths along the last axes of arrays of this shape."""
+        return _block_size(self.size, shape)
 
     def out_shape(self, shape: Shape) -> Shape:
         """Return the shape of the result. Raise ConfigError if an array of this shape is too small."""
@@ -87,6 +93,8 @@ class CenterSpatialCrop:
     Args:
         size: lengths along the last axes, one for each axis that is cropped. An integer is the length of every axis
             but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
+            So of a mask without channels, (64, 64, 64), an integer does not crop the depth: give (48, 48, 48), or store
+            the mask as (1, 64, 64, 64).
 
     Raises:
         ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for

@@ -42,6 +42,40 @@ def recipe_of(transforms: Sequence[Any], shape: tuple[int, ...], dtype: str = "f
     return ArrayRecipe.of(transforms, shape, np.dtype(dtype))
 
 
+def paired(image: Sequence[Any], mask: Sequence[Any], channels: tuple[int, ...] = (1,)) -> shardio.Loader:
+    """A loader of images with four channels and of masks, whose voxels are their own positions."""
+    grid = np.arange(6 * 8 * 8, dtype=np.float32).reshape(1, 6, 8, 8)
+    rows = [{"image": np.repeat(grid, 4, axis=0), "mask": grid.reshape(*channels, 6, 8, 8)} for _ in range(20)]
+    return load(shardio.from_samples(rows), transforms={"image": image, "mask": mask})
+
+
+@pytest.mark.filterwarnings("error::shardio.PairingWarning")
+@pytest.mark.parametrize(("size", "channels"), [(4, (1,)), ((4, 4, 4), ()), ((4, 6, 6), (1,))])
+def test_fields_that_belong_together(size: Any, channels: tuple[int, ...]) -> None:
+    """The same transform in the same place of two lists makes the same choice for each sample."""
+    moves = [shardio.RandomSpatialCrop(size), *ALL[1:]]
+    for batch in paired([*moves, shardio.Normalize(0, 1)], moves, channels):
+        mask = batch["mask"].reshape(4, 1, *batch["mask"].shape[-3:])
+        assert torch.equal(batch["image"], mask.expand(batch["image"].shape))
+        assert len({sample.numpy().tobytes() for sample in mask}) == 4
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "channels", "kind"),
+    [
+        ([ALL[1], ALL[0]], [ALL[0]], (1,), "RandomSpatialCrop"),
+        ([shardio.RandomSpatialCrop(4)], [shardio.RandomSpatialCrop(4)], (), "RandomSpatialCrop"),
+        ([shardio.RandomAxisFlip(0.5)], [shardio.RandomAxisFlip(0.2)], (1,), "RandomAxisFlip"),
+    ],
+)
+def test_fields_that_draw_differently(
+    image: Sequence[Any], mask: Sequence[Any], channels: tuple[int, ...], kind: str
+) -> None:
+    """A Loader names the fields, and what their lists have in common, when it is made."""
+    with pytest.warns(shardio.PairingWarning, match=f"fields 'image' and 'mask' both have {kind}, but draw"):
+        paired(image, mask, channels)
+
+
 @given(
     shape=st.tuples(*[st.integers(1, 7)] * 3),
     cut=st.tuples(*[st.integers(1, 7)] * 2),

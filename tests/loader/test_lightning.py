@@ -201,6 +201,13 @@ def test_resuming_with_another_batch_size(each_step: dict[int, Path], batch_size
         assert resumed.validated == list(expected)
 
 
+def test_another_batch_size_without_the_callback(each_step: dict[int, Path]) -> None:
+    """A warning names the callback where Lightning goes on to count the old steps, and only there."""
+    middle = next(path for step, path in each_step.items() if step % 6 == 3)
+    with pytest.warns(shardio.StateWarning, match=r"with 4 samples .* has 8: .* shardio\.lightning\.ResumeElastically"):
+        fit(train(8), checkpoint=middle, max_epochs=3)
+
+
 def test_resuming_a_limited_epoch(tmp_path: Path) -> None:
     """Runs with limit_train_batches resume as they would have gone on, also at a limited epoch's end."""
     fit(limit_train_batches=2, **saving(tmp_path, every_n_train_steps=1))

@@ -27,6 +27,7 @@ from .bad_samples import OnBadSample
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
+from .paired_fields import warn_of_unpaired
 from .transforms_argument import check_listed
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
@@ -201,6 +202,9 @@ def batch_spec(
         for name, kind in fixed_arrays.items()
         if name in transforms
     }
+    warn_of_unpaired(
+        {name: image.recipe for name, image in images.items()} | {name: array.recipe for name, array in arrays.items()}
+    )
     large = (name for name, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW)
     mixing = mixing_spec(
         options.mixing,
