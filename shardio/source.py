@@ -27,6 +27,7 @@ from .conversion.source import (
     names,
 )
 from .format.fields import Field, infer_fields, label_as_int64
+from .format.fields import describe as describe_field
 from .format.images import ImageInfo
 from .format.images import probe as probe_image
 from .format.images import sniff as sniff_image
@@ -48,6 +49,7 @@ __all__ = [
     "Sample",
     "Source",
     "check_index",
+    "describe_field",
     "encode_png",
     "find",
     "infer_fields",

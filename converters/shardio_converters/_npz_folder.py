@@ -1,6 +1,7 @@
 """Folders of .npz files of one sample each, as the DLIO benchmark writes them for its model unet3d."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,10 @@ def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str
         *_missing(names, paths, scanned),
     )
     folder = Path(os.path.commonpath([path.parent for path in paths]))
-    return NpzFolder(folder, StringArray(str(path.relative_to(folder)) for path in paths), names, chosen, remarks)
+    hints = _odd_shapes(names, headers)
+    return NpzFolder(
+        folder, StringArray(str(path.relative_to(folder)) for path in paths), names, chosen, remarks, hints
+    )
 
 
 @final
@@ -61,7 +65,7 @@ class NpzFolder:
         paths: the files' paths below it.
         names: the array of each field.
         arrays: the fields of the arrays.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`; workers do not need them.
     """
 
     root: Path
@@ -69,6 +73,7 @@ class NpzFolder:
     names: Mapping[str, str]
     arrays: Mapping[str, Field]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     threads = True
     plain_values = True
 
@@ -168,6 +173,22 @@ def _missing(
                 else f"a file lacks {own!r}, which makes it a bad sample: {first}"
             )
     return shortened(remarks, "arrays are missing in some files")
+
+
+def _odd_shapes(names: Mapping[str, str], headers: Sequence[_Headers]) -> tuple[str, ...]:
+    """A hint for each array that has one shape in most files and another in few: one file may be a mistake."""
+    hints = []
+    for name, own in names.items():
+        arrays = [found[own] for found in headers if own in found]
+        shape, count = Counter(array.shape for array in arrays).most_common(1)[0]
+        odd = [array for array in arrays if array.shape != shape]
+        if odd and count > len(arrays) / 2:
+            several = f"{len(odd)} files hold" if len(odd) > 1 else "one file holds"
+            hints.append(
+                f"field {name!r} is stored without a fixed shape: {count} files hold {list(shape)}, and {several} "
+                f"another shape, first {printable(odd[0].path)}, {list(odd[0].shape)}"
+            )
+    return shortened(hints, "fields are stored without a fixed shape")
 
 
 def _value(array: NDArray[Any], field: Field) -> Any:

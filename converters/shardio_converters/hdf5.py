@@ -5,6 +5,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import find_files, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Sample, check_index, label_as_int64
+from shardio.source import Field, Sample, check_index, describe_field, label_as_int64
 
 from ._blocks import OneOpenFile
 from ._fields import choose_fields, listed_shapes, measure_field, rename_remarks, shortened
@@ -78,6 +79,7 @@ def hdf5(
     columns: dict[str, Column] = {}
     counts: list[int] = []
     lost: dict[str, str] = {}
+    packed: dict[str, str] = {}
     for path in paths:
         contents = _contents(path, external_links, read_timeout)
         if fields is None:
@@ -87,6 +89,7 @@ def hdf5(
         if fields is None:
             _check_same_names(names.values(), contents, path, paths[0])
         found = _take(names, contents, path, paths[0])
+        packed = {name: how for c in found.values() if (how := contents.packed.get(name := c.path))} | packed
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -95,7 +98,14 @@ def hdf5(
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
-    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names))
+    not_applied = shortened(
+        [
+            f"the values of {name!r} are taken as they are stored: its attributes {how} are not applied"
+            for name, how in packed.items()
+        ],
+        "datasets have such attributes",
+    )
+    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names), *not_applied)
     return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
 
 
@@ -220,9 +230,13 @@ def _check_whole(contents: Contents, path: Path) -> None:
     if not usual:
         raise SourceError(f"{printable(path)} holds no datasets with rows: {_listed(contents.columns)}")
     if len({column.shape[0] for column in usual.values()}) > 1:
-        listed = _listed(usual)
+        counts = Counter(column.shape[0] for column in usual.values())
+        rows, several = counts.most_common(1)[0]
+        alike = ",".join(name for name, column in usual.items() if column.shape[0] == rows)
+        offered = f", such as those of {rows} rows: fields='{alike}'" if several > 1 else ""
         raise SourceError(
-            f"{printable(path)}: datasets differ in their number of rows; choose some with fields: {listed}"
+            f"{printable(path)}: datasets differ in their number of rows; choose some with fields{offered}; there are "
+            f"{_listed(usual)}"
         )
 
 
@@ -282,10 +296,18 @@ def _quoted(names: Sequence[str]) -> str:
 def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:
     for name, column in found.items():
         if replace(column, shape=()) != replace(expected[name], shape=()):
-            ours, others = (f"{c.path} {c.field}" for c in (column, expected[name]))
+            ours, others = (describe_field(c.field) for c in (column, expected[name]))
             raise SourceError(
-                f"files must agree: field {name!r} is {ours} in {printable(path)}, {others} in {printable(first)}"
+                f"files must agree: field {name!r} is {ours} in {printable(path)}, and {others} in {printable(first)}"
+                + _on_other_dtypes(column.field, expected[name].field)
             )
+
+
+def _on_other_dtypes(field: Field, expected: Field) -> str:
+    """The end of a message that says how files become alike whose numbers differ in dtype alone."""
+    if field == expected or replace(field, dtype=expected.dtype) != expected:
+        return ""
+    return "; convert each file by itself, all with one dtype for the field, and `shardio merge` the datasets"
 
 
 def _elsewhere(contents: Contents) -> str:

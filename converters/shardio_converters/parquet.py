@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import find_files, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Sample, check_index, load_optional
+from shardio.source import Field, Sample, check_index, describe_field, load_optional
 
 from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
 from ._blocks import OneOpenFile
@@ -294,7 +294,9 @@ def _check_same(found: _Layout, first: _Layout, all_columns: bool) -> None:
         raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
     for name, column in found.columns.items():
         if column != first.columns[name]:
-            told = f"{column.field} in {ours}, {first.columns[name].field} in {others}"
+            told = (
+                f"{describe_field(column.field)} in {ours}, and {describe_field(first.columns[name].field)} in {others}"
+            )
             raise SourceError(f"files must agree: field {name!r} is {told}")
     if found.classes != first.classes:
         raise SourceError(f"files must agree: the class names differ between {ours} and {others}")

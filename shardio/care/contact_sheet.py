@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..errors import ConfigError
+from ..format.fields import describe_fields
 from ..loader.loader import Loader
 from ..order.world import World
 from ..system.os_errors import naming
@@ -47,7 +48,7 @@ def contact_sheet(
     name = next((n for n, f in dataset.fields.items() if f.is_image), None)
     if name is None:
         raise ConfigError(
-            f"{dataset.path}: a contact sheet needs an image field; there are {', '.join(dataset.fields)}"
+            f"{dataset.path}: a contact sheet draws images, and no field holds them: {describe_fields(dataset.fields)}"
         )
     if samples < 1 or columns < 1:
         raise ConfigError(f"samples and columns must be at least 1, got {samples} and {columns}")

@@ -28,6 +28,10 @@ _options: ContextVar[Mapping[str, str]] = ContextVar("options", default=MappingP
 _VERBS = "must|needs?|goes|takes|cannot|already|replaces|starts|continues|names"
 
 
+_CALL = r"\b\w+\((?:[^()]|\([^()]*\))*\)"
+_LAST_ALTERNATIVE = r", or (?P<name>\w+)='[^']*'(?=$|[;:.])"
+
+
 class Command(TyperCommand):
     """A command whose options stand in groups, whose examples can be copied, and whose errors name options as typed."""
 
@@ -100,7 +104,9 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
     r"""Return a message of the Python interface with options as they are typed: `--max-bad 3` for `max_bad=3`.
 
     A word counts as an option if it says so: `overwrite=True`, a name with an underscore, or the word that the message
-    (or a part of it after a colon) begins with, as in `limit must be at least 1`. Quoted words and parts of paths stay.
+    (or a part of it after a colon) begins with, as in `limit must be at least 1`. Quoted words, parts of paths and the
+    arguments of calls, as in `Field(dtype='int16')`, stay. An alternative that the command lacks is left out: of
+    `a smaller batch_size, or tail='pad'` the end, without `--tail`.
 
     Args:
         message: the message.
@@ -110,8 +116,9 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
     names = _either(known)
     apart = r"(?<![\w'\"/.\-])"  # not within quotes, a path or another word
     unmistakable = _either(name for name in known if "_" in name or name in _ALWAYS)
+    message = re.sub(rf"{_LAST_ALTERNATIVE}", lambda found: found[0] if found["name"] in known else "", message)
     for pattern in (
-        rf"{apart}(?P<name>{names})=(?P<value>True\b|\['[^']*'\]|'[^']*'|[\w.]+)",
+        rf"{_CALL}|{apart}(?P<name>{names})=(?P<value>True\b|\['[^']*'\]|'[^']*'|[\w.]+)",
         rf"(?:^|(?<=: )|(?<=; ))(?P<name>{names})(?=:| (?:{_VERBS})\b)",
         rf"{apart}(?P<name>{unmistakable})(?![\w'\"/.=\-])",
     ):
@@ -120,6 +127,8 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
 
 
 def _option(found: re.Match[str], options: Mapping[str, str]) -> str:
+    if found["name"] is None:
+        return found[0]
     option, value = options[found["name"]], found.groupdict().get("value")
     return option if value in (None, "True") else option + " " + value.strip("[']")
 

@@ -16,7 +16,7 @@ def show(
     augment: Annotated[bool, typer.Option("--augment", help="Crop and flip at random, as for training.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the choice of samples and of the crops.")] = 0,
 ) -> None:
-    """Draw a contact sheet: samples in one picture, with their indices and labels.
+    """Draw a contact sheet: images in one picture, with their indices and labels. Arrays are not drawn.
 
     Examples:
 

@@ -205,7 +205,8 @@ class Field:
             raise BadSample(f"expected {self.row_dtype.name}, got {array.dtype} ({str(value)[:40]!r})")
         converted = _convert(array, self.row_dtype)
         if converted is None:
-            raise BadSample(f"{self.row_dtype.name} cannot hold {str(value)[:40]} ({array.dtype})")
+            unheld = str(_first_unheld(array, self.row_dtype) if array.ndim else value)[:40]
+            raise BadSample(f"{self.row_dtype.name} cannot hold {unheld} ({array.dtype})")
         return converted
 
 
@@ -374,6 +375,15 @@ def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     nan = dtype.kind in "fc" and array.dtype.kind in "fc"
     same = np.array_equal(converted, array, equal_nan=nan) and np.array_equal(back, array, equal_nan=nan)
     return converted if same else None
+
+
+def _first_unheld(array: NDArray[Any], dtype: np.dtype[Any]) -> Any:
+    """Return the first value of an array that `_convert` does not take."""
+    values = array.reshape(-1)
+    while len(values) > 1:
+        half = values[: len(values) // 2]
+        values = half if _convert(half, dtype) is None else values[len(half) :]
+    return values[0]
 
 
 def _dtype_name(dtype: DTypeLike | None) -> str:

@@ -354,8 +354,8 @@ class Loader:
         if self._resumed_batch is not None and self._place.resumed and self._place.position:
             warnings.warn(
                 f"the checkpoint was saved in the middle of epoch {self._place.epoch}, with {self._resumed_batch} "
-                f"samples per step of all ranks, and this loader has {self._schedule.global_batch}: Lightning counts the old "
-                "steps, and so ends the epoch early or without its validation; give the Trainer the callback "
+                f"samples per step of all ranks, and this loader has {self._schedule.global_batch}: Lightning counts "
+                "the old steps, and so ends the epoch early or without its validation; give the Trainer the callback "
                 "shardio.lightning.ResumeElastically()",
                 StateWarning,
                 stacklevel=2,
@@ -397,10 +397,12 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
+        `global_batch` is the number of samples per step of all ranks, from which nothing but a warning follows.
+
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
         """
-        place = self._place
+        place, own_batch = self._place, self._schedule.global_batch
         return {
             "version": VERSION,
             "digest": self.dataset.digest,
@@ -409,7 +411,7 @@ class Loader:
             "order": self._plan.order,
             "epoch": place.epoch,
             "position": place.position,
-            "global_batch": self._schedule.global_batch,
+            "global_batch": (self._resumed_batch if place.resumed else None) or own_batch,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -186,17 +186,29 @@ def test_arrays_are_described_by_channel(tmp_path: Path, container: str) -> None
 
 def test_some_arrays_have_no_channels() -> None:
     """Long first axes, complex numbers and shapes that differ are told as a whole; one axis is one number per place."""
-    row = {"long": np.zeros((65, 2)), "complex": np.zeros((2, 2), "c8"), "two": np.array([1.0, 3.0])}
+    row = {
+        "long": np.zeros((65, 2)),
+        "complex": np.zeros((2, 2), "c8"),
+        "two": np.array([1.0, 3.0]),
+        "many": np.zeros((17, 2)),
+    }
     ragged = {"ragged": Field("array", dtype="float64")}
-    kinds: Any = {"long": ("float64", (65, 2)), "complex": ("complex64", (2, 2)), "two": ("float64", (2,)), **ragged}
-    found = stats(shardio.from_samples([{**row, "ragged": np.zeros((2, n + 1))} for n in range(3)], kinds))
+    kinds: Any = {
+        "long": ("float64", (65, 2)),
+        "complex": ("complex64", (2, 2)),
+        "two": ("float64", (2,)),
+        "many": ("float64", (17, 2)),
+    }
+    found = stats(shardio.from_samples([{**row, "ragged": np.zeros((2, n + 1))} for n in range(3)], kinds | ragged))
     assert {name: len(field.channels) for name, field in found.fields.items()} == {
         "long": 0,
         "complex": 0,
         "two": 2,
+        "many": 17,
         "ragged": 0,
     }
-    assert report.text(found).count("mean, std *") == 1
+    assert report.text(found).count("shardio.Normalize(") == 1
+    assert "mean, std *  of 17 places on the first axis: in --json" in report.text(found)
     assert "shardio.Normalize((1, 3), (1, 1))" in report.text(found)
     empty = stats(shardio.from_samples([], {"x": ("float32", (2, 3))}))
     assert "Normalize" not in report.text(empty)

@@ -208,7 +208,7 @@ class TestFields:
     def test_rows_must_agree(self, tmp_path: Path) -> None:
         """Datasets of several lengths are refused with a list, and some of one length can be chosen."""
         path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
-        with pytest.raises(SourceError, match=r"choose some with fields: mean \[2\], train/x \[5, 2\], train/y \[5\]"):
+        with pytest.raises(SourceError, match=r"those of 5 rows: fields='train/x,train/y'; there are mean \[2\]"):
             hdf5(path)
         with pytest.raises(SourceError, match=r"the same number of rows: mean \[2\], train/y \[5\]"):
             hdf5(path, fields="mean,train/y")
@@ -219,6 +219,16 @@ class TestFields:
         path = write(tmp_path / "a.h5", **{f"x{i:02}": np.zeros(i + 1) for i in range(30)})
         with pytest.raises(SourceError, match=r"x19 \[20\], and 10 more$"):
             hdf5(path)
+
+    def test_attributes_that_are_not_applied(self, tmp_path: Path) -> None:
+        """Attributes of netCDF by which values are to be changed are told, unless they change nothing."""
+        path = write(tmp_path / "a.nc.h5", packed=numbers("i2"), plain=numbers("f4"))
+        with h5py.File(path, "r+") as file:
+            file["packed"].attrs.update({"scale_factor": 0.01, "add_offset": 5.0, "units": "mm"})
+            file["plain"].attrs.update({"scale_factor": 1.0, "_FillValue": np.float32(np.nan)})
+        (remark,) = hdf5(path, fields="packed,plain").remarks
+        told = "'packed' are taken as they are stored: its attributes scale_factor=0.01, add_offset=5.0 are not applied"
+        assert remark.endswith(told)
 
     def test_wrong_names(self, tmp_path: Path) -> None:
         """An unknown name is refused with the list of datasets."""
@@ -262,7 +272,8 @@ class TestFiles:
         ({"y": numbers("u1")}, "b.h5 has no 'x', which .*a.h5 has, and has 'y', which .*a.h5 has not$"),
         ({"x": numbers("u1"), "y": numbers("u1"), "z": numbers("u1")},
          "b.h5 has 'y', 'z', which .*a.h5 has not; choose what both have with fields: x$"),
-        ({"x": numbers("u2")}, "uint16.* in .*b.h5, .*uint8"), ({"x": numbers("u1", 2)}, r"\(2,\).* in .*b.h5"),
+        ({"x": numbers("u2")}, r"'x' is scalar, uint16 in .*b.h5, and scalar, uint8 in .*a.h5; convert each"),
+        ({"x": numbers("u1", 2)}, r"uint8, \[2\] in .*b.h5, and scalar, uint8 in .*a.h5$"),
     ])  # fmt: skip
     def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
         """Files that differ in a field are refused with the file and the field."""

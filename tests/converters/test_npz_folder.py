@@ -1,5 +1,6 @@
 """A folder of .npz files of one sample each, as the DLIO benchmark writes them, becomes samples."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,14 @@ def test_files_that_lack_an_array_are_named_beforehand(tmp_path: Path) -> None:
     np.savez(tmp_path / "zz.npz", y=np.array([1]))
     assert source_of(tmp_path).remarks == (f"2 files lack 'x', which makes them bad samples: {tmp_path}/z.npz, ...",)
     assert source_of(tmp_path, fields="y").remarks == ()
+
+
+def test_a_file_of_another_shape_is_named(tmp_path: Path) -> None:
+    """A hint names the first file whose array has not the shape that most have."""
+    for number in range(4):
+        np.savez(tmp_path / f"{number}.npz", x=np.zeros((4, 3 if number == 2 else 2)), y=np.zeros((number, 2)))
+    (hint,) = source_of(tmp_path).hints
+    assert re.search(r"'x' is stored without .*: 3 files hold \[4, 2\], and one .* first .*2.npz, \[4, 3\]$", hint)
 
 
 def test_bad_files_are_bad_samples(tmp_path: Path) -> None:

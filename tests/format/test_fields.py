@@ -181,7 +181,8 @@ class TestWhatFits:
             (Field("array", dtype="int64", shape=(2,)), [1, 2, 3], r"expected shape \(2,\), got \(3,\)"),
             (Field("array", dtype="int64", shape=(2,)), [1, [2, 3]], "not an array"),  # ragged
             (Field("array", dtype="int64"), [[1], [2, 3]], "not an array"),
-            (Field("array", dtype="uint8"), [1, 300], "uint8 cannot hold"),
+            (Field("array", dtype="uint8"), [1, 300], r"^uint8 cannot hold 300 \(int64\)$"),
+            (Field("array", dtype="int16"), np.full((2, 3), 1.5), r"cannot hold 1.5 \(float64\)$"),
             (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype is wider
             (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy compares the two as equal
             (Field("text"), b"bytes", "expected str, got bytes"),

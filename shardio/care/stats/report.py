@@ -8,6 +8,7 @@ from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, Imag
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
 _LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
+_MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
 _LEAST, _LARGEST = 1e-37, 3e38  # about the ends of float32
 _HISTOGRAM_LINES = 12  # a histogram of more bins shows every two as one
@@ -107,7 +108,9 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
                 "values *",
                 "  ".join(f"{key} {_number(value)}" for key, value in figures.items() if value is not None),
             )
-        if (code := normalize_arrays(field.channels)) is not None:
+        if len(field.channels) > _MOST_CHANNELS:
+            yield "mean, std *", f"of {len(field.channels)} places on the first axis: in --json"
+        elif (code := normalize_arrays(field.channels)) is not None:
             yield "mean, std *", code
         if values.nan or values.inf:
             yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite"
