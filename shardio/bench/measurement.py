@@ -96,7 +96,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
     capacity = max(len(os.sched_getaffinity(0)) * seconds, 1e-9)
     others = min(1.0, max(0.0, (busy - own) / capacity))
     starved = sum(rank.starved for rank in ranks) / len(ranks)
-    waited = sum(float((r.times.wait + r.times.device)[r.counted_from :].sum()) for r in records)
+    waited = sum(float(record.waits.sum()) for record in records)
     on_device = sum(float(r.times.device[r.counted_from :].sum()) for r in records) / max(waited, 1e-9)
     counts = [len(record.times) - record.counted_from for record in records]
     stored = sum(rank.disk_bytes + rank.cached_bytes for rank in ranks)
@@ -113,6 +113,8 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         delay=sum(used.delay_seconds for used in usage),
         others_busy=others,
         disk_share=min(1.0, sum(rank.disk_bytes for rank in ranks) / max(stored, 1)),
+        at_epoch_start=sum(float(r.waits[r.first_of_epoch].sum()) for r in records) / max(waited, 1e-9),
+        prefetch=int(max(record.settings[-1, 2] for record in records)),
         isolate=config.isolate,
         decode=config.decode,
         engine=engine,

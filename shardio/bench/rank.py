@@ -116,6 +116,17 @@ class RankRecord:
     ceiling: float | None
     bad: frozenset[int]
 
+    @property
+    def waits(self) -> NDArray[np.float64]:
+        """How long each step that counts waited until its batch was on its device, in seconds."""
+        return (self.times.wait + self.times.device)[self.counted_from :]
+
+    @property
+    def first_of_epoch(self) -> NDArray[np.bool_]:
+        """Whether each step that counts was the first of its epoch."""
+        first: NDArray[np.bool_] = np.diff(self.epochs, prepend=-1)[self.counted_from :] != 0
+        return first
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

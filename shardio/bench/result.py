@@ -197,7 +197,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
     """Return the figures of one rank."""
     times = record.times[record.counted_from :]
     samples, seconds = record.samples[record.counted_from :], _seconds(times)
-    wait = times.wait + times.device
+    wait = record.waits
     total = int(samples.sum())
     accelerator = config.accelerator
     ended = times.ended

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 Bottleneck: TypeAlias = Literal[
     "consumer", "storage", "decode", "map", "GIL", "read", "copy", "engine", "threads", "other processes", "slow rank",
-    "hand-over",
+    "start of epochs", "hand-over",
 ]  # fmt: skip
 
 ENOUGH = 0.05  # starved less than this, input keeps up
@@ -18,6 +18,7 @@ BUSY = 0.75  # of their time, from which on the workers are the limit
 DELAYED = 0.2  # of the workers' busy time, from which on waiting for a processor matters
 OTHERS = 0.15  # of the processors' time, from which on other processes matter
 ON_CPU = 0.6  # of a stage's time, from which on it computes rather than waits
+ENOUGH_AHEAD = 8  # batches; more of them hide no hand-over
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Figures:
         delay: seconds that threads were ready to run and waited for a processor, all ranks together.
         others_busy: the share of the processors' time that other processes used.
         disk_share: the share of the stored bytes that came from storage rather than the page cache.
+        at_epoch_start: the part of the wait, 0 to 1, in which ranks waited for the first batch of an epoch.
+        prefetch: the batches made ahead.
         isolate: whether workers are processes.
         decode: the Loader's argument.
         engine: the engine's name.
@@ -54,6 +57,8 @@ class Figures:
     delay: float = 0.0
     others_busy: float = 0.0
     disk_share: float = 0.0
+    at_epoch_start: float = 0.0
+    prefetch: int = 2
     isolate: bool = False
     decode: str = "exact"
     engine: str = "cpu"
@@ -122,17 +127,7 @@ def _diagnose(f: Figures) -> Verdict:
     if f.starved < ENOUGH:
         return Verdict("consumer", f"not input-bound: steps wait {f.starved:.1%} of the time for their batches")
     if f.on_device > 0.5:
-        if f.engine == "cpu":
-            return Verdict(
-                "copy",
-                f"copies to the device: {f.on_device:.0%} of the wait is for them",
-                Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=min(gain, 4.0)),
-            )
-        return Verdict(
-            "engine",
-            f"engine {f.engine}: {f.on_device:.0%} of the wait is for it",
-            Change("engine", "cpu" if f.cores > f.workers else "dali"),
-        )
+        return _device(f, gain)
     busy = sum(f.stages.values())
     capacity = max(f.workers * f.seconds, busy, 1e-9)
     free = f.cores * f.seconds * (1 - f.others_busy) - sum(f.cpu.values())  # processor seconds that nobody used
@@ -146,12 +141,7 @@ def _diagnose(f: Figures) -> Verdict:
                    min(gain, 1 / max(1 - f.others_busy, 0.1))),
         )  # fmt: skip
     if busy < BUSY * capacity:
-        return Verdict(
-            "hand-over",
-            f"start and hand-over: the workers are busy only {busy / capacity:.0%} of the time, yet steps wait "
-            f"{f.starved:.0%}",
-            Change("batch_size", None, gain) if f.isolate else Change("prefetch", 8, gain),
-        )
+        return _idle_workers(f, busy / capacity, gain)
     stage, spent = max(f.stages.items(), key=lambda item: item[1])
     share, on_cpu = spent / max(busy, 1e-9), f.cpu.get(stage, 0.0) / max(spent, 1e-9)
     if stage == "map":
@@ -164,7 +154,7 @@ def _diagnose(f: Figures) -> Verdict:
             Change("threads", 4 * max(1, f.workers // len(f.own)), min(gain, 4.0)),
         )
     if f.workers < f.cores and free > 0.25 * f.cores * f.seconds:
-        per_rank = f.cores // len(f.own)
+        per_rank = -(-f.cores // len(f.own))  # rounded up, so that it is more than there are
         return Verdict(
             "threads",
             f"too few threads: all {f.workers} are busy, {share:.0%} with `{stage}`, and "
@@ -183,6 +173,42 @@ def _diagnose(f: Figures) -> Verdict:
         "read",
         f"`{stage}` on the processor: {share:.0%} of the workers' time, {on_cpu:.0%} of it computing",
         Change("use more processors, or samples that are stored raw"),
+    )
+
+
+def _device(f: Figures, gain: float) -> Verdict:
+    """Tell copies to the device from an engine for whole batches."""
+    if f.engine == "cpu":
+        return Verdict(
+            "copy",
+            f"copies to the device: {f.on_device:.0%} of the wait is for them",
+            Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=min(gain, 4.0)),
+        )
+    other = "cpu" if f.cores > f.workers else "dali"
+    return Verdict(
+        "engine",
+        f"engine {f.engine}: {f.on_device:.0%} of the wait is for it",
+        Change("engine", other) if other != f.engine else Change("store smaller images, or use a faster GPU"),
+    )
+
+
+def _idle_workers(f: Figures, busy: float, gain: float) -> Verdict:
+    """Tell epochs that begin too often from batches that are handed over too slowly."""
+    if f.at_epoch_start > 0.5:
+        return Verdict(
+            "start of epochs",
+            f"start of epochs: {f.at_epoch_start:.0%} of the wait is for the first batch of each epoch, and the "
+            f"workers are busy only {busy:.0%} of the time",
+            Change(
+                "more samples per epoch: no setting helps", expected=1 / max(1 - f.starved * f.at_epoch_start, 0.02)
+            ),
+        )
+    return Verdict(
+        "hand-over",
+        f"start and hand-over: the workers are busy only {busy:.0%} of the time, yet steps wait {f.starved:.0%}",
+        Change("prefetch", ENOUGH_AHEAD, gain)
+        if f.prefetch < ENOUGH_AHEAD and not f.isolate
+        else Change("a larger batch_size", None, gain),
     )
 
 

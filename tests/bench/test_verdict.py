@@ -1,5 +1,6 @@
 """The verdict: a table of figures and the bottleneck that they show. `benchmarks/verdicts.py` plants real ones."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,9 @@ BUSY = Figures(
 )
 """Four threads on four processors decode all the time."""
 
+IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
+"""The same threads have nothing to do most of the time."""
+
 
 @pytest.mark.parametrize(
     ("changes", "bottleneck", "setting"),
@@ -27,7 +31,9 @@ BUSY = Figures(
         ({}, "decode", "decode"),
         ({"decode": "fast"}, "decode", "store smaller images"),
         ({"starved": 0.02}, "consumer", None),
-        ({"on_device": 0.8, "engine": "dali"}, "engine", "engine"),
+        ({"on_device": 0.8, "engine": "dali"}, "engine", "store smaller images"),
+        ({"on_device": 0.8, "engine": "nvimgcodec"}, "engine", "engine"),
+        ({"on_device": 0.8, "engine": "dali", "workers": 3}, "engine", "engine"),
         ({"on_device": 0.8}, "copy", "deliver uint8"),
         # Two threads are busy, and two of the four processors have nothing to do.
         ({"workers": 2, "stages": {"decode": 19.0}, "cpu": {"decode": 18.5}}, "threads", "threads"),
@@ -50,7 +56,12 @@ BUSY = Figures(
         # Delayed by each other, with nobody else there.
         ({"cpu": {"decode": 18.0}, "delay": 18.0}, "decode", "decode"),
         ({"own": (0.10, 0.02, 0.02), "waits": (0.09, 0.01, 0.01)}, "slow rank", "look at"),
-        ({"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}, "hand-over", "prefetch"),
+        (IDLE, "hand-over", "prefetch"),
+        (IDLE | {"prefetch": 8}, "hand-over", "a larger batch_size"),
+        (IDLE | {"isolate": True}, "hand-over", "a larger batch_size"),
+        (IDLE | {"at_epoch_start": 0.8, "prefetch": 32}, "start of epochs", "more samples per epoch"),
+        # Epochs are short, yet the workers are busy all the time.
+        ({"at_epoch_start": 0.8}, "decode", "decode"),
     ],
 )
 def test_bottlenecks(changes: dict[str, Any], bottleneck: str, setting: str | None) -> None:
@@ -70,3 +81,23 @@ def test_the_slow_rank_is_named() -> None:
     assert waits.sentence.startswith("rank 1 is slow: a step takes it 100 ms, mostly waiting for its input")
     computes = diagnose(replace(BUSY, own=(0.02, 0.10), waits=(0.01, 0.01)))
     assert "mostly computing" in computes.sentence
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("cores", [2, 3, 5, 8, 64])
+@pytest.mark.parametrize("stage", ["read", "map", "decode", "none"])
+def test_advised_numbers_are_larger_than_the_current_ones(ranks: int, cores: int, stage: str) -> None:
+    """Whatever the ranks, processors, threads and batches ahead: no number is advised that is there already."""
+    for threads, prefetch in itertools.product((1, 2, 3, 8, 63), (1, 2, 7, 8, 9, 32)):
+        workers = ranks * threads
+        on_cpu = {"read": 0.1, "map": 0.1, "decode": 9.0, "none": 0.0}[stage]
+        figures = Figures(
+            starved=0.9, on_device=0.0, own=(0.1,) * ranks, waits=(0.09,) * ranks, workers=workers, cores=cores,
+            seconds=10.0, stages={stage: 0.0 if stage == "none" else 9.9 * workers}, cpu={stage: on_cpu * workers},
+            prefetch=prefetch,
+        )  # fmt: skip
+        change = diagnose(figures).change
+        assert change is not None
+        if change.setting in ("threads", "prefetch"):
+            assert isinstance(change.value, int)
+            assert change.value > {"threads": threads, "prefetch": prefetch}[change.setting]
