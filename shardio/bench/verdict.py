@@ -194,6 +194,7 @@ def _device(f: Figures, gain: float) -> Verdict:
 
 def _idle_workers(f: Figures, busy: float, gain: float) -> Verdict:
     """Tell epochs that begin too often from batches that are handed over too slowly."""
+    gain = min(gain, 1 / max(busy, 0.02))  # if all workers were busy
     if f.at_epoch_start > 0.5:
         return Verdict(
             "start of epochs",

@@ -1,7 +1,8 @@
 """How every command shows its help and names options in errors: as people type them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -57,7 +58,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the arguments; errors say which option is meant, or what the shell has done to a pattern."""
         try:
-            return super().parse_args(ctx, args)
+            with _telling_of(ctx):
+                return super().parse_args(ctx, args)
         except typer.TyperException as error:
             meant = _KEYWORDS.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
             if meant in {option for parameter in self.params for option in parameter.opts}:
@@ -81,6 +83,11 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A command with subcommands, each of which it describes in full."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments before the subcommand's."""
+        with _telling_of(ctx):
+            return super().parse_args(ctx, args)
+
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the description; examples keep their lines."""
         self.help = _keeping_lines(self.help)
@@ -93,6 +100,17 @@ class Group(TyperGroup):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+@contextmanager
+def _telling_of(ctx: Any) -> Iterator[None]:
+    """Let usage errors of the `with` block know their command, whose help they name; typer leaves it out of some."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if getattr(error, "ctx", None) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]  # which usage errors have
+        raise
 
 
 def typed(message: str) -> str:
