@@ -74,9 +74,9 @@ class BenchConfig:
     on_bad_sample: OnBadSample = "raise"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "ranks", *(() if self.batch_size is None else ("batch_size",))):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("epochs", "ranks", "batch_size", "image_size"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
         for name in ("step_time", "warmup"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")

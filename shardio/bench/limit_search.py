@@ -61,7 +61,7 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
     """
     accelerator = config.accelerator
     if accelerator is None:
-        raise ConfigError("a limit can be found for an accelerator only: give emulate or step_time")
+        raise ConfigError("find_limit needs an accelerator: give emulate='resnet50-h100' or another one, or step_time")
     seconds = _SECONDS if config.seconds is None else config.seconds
     probes: list[Probe] = []
     with StandingRanks(config) as ranks:

@@ -1,11 +1,22 @@
-"""Writing results as JSON."""
+"""Writing results to files, and whether that is possible."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..system.os_errors import naming
+
+
+def check_place(path: Path | None, option: str) -> None:
+    """Raise ConfigError if nothing can be written to `path`, so that it is known before the work."""
+    if path is None:
+        return
+    place = path if path.exists() else path.absolute().parent
+    if not os.access(place, os.W_OK) or path.is_dir() or not (path.exists() or place.is_dir()):
+        raise ConfigError(f"{option} must be a file in a writable folder, got {path}")
 
 
 def write_text(path: Path, text: str) -> None:

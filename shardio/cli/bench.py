@@ -10,10 +10,11 @@ import typer
 from ..errors import ConfigError
 from ._bench_display import comparison_text, live, versus_progress
 from ._options import threads_option
-from ._output import write_text
+from ._output import check_place, write_text
 
 if TYPE_CHECKING:
     from ..bench import BenchConfig, BenchResult
+    from ..bench.limit_search import Probe
 
 # The words that a Loader takes; its own types would load torch.
 Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
@@ -205,6 +206,8 @@ def bench(
         return
     if dataset is None:
         raise ConfigError("give a DATASET to measure, or two files with --compare")
+    check_place(json_file, "--json")
+    check_place(html, "--html")
     from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
     config = BenchConfig(
@@ -291,8 +294,14 @@ def _find_limit(config: "BenchConfig", json_file: Path | None) -> None:
     from ..bench.limit_search import find_limit
     from ..bench.text import limit_text
 
-    print("step time    utilisation of the slowest rank")
-    limit = find_limit(config, lambda probe: print(f"{probe.step_seconds:9.5f} s  {probe.utilisation:.1%}", flush=True))
+    heading = "step time    utilisation of the slowest rank\n"
+
+    def show(probe: "Probe") -> None:
+        nonlocal heading
+        print(f"{heading}{probe.step_seconds:9.5f} s  {probe.utilisation:.1%}", flush=True)
+        heading = ""
+
+    limit = find_limit(config, show)
     print(limit_text(limit))
     if json_file is not None:
         write_text(json_file, json.dumps(limit.to_json(), indent=1, allow_nan=False) + "\n")

@@ -105,7 +105,7 @@ def test_functions_and_transforms_of_ones_own(tmp_path: Path, monkeypatch: pytes
         ({"seconds": 0}, "seconds must be more than 0, got 0"),
         ({"emulate": "resnet50-tpu"}, "emulate must be one of unet3d-a100, .*, got 'resnet50-tpu'"),
         ({"batch_size": 1000}, "24 samples fill no global batch"),
-        ({"image_size": 0}, "size must be"),
+        ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"transforms": "resize"}, "transforms must be one of none, train, evaluate or 'module:name', got 'resize'"),
         ({"transforms": "no_such_module:f"}, "transforms 'no_such_module:f': there is no module 'no_such_module'"),
         ({"map": "json:no_such"}, "map 'json:no_such': module 'json' has no 'no_such'"),

@@ -74,7 +74,7 @@ def test_find_limit(photos: Path) -> None:
     found = find_limit(config)
     assert found.step_seconds in [probe.step_seconds for probe in found.probes if probe.utilisation >= 0.9]
     assert found.accelerators is None
-    with pytest.raises(ConfigError, match="give emulate or step_time"):
+    with pytest.raises(ConfigError, match="find_limit needs an accelerator: give emulate="):
         find_limit(replace(config, step_time=0.0))
     with pytest.raises(ConfigError, match="batch_size must be smaller than 96"):
         find_limit(replace(config, batch_size=96))
