@@ -160,11 +160,12 @@ def _threads(rank: int, timeline: Timeline) -> str:
 
 def _rates(result: BenchResult) -> str:
     spread = result.samples_per_second
-    most = spread.largest
-    rows = {"median": spread.median, "smallest": spread.smallest, "largest": spread.largest}
+    rows = {"median": spread.median}
+    if result.enough_steps:
+        rows |= {"smallest": spread.smallest, "largest": spread.largest}
     if result.ceiling is not None:
         rows["ceiling"] = result.ceiling
-        most = max(most, result.ceiling)
+    most = max(rows.values())
     bars = []
     for number, (name, rate) in enumerate(rows.items()):
         y, width = 26 * number, (_WIDTH - 230) * rate / most

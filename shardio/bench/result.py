@@ -19,6 +19,7 @@ SCHEMA = "shardio-bench/1"
 """The version of the JSON that `shardio bench --json` writes; docs/bench.md describes it."""
 
 PARTS = 5  # of a measurement by seconds, to see how much the rate varies
+ENOUGH_STEPS = 5  # of equal length, in each of these parts
 MOST_STEPS = 2000  # per rank in the JSON; of more, every second, third, ... is kept
 STALL = 0.5  # a step stalls if it waits this share of the median step
 
@@ -148,6 +149,11 @@ class BenchResult:
             return None
         return self.utilisation_of_slowest >= accelerator.pass_mark
 
+    @property
+    def enough_steps(self) -> bool:
+        """Whether the parts hold enough steps to tell how the rate varies; fewer show where bursts of batches fell."""
+        return self.config.seconds is None or all(line.equal_steps >= PARTS * ENOUGH_STEPS for line in self.timelines)
+
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values; see docs/bench.md."""
         return {"schema": SCHEMA, **asdict(self), "passed": self.passed}
@@ -172,6 +178,12 @@ class Timeline:
     counted_from: int
     stride: int
     threads: list[tuple[float, int]]
+
+    @property
+    def equal_steps(self) -> float:
+        """How many steps of equal length vary as much as those that count: bursts of short steps count as one."""
+        lengths = sum(np.array(times[self.counted_from :]) for times in (self.wait, self.compute, self.barrier))
+        return self.stride * float(np.sum(lengths)) ** 2 / max(float(np.sum(np.square(lengths))), 1e-9)
 
     @classmethod
     def of(cls, record: RankRecord, start: float) -> "Timeline":

@@ -11,9 +11,12 @@ def summary(result: BenchResult) -> str:
     config, machine = result.config, result.machine
     slowest = result.ranks[result.slowest_rank]
     parts = f"{config.epochs} epochs" if config.seconds is None else f"{config.seconds:g} s in five parts"
+    rate, in_all = result.samples_per_second, result.samples_per_second_in_all
+    what = "median and range" if result.enough_steps else "median"
+    short = "" if result.enough_steps else "; too short to tell how it varies: measure longer"
     rows = [
-        ("samples/s per rank", f"{_spread(result.samples_per_second)} (median and range of {parts}, slowest rank)"),
-        *([("in all", _spread(result.samples_per_second_in_all))] if config.ranks > 1 else []),
+        ("samples/s per rank", f"{_spread(rate, result.enough_steps)} ({what} of {parts}, slowest rank{short})"),
+        *([("in all", _spread(in_all, result.enough_steps))] if config.ranks > 1 else []),
         ("read per rank", f"{format_size(slowest.bytes_per_second)}/s, {_from_disk(slowest):.0%} of it from storage"),
         ("first batch", f"after {_seconds(slowest.first_batch_seconds)}"),
         (
@@ -84,8 +87,8 @@ def _from_disk(rank: RankResult) -> float:
     return min(1.0, rank.disk_bytes / max(1, rank.disk_bytes + rank.cached_bytes))
 
 
-def _spread(spread: Spread) -> str:
-    if spread.smallest == spread.largest:
+def _spread(spread: Spread, enough_steps: bool) -> str:
+    if spread.smallest == spread.largest or not enough_steps:
         return f"{spread.median:,.0f}"
     return f"{spread.median:,.0f}, {spread.smallest:,.0f} to {spread.largest:,.0f}"
 

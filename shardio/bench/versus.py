@@ -4,8 +4,10 @@ Each side has its own rank processes: one side takes batches for a part of a sec
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from ..errors import ConfigError
 from .config import BenchConfig
@@ -71,29 +73,42 @@ def versus(
 
 
 def other_side(config: BenchConfig, other: str) -> BenchConfig:
-    """Return the configuration that `other` names: another dataset, or settings such as `threads=4,decode=fast`.
+    """Return the configuration that `other` names: another dataset, settings such as `threads=4,decode=fast`, or both.
 
-    Raises ConfigError for a setting that there is not.
+    A setting is an attribute of BenchConfig, written like it or like the option: `batch_size`, `batch-size` or
+    `--batch-size`.
+
+    Raises ConfigError for a setting that there is not, or a value that it cannot have.
     """
-    if "=" not in other:
-        return replace(config, dataset=other)
-    kinds = {item.name: item for item in fields(config)}
-    changes: dict[str, Any] = {}
-    for part in other.split(","):
-        name, _, text = part.partition("=")
-        if name not in kinds:
-            raise ConfigError(f"versus: there is no setting {name!r}; there are {', '.join(kinds)}")
-        changes[name] = _value(text)
+    parts = other.split(",")
+    first = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
+    dataset = ",".join(parts[:first])  # a path may have commas
+    changes: dict[str, Any] = {"dataset": dataset} if dataset else {}
+    kinds = get_type_hints(BenchConfig)
+    for part in parts[first:]:
+        typed, equals, text = part.partition("=")
+        name = typed.strip().removeprefix("--").replace("-", "_")
+        if name not in kinds or not equals:
+            settings = ", ".join(kind.replace("_", "-") for kind in kinds)
+            raise ConfigError(
+                f"versus: there is no setting {typed!r}; give NAME=VALUE, where NAME is one of {settings}"
+            )
+        changes[name] = _value(name, text, kinds[name])
     return replace(config, **changes)
 
 
-def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _value(name: str, text: str, kind: Any) -> Any:
+    if text.lower() == "none" and name != "transforms" and type(None) in get_args(kind):  # a word among transforms
+        return None
+    try:
+        return msgspec.convert(text.lower() if kind is bool else text, kind, strict=False)
+    except msgspec.ValidationError:
+        rule = _words(kind)
+        raise ConfigError(f"versus: {name.replace('_', '-')} must be {rule}, got {text!r}") from None
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+    return names[kind] if kind in names else " or ".join(map(_words, get_args(kind)))

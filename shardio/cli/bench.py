@@ -157,8 +157,8 @@ def bench(
     versus: Annotated[
         str | None,
         typer.Option(
-            help="Compare, in turns within one run, with another dataset, or other settings such as "
-            "threads=4,decode=fast.",
+            help="Compare, in turns within one run, with another dataset, other settings such as "
+            "threads=4,decode=fast, or both: DATASET,threads=4.",
             show_default=False,
             rich_help_panel=MORE,
         ),

@@ -14,13 +14,15 @@ from _builders import jpeg
 from _cli import run
 
 import shardio
-from shardio.bench import ACCELERATORS, BenchConfig, limit_search, measure
+from shardio.bench import ACCELERATORS, BenchConfig, BenchResult, Spread, limit_search, measure
 from shardio.bench.accelerators import utilisation
 from shardio.bench.compare_files import compare_files
 from shardio.bench.html import page
 from shardio.bench.limit_search import PRECISION, bisect, find_limit
 from shardio.bench.read_plan import read_plan
+from shardio.bench.result import Timeline
 from shardio.bench.storage import storage_rates
+from shardio.bench.text import summary
 from shardio.bench.versus import other_side, versus
 from shardio.errors import ConfigError
 
@@ -97,14 +99,33 @@ def test_versus_finds_a_slow_down(photos: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_other_side() -> None:
-    """Another dataset, or other settings; one that there is not is named."""
+    """Another dataset, other settings, or both; settings are written as attributes or as options."""
     config = BenchConfig("a")
     assert other_side(config, "b/c") == BenchConfig("b/c")
     changed = other_side(config, "threads=4,decode=fast,step_time=0.1,isolate=true,shuffle=none")
     assert (changed.threads, changed.decode, changed.step_time, changed.isolate) == (4, "fast", 0.1, True)
     assert changed.shuffle is None
-    with pytest.raises(ConfigError, match="there is no setting 'thread'; there are dataset, "):
-        other_side(config, "thread=4")
+    for name in ("batch_size", "batch-size", "--batch-size"):
+        assert other_side(config, f"{name}=16") == BenchConfig("a", batch_size=16)
+    assert other_side(config, "b,c/d,decode=fast,threads=auto") == BenchConfig("b,c/d", decode="fast")
+    assert other_side(config, "dataset=17,transforms=none") == BenchConfig("17", transforms="none")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("thread=4", "there is no setting 'thread'; give NAME=VALUE, where NAME is one of dataset, batch-size, "),
+        ("threads=4,fast", "there is no setting 'fast'; give NAME=VALUE"),
+        ("threads=few", "versus: threads must be a whole number or auto, got 'few'"),
+        ("decode=slow", "versus: decode must be exact or fast, got 'slow'"),
+        ("batch-size=x", "versus: batch-size must be a whole number or none, got 'x'"),
+        ("isolate=maybe", "versus: isolate must be true or false, got 'maybe'"),
+    ],
+)
+def test_wrong_other_sides(other: str, message: str) -> None:
+    """Each message names the setting as it can be typed, and the rule."""
+    with pytest.raises(ConfigError, match=message):
+        other_side(BenchConfig("a"), other)
 
 
 def written(path: Path, rate: float, **changes: Any) -> Path:
@@ -174,11 +195,42 @@ def test_the_report_in_a_browser(photos: Path, tmp_path: Path) -> None:
     assert f"{result.samples_per_second.median:,.0f}" in done.stdout
 
 
-def test_a_report_escapes_what_it_shows(photos: Path) -> None:
+@pytest.fixture(scope="module")
+def measured(photos: Path) -> BenchResult:
+    """The result of one short epoch."""
+    return measure(BenchConfig(str(photos), batch_size=8, epochs=1, warmup=0))
+
+
+def test_a_report_escapes_what_it_shows(measured: BenchResult) -> None:
     """A path with markup in it stays text."""
-    result = measure(BenchConfig(str(photos), batch_size=8, epochs=1, warmup=0))
-    shown = page(replace(result, config=replace(result.config, dataset="<script>alert(1)</script>")))
+    shown = page(replace(measured, config=replace(measured.config, dataset="<script>alert(1)</script>")))
     assert "<script>" not in shown
+
+
+@pytest.mark.parametrize(
+    ("waits", "enough"),
+    [
+        ([10.0] * 25, True),
+        ([10.0] * 24, False),
+        (([100.0] + [0.1] * 15) * 10, False),  # ten bursts
+        (([100.0] + [0.1] * 15) * 30, True),
+        ([10.0] * 500 + [500.0], True),  # one step that stalled
+    ],
+)
+def test_a_range_needs_enough_steps(measured: BenchResult, waits: list[float], enough: bool) -> None:
+    """Fifths of a measurement that hold only a few steps, or bursts of them, tell no range; whole epochs do."""
+    none = [0.0] * len(waits)
+    line = Timeline(begun=none, wait=waits, compute=none, barrier=none, counted_from=0, stride=1, threads=[(0.0, 2)])
+    spread = Spread(1532.0, 86.0, 70915.0)
+    result = replace(
+        measured, config=replace(measured.config, seconds=0.3), samples_per_second=spread, timelines=[line]
+    )
+    assert ("1,532, 86 to 70,915 (median and range of 0.3 s" in summary(result)) is enough
+    assert (
+        "1,532 (median of 0.3 s in five parts, slowest rank; too short to tell how" in summary(result)
+    ) is not enough
+    assert (">smallest<" in page(result)) is enough
+    assert "86 to 70,915" in summary(replace(result, config=measured.config))
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
