@@ -22,6 +22,7 @@ from ..order.world import World
 from ..system import processes
 from .accelerators import utilisation
 from .config import BenchConfig
+from .machine import Installation
 from .rank import START_LIMIT, Meeting, build_loader
 
 WARMUP_STEPS = 4  # of each turn, before its clock starts
@@ -67,6 +68,7 @@ class StandingRanks:
 
     Attributes:
         steps_per_epoch: the steps of each epoch.
+        installation: the shardio that they run.
 
     Raises what `shardio.Loader` raises for the configuration.
     """
@@ -74,6 +76,7 @@ class StandingRanks:
     def __init__(self, config: BenchConfig) -> None:
         loader = build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
         self.steps_per_epoch = len(loader)
+        self.installation = Installation.of_this_process()
         self._config = config
         self._meeting = meeting = Meeting.of(config.ranks)  # kept: the ranks open it by name
         pipes = [processes.CONTEXT.Pipe() for _ in range(config.ranks)]
@@ -110,6 +113,10 @@ class StandingRanks:
         for pipe in self._pipes:
             pipe.send((seconds, step_seconds))
         return [self._receive(rank, seconds) for rank in range(len(self._pipes))]
+
+    def rate(self, seconds: float) -> float:
+        """Let the ranks take batches for so long; return the samples per second of all."""
+        return sum(turn.samples_per_second for turn in self.turn(seconds))
 
     def _receive(self, rank: int, seconds: float) -> Turn:
         try:

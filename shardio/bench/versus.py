@@ -1,4 +1,4 @@
-"""Two configurations measured in turns within one run, so that what disturbs the machine disturbs both alike.
+"""Two configurations, or installations, measured in turns within one run: what disturbs one disturbs the other alike.
 
 Each side has its own rank processes: one side takes batches for a part of a second while the other one's ranks wait.
 """
@@ -11,6 +11,8 @@ import msgspec
 
 from ..errors import ConfigError
 from .config import BenchConfig
+from .machine import Installation
+from .other_python import OtherPython
 from .significance import Comparison, compare_pairs
 from .standing_ranks import StandingRanks
 
@@ -26,6 +28,7 @@ class Versus:
         a, b: the configurations.
         a_rates, b_rates: samples per second of all ranks, by round.
         comparison: how B compares to A.
+        a_installation, b_installation: the shardio that measured each.
     """
 
     a: BenchConfig
@@ -33,6 +36,8 @@ class Versus:
     a_rates: list[float]
     b_rates: list[float]
     comparison: Comparison
+    a_installation: Installation
+    b_installation: Installation
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -43,6 +48,7 @@ def versus(
     a: BenchConfig,
     b: BenchConfig,
     *,
+    python: str | None = None,
     rounds: int = ROUNDS,
     turn_seconds: float = TURN_SECONDS,
     progress: Callable[[int, int], None] | None = None,
@@ -51,25 +57,27 @@ def versus(
 
     Args:
         a, b: what to measure; `epochs`, `seconds` and `warmup` do not apply.
+        python: the interpreter whose shardio measures B; None for this one.
         rounds: how often each of them has its turn; who begins alternates.
         turn_seconds: the time that is measured per turn.
         progress: called with the number of rounds that are done, and their number.
 
-    Raises ConfigError for too few rounds, and what the ranks raise.
+    Raises ConfigError for too few rounds or a `python` without a shardio that can do this, and what the ranks raise.
     """
     compare_pairs([1.0] * rounds, [1.0] * rounds)  # refuses too few rounds before anything is measured
     a_rates: list[float] = []
     b_rates: list[float] = []
-    with StandingRanks(a) as first, StandingRanks(b) as second:
+    with StandingRanks(a) as first, StandingRanks(b) if python is None else OtherPython(python, b) as second:
         for side in (first, second):
-            side.turn(turn_seconds)  # warms up
+            side.rate(turn_seconds)  # warms up
         for number in range(rounds):
             turns = ((first, a_rates), (second, b_rates))
             for side, rates in turns if number % 2 == 0 else turns[::-1]:
-                rates.append(sum(turn.samples_per_second for turn in side.turn(turn_seconds)))
+                rates.append(side.rate(turn_seconds))
             if progress is not None:
                 progress(number + 1, rounds)
-    return Versus(a, b, a_rates, b_rates, compare_pairs(a_rates, b_rates))
+    comparison = compare_pairs(a_rates, b_rates)
+    return Versus(a, b, a_rates, b_rates, comparison, first.installation, second.installation)
 
 
 def other_side(config: BenchConfig, other: str) -> BenchConfig:

@@ -163,8 +163,20 @@ def bench(
             rich_help_panel=MORE,
         ),
     ] = None,
+    versus_python: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare, in the same way, with the shardio that is installed for another interpreter.",
+            metavar="PYTHON",
+            show_default=False,
+            rich_help_panel=MORE,
+        ),
+    ] = None,
     rounds: Annotated[
-        int, typer.Option(help="Turns of each side of --versus, of half a second each.", rich_help_panel=MORE)
+        int,
+        typer.Option(
+            help="Turns of each side of --versus and --versus-python, of half a second each.", rich_help_panel=MORE
+        ),
     ] = 40,
     compare: Annotated[
         tuple[Path, Path] | None,
@@ -181,7 +193,7 @@ def bench(
 ) -> None:
     """Measure how fast each rank is fed, name what limits it, and the setting to change.
 
-    With --versus and --compare the exit code is 3 if B is slower than A.
+    With --versus, --versus-python and --compare the exit code is 3 if B is slower than A.
 
     Examples:
 
@@ -194,6 +206,8 @@ def bench(
       shardio bench data/photos --image-size 224 --apply
 
       shardio bench data/photos --image-size 224 --versus decode=fast
+
+      shardio bench data/photos --image-size 224 --versus-python other-venv/bin/python
 
       shardio bench data/photos --storage --json bench.json
 
@@ -236,8 +250,8 @@ def bench(
         hw_decoder_load=hw_decoder_load,
         on_bad_sample=on_bad_sample,
     )
-    if versus is not None:
-        _versus(config, versus, rounds, json_file)
+    if versus is not None or versus_python is not None:
+        _versus(config, versus, versus_python, rounds, json_file)
         return
     if find_limit:
         _find_limit(config, json_file)
@@ -307,14 +321,18 @@ def _find_limit(config: "BenchConfig", json_file: Path | None) -> None:
         write_text(json_file, json.dumps(limit.to_json(), indent=1, allow_nan=False) + "\n")
 
 
-def _versus(config: "BenchConfig", other: str, rounds: int, json_file: Path | None) -> None:
+def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds: int, json_file: Path | None) -> None:
     from ..bench.versus import other_side, versus
 
+    b = config if other is None else other_side(config, other)
     with versus_progress() as show:
-        found = versus(config, other_side(config, other), rounds=rounds, progress=show)
-    print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}")
-    print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other}")
+        found = versus(config, b, python=python, rounds=rounds, progress=show)
+    a_by, b_by = ("", "") if python is None else (f", {found.a_installation}", f", {found.b_installation}")
+    print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}{a_by}")
+    print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other or config.dataset}{b_by}")
     print(f"B is {comparison_text(found.comparison)}")
+    if python is not None and found.a_installation.folder == found.b_installation.folder:
+        print(f"note: both interpreters import the shardio in {found.a_installation.folder}")
     if json_file is not None:
         write_text(json_file, json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
     if found.comparison.finding == "slower":
