@@ -3,7 +3,6 @@
 import io
 import struct
 from collections.abc import Sequence
-from functools import cache
 
 import cv2
 import numpy as np
@@ -14,11 +13,9 @@ from .. import native
 from ..errors import BadSample
 from ..format import images
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..transforms.fuse import FusedSteps
-from .fused_images import FusedImages
+from ..native.damage import find_damage
 
 _GREY, _RGB = 0, 2  # colour types of PNG
-_LONGEST_SIDE = 65535  # pixels: the limit of a JPEG's header
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes, by channels."""
 _DAMAGE = (OSError, SyntaxError, ValueError, LookupError, struct.error, EOFError, MemoryError)
@@ -95,33 +92,15 @@ def check_size(size: Sequence[int], stored: Sequence[int]) -> None:
 def check(data: bytes, channels: int, size: tuple[int, int]) -> None:
     """Decode all of an image file to find damage.
 
-    With the compiled part, anything that libjpeg warns of counts as damage to a JPEG, except to one in CMYK.
+    With the compiled part, so does libjpeg's warning of lost or senseless data in a JPEG that decodes all the same.
 
     Raises:
         BadSample: unless the file is intact and its (height, width) in pixels is `size`.
     """
     jpeg = native.library() is not None and images.sniff(data) == "jpeg"
-    if jpeg and _decodes_without_warning(data, channels, size):
+    damage = find_damage(data, size) if jpeg else None
+    if damage == "":
         return
-    pixels = decode(data, channels)
-    check_size(pixels.shape[:2], size)
-    if jpeg and images.probe(data).channels in (1, 3):
-        raise BadSample("the jpeg image is damaged: it decodes with a warning of libjpeg only")
-
-
-def _decodes_without_warning(data: bytes, channels: int, size: tuple[int, int]) -> bool:
-    """Return whether libjpeg decodes a JPEG of that size without a warning.
-
-    Asked for a result one pixel wide, it reads every coefficient, which is where damage shows, but makes few pixels.
-    """
-    height, width = size
-    if not (1 <= height <= _LONGEST_SIDE and 1 <= width <= _LONGEST_SIDE):
-        return False
-    image, region, resized, window = (np.array([row], np.int32) for row in (size, (0, 0, *size), (height, 1), (0, 0)))
-    fused = FusedSteps(image, region, resized, window, resized, np.zeros(1, np.bool_), "nearest")
-    return not _images(channels).decode([data], fused, np.empty((1, height, 1, channels), np.uint8))
-
-
-@cache
-def _images(channels: int) -> FusedImages:
-    return FusedImages(channels, decode="fast")
+    check_size(decode(data, channels).shape[:2], size)
+    if damage:
+        raise BadSample(f"the jpeg image is damaged: {damage}")

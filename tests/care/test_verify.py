@@ -1,9 +1,11 @@
 """Deep verification finds, names and counts every kind of damage, in every container, with any number of threads."""
 
 import errno
+import io
 import json
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import lmdb
 import numpy as np
 import pytest
 from _adoptable import records
-from _builders import CMYK_JPEG, bmp, jpeg, png, spoiled, webp
+from _builders import CMYK_JPEG, bmp, encode, jpeg, pixels, png, spoiled, webp
+from PIL import Image
 
 import shardio
 from shardio import native
@@ -23,6 +26,7 @@ from shardio.engines import image_decoding
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format import checksums, images, manifest
 from shardio.format.fields import Field
+from shardio.native.damage import find_damage
 from shardio.system.threads import in_order
 from shardio_converters.tfrecord import tfrecord
 
@@ -495,7 +499,12 @@ def test_a_damaged_image_does_not_pass(image: bytes, message: str) -> None:
         image_decoding.check(image, 3, (200, 300))
 
 
-@pytest.mark.skipif(native.library() is None, reason="not compiled here: OpenCV tells nobody of libjpeg's warnings")
+hears_libjpeg = pytest.mark.skipif(native.library() is None, reason="not compiled: nobody hears libjpeg's warnings")
+    native.library() is None, reason="not compiled here: nobody hears libjpeg's warnings"
+)
+
+
+@hears_libjpeg
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, channels: int) -> None:
@@ -505,8 +514,46 @@ def test_a_jpeg_that_decodes_with_a_warning_does_not_pass(progressive: bool, cha
     for at in (scan + 20, scan + (len(image) - scan) // 2, len(image) - 12):
         cut = image[:at] + b"\xff\xd9"
         assert cv2.imdecode(np.frombuffer(cut, np.uint8), cv2.IMREAD_COLOR) is not None
-        with pytest.raises(BadSample, match="the jpeg image is damaged: it decodes with a warning"):
+        with pytest.raises(BadSample, match="the jpeg image is damaged: Corrupt JPEG data: premature end"):
             image_decoding.check(cut, channels, (200, 300))
+
+
+@hears_libjpeg
+@pytest.mark.parametrize(
+    ("inserted", "message"),
+    [
+        (b"", ""),
+        (b"\xff" * 50, ""),  # the padding that the standard allows
+        (b"\x00" * 8, ""),  # the longest that cameras were seen to leave
+        (b"\x00" * 20, "1[0-9] extraneous bytes before marker 0xd9"),  # less those that its bit buffer holds
+    ],
+)
+def test_only_a_little_padding_may_follow_the_scan(inserted: bytes, message: str) -> None:
+    """Bytes before the end marker count as damage where they are more than padding; those behind it never do."""
+    image = LARGE[:-2] + inserted + LARGE[-2:] + b"what a camera appends" * 9
+    with pytest.raises(BadSample, match=message) if message else nullcontext():
+        image_decoding.check(image, 3, (200, 300))
+
+
+@hears_libjpeg
+def test_a_change_in_the_middle_of_the_scan_is_found() -> None:
+    """Codes that are no Huffman codes are found, also where much follows, and so are bytes left over."""
+    random = np.random.default_rng(0)
+    image = encode("jpg", random.integers(0, 256, (256, 256, 3), np.uint8), cv2.IMWRITE_JPEG_QUALITY, 95)
+    middle = len(image) // 2
+    for planted, message in ((b"\x5a", "[0-9]{2,} extraneous bytes"), (b"\xff\x00" * 20, "bad Huffman code")):
+        with pytest.raises(BadSample, match=message):
+            image_decoding.check(image[:middle] + planted + image[middle + len(planted) :], 3, (256, 256))
+
+
+@hears_libjpeg
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"subsampling": 0}])
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_whole_jpegs_of_all_codings_are_free_of_damage(mode: str, options: dict[str, Any]) -> None:
+    """No well-formed file is taken for a damaged one."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(65, 50, 3, seed=1)).convert(mode).save(file, "JPEG", **options)
+    assert find_damage(file.getvalue(), (65, 50)) == ""
 
 
 @pytest.mark.parametrize("size", [(0, 0), (-1, 300), (2**31 - 1, 2**31 - 1), (70_000, 300)])

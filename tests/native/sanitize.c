@@ -43,6 +43,7 @@ void shardio_recoder_free(void *recoder);
 int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
                        int32_t quality, const void **result);
 int64_t shardio_transcode(void *recoder, const uint8_t *data, int64_t size, const void **result);
+int shardio_jpeg_damage(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t most, char *text);
 void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
 void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
                          uint8_t *found);
@@ -163,6 +164,17 @@ static void recode(const Input *input) {
                                                within(input, 3, 1, 100), &result);
     volatile uint8_t sum = 0;
     for (int64_t i = 0; i < (size < 0 ? -size : size); i++) sum = (uint8_t)(sum + ((const uint8_t *)result)[i]);
+}
+
+static void damage(const Input *input) {
+    enum { LONGEST_TEXT = 200 };
+    if (claims_much(input->data, input->size)) return;
+    char *text = (char *)margined(LONGEST_TEXT);
+    int found = shardio_jpeg_damage(input->data, input->size, input->parameters[0], input->parameters[1], MOST_PIXELS,
+                                    text);
+    require(memchr(text, 0, LONGEST_TEXT) != NULL, "words without an end");
+    require((found == 1) == (text[0] != 0), "damage without words, or words without damage");
+    check_margins((uint8_t *)text, LONGEST_TEXT);
 }
 
 static void headers(const Input *input) {
@@ -335,7 +347,8 @@ typedef struct {
 static Target targets[] = {
     {.name = "jpeg", .run = jpeg}, {.name = "lmdb", .run = lmdb},       {.name = "rows", .run = rows},
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
-    {.name = "area", .run = area}, {.name = "permute", .run = permute}, {.name = "steps", .run = steps},
+    {.name = "damage", .run = damage}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
+    {.name = "steps", .run = steps},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

@@ -50,7 +50,7 @@ def inputs(target: str) -> Iterator[bytes]:
             for box in (whole, corner):
                 yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2, number % 8]) + data
                 yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number, number // 2 % 8]) + data
-    elif target == "headers":
+    elif target in ("headers", "damage"):
         for height, width, data in jpegs():
             yield block([height, width]) + data
     elif target == "recode":
@@ -107,7 +107,7 @@ def lmdb_files(size: int) -> Iterator[bytes]:
 
 def main() -> None:
     """Write all inputs."""
-    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "area", "permute", "steps"):
+    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "damage", "area", "permute", "steps"):
         folder = Path(sys.argv[1]) / target
         folder.mkdir(parents=True)
         for number, data in enumerate(inputs(target)):
