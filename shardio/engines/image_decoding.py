@@ -98,7 +98,7 @@ def check(data: bytes, channels: int, size: tuple[int, int]) -> None:
         BadSample: unless the file is intact and its (height, width) in pixels is `size`.
     """
     jpeg = native.library() is not None and images.sniff(data) == "jpeg"
-    damage = find_damage(data, size) if jpeg else None
+    damage = find_damage(data, size, MAX_IMAGE_PIXELS) if jpeg else None
     if damage == "":
         return
     check_size(decode(data, channels).shape[:2], size)

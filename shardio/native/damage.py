@@ -3,7 +3,6 @@
 import ctypes
 from typing import Any
 
-from ..format.limits import MAX_IMAGE_PIXELS
 from . import library
 
 _TEXT_BYTES = 200
@@ -11,14 +10,14 @@ _TEXT_BYTES = 200
 _WHOLE, _DAMAGED = 0, 1
 
 
-def find_damage(data: bytes, size: tuple[int, int]) -> str | None:
+def find_damage(data: bytes, size: tuple[int, int], most: int) -> str | None:
     """Return what libjpeg warns of when it reads all of a JPEG file; "" if the file is whole.
 
-    None means that this code cannot tell: libjpeg refuses the file, it must hold too many of its pixels at once, or
-    the (height, width) is not `size`.
+    None means that this code cannot tell: libjpeg refuses the file, it must hold more than `most` of its pixels at
+    once, or the (height, width) is not `size`.
     """
     text = ctypes.create_string_buffer(_TEXT_BYTES)
-    numbers = map(ctypes.c_int64, (len(data), *size, MAX_IMAGE_PIXELS))
+    numbers = map(ctypes.c_int64, (len(data), *size, most))
     call: Any = getattr(library(), "shardio_jpeg_damage")  # noqa: B009  the library may be None to mypy
     found = call(data, *numbers, text)
     return text.value.decode(errors="replace") if found in (_WHOLE, _DAMAGED) else None
