@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ def repair(
         directory: the directory of a dataset that shardio wrote, such as `Dataset.path`. Of a dataset that
             `shardio index` made, only indexes and the manifest are repaired: the files themselves stay as they are.
         like: the fields, for a dataset whose manifest and shards no longer state them.
-        metadata: the metadata of a lost manifest, such as the names of the classes.
+        metadata: the metadata of a lost manifest, such as the names of the classes; also for a manifest that has none,
+            as an earlier repair leaves it.
         progress: called with the number of shards done and the total.
 
     Returns:
@@ -86,11 +88,18 @@ def repair(
     found = list(_repaired_shards(folder, container, names, fields, old, progress))
     shards = _shards_left(path, found, notes)
     repairs = tuple(repaired for _, repaired in found if repaired.reasons)
-    if old is not None and not repairs:
+    kept_metadata = (old.metadata if old is not None else {}) or metadata or {}
+    if old is not None and kept_metadata and not old.metadata:
+        notes.append(
+            f"the manifest had no metadata, such as the names of the classes; added: {', '.join(kept_metadata)}"
+        )
+    if old is not None and not repairs and not notes:
         return Repair(old, (), (), True)
     if old is None and metadata is None:
-        notes.append("the metadata of the lost manifest, such as the names of the classes, is lost")
-    kept_metadata = (metadata or {}) if old is None else old.metadata
+        notes.append(
+            "the metadata of the lost manifest, such as the names of the classes, is lost: "
+            f"`shardio repair {shlex.quote(str(path))} --like DATASET` takes it from a dataset made in the same way"
+        )
     repaired = describe(container, fields, shards, kept_metadata)
     finish_dataset(OutputDirectory(folder, folder), repaired)
     same = None if old is None else repaired.digest == old.digest
@@ -211,7 +220,10 @@ def _find_fields(
             continue  # another shard may state them
         if fields is not None:
             return dict(fields)
-    raise ConfigError(f"{folder}: nothing states the fields; name a dataset that has the same")
+    raise ConfigError(
+        f"{folder}: nothing states the fields: name a dataset that has the same, `shardio repair "
+        f"{shlex.quote(str(folder))} --like DATASET`"
+    )
 
 
 def _repaired_shards(
@@ -287,7 +299,7 @@ def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:
 def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], reasons: list[str]) -> int | None:
     """Make the tar end with a complete sample, and its index list exactly the samples that it holds.
 
-    Returns the number of samples that it held as far as its index tells, else None.
+    Returns the number of samples that it held as far as its index or its end tells, else None.
     """
     path = folder.path / name
     if folder.kind(name) is None:
@@ -296,8 +308,8 @@ def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], reaso
     intact, runs = _scan(path)
     end = runs[-1].offset + runs[-1].size if runs else 0
     intact = intact and path.stat().st_size == end + len(_END_OF_TAR)
-    before = None if index is None else len(index)
-    if index is not None and intact and len(index) == len(runs):
+    before = len(index) if index is not None else len(runs) if intact else None
+    if index is not None and intact and before == len(runs):
         return before
     if not intact:
         kept = _truncate(folder, name, end)

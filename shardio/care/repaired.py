@@ -13,6 +13,7 @@ from ..dataset.shard_writer import WrittenShard
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..system.directory import Directory
+from ..system.units import counted
 
 DAMAGED_SUFFIX = ".damaged"
 """Appended to the name of a file that cannot be repaired."""
@@ -36,7 +37,7 @@ class ShardRepair:
 
     def __str__(self) -> str:
         lost = "an unknown number" if self.lost is None else self.lost
-        return f"{self.shard}: {'; '.join(self.reasons)}: {self.kept} samples kept, {lost} lost"
+        return f"{self.shard}: {'; '.join(self.reasons)}: {counted(self.kept, 'sample')} kept, {lost} lost"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same for JSON."""

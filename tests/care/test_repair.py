@@ -89,6 +89,16 @@ def test_a_lost_manifest(dataset: Path, container: str, damage: str) -> None:
     np.testing.assert_equal(values(dataset), samples)
 
 
+def test_lost_metadata_can_be_added_later(dataset: Path) -> None:
+    """The note on a lost manifest names --like, and a second repair adds the metadata that the first did not know."""
+    (dataset / "shardio.json").unlink()
+    assert f"`shardio repair {dataset} --like DATASET` takes it from" in repair(dataset).notes[-1]
+    added = repair(dataset, metadata={"classes": ["a"]})
+    assert (added.notes[0].rpartition("; ")[2], added.same, added.lost) == ("added: classes", True, 0)
+    assert shardio.open(dataset).classes == ["a"]
+    assert repair(dataset, metadata={"classes": ["b"]}).done == ()
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])
 def test_a_lost_index(dataset: Path, damage: str) -> None:
     """A lost index is rebuilt from its tar, byte for byte."""
@@ -115,6 +125,7 @@ def test_index_and_manifest_lost(dataset: Path) -> None:
         path.unlink()
     result = repair(dataset)
     assert "inferred from the names of the tars' members" in " ".join(result.done)
+    assert result.lost == 0  # each tar ends properly
     assert [(v["label"], v["caption"]) for v in values(dataset)] == [(v["label"], v["caption"]) for v in samples]
     for path in (*dataset.glob("*.idx.npy"), dataset / "shardio.json"):
         path.unlink()
