@@ -159,8 +159,9 @@ def _run_in_processes(
                 callbacks.on_result(future.result())
             callbacks.on_progress(counter.value)
     except BrokenProcessPool as error:
-        hint = "it may have run out of memory, or a script lacks `if __name__ == '__main__':`"
-        raise ShardioError(f"a conversion process died; {hint}") from error
+        raise ShardioError(
+            f"a conversion process died; it may have run out of memory, or else {processes.script_advice()}"
+        ) from error
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)

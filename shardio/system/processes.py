@@ -22,6 +22,14 @@ CONTEXT = multiprocessing.get_context("spawn")
 _PR_SET_PDEATHSIG = 1
 
 
+def script_advice() -> str:
+    """Say what keeps a process of this context from its work: it imports the script that starts it."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is not None and not os.path.isfile(script):
+        return f"each process imports the script, and {script} is no file: save the script as a file, and run that"
+    return "a script needs `if __name__ == '__main__':` around what it runs, as each process imports it"
+
+
 def die_with_parent() -> None:
     """Ask the kernel to kill this child process when its parent ends, however that happens (Linux only)."""
     parent = multiprocessing.parent_process()

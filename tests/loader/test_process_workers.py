@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from shardio.errors import (
     ShardCorrupt,
     WorkerDied,
 )
+from shardio.system import processes
 
 COUNT = 40
 
@@ -327,6 +329,17 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     last = run.stderr.splitlines()[-1]
     assert "WorkerDied" in last
     assert "exit code 1 before its first batch; with isolate=True a script needs `if __name__ == '__main__':`" in last
+
+
+def test_a_script_that_is_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice names what stands where a script should, as with `python - < script`; else it names the guard."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert "`if __name__ == '__main__':`" in processes.script_advice()
+    main.__file__ = "<stdin>"
+    assert "<stdin> is no file: save the script as a file, and run that" in processes.script_advice()
+    main.__file__ = __file__
+    assert "`if __name__ == '__main__':`" in processes.script_advice()
 
 
 @pytest.mark.slow

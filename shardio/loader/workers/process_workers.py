@@ -31,7 +31,6 @@ from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
 from .worker_process import run_worker
 
 _JOIN_SECONDS = 2.0
-_GUARD = "with isolate=True a script needs `if __name__ == '__main__':` around what it runs, as each worker imports it"
 
 
 @final
@@ -264,7 +263,11 @@ class _WorkerProcess:
         self._process.join(_JOIN_SECONDS)
         code = self._process.exitcode
         # A new process imports the script, and ends with code 1 if this fails, as it does where it starts processes.
-        hint = "" if self._has_answered or code != 1 else f" before its first batch; {_GUARD}"
+        hint = (
+            ""
+            if self._has_answered or code != 1
+            else f" before its first batch; with isolate=True {processes.script_advice()}"
+        )
         return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {code}{hint}")
 
     def end(self) -> None:
