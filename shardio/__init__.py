@@ -59,6 +59,7 @@ from .transforms import RandomSpatialCrop as RandomSpatialCrop
 from .transforms import Resize as Resize
 from .transforms import ToFloat as ToFloat
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
+from .transforms.torchvision_names import instead_of
 
 if TYPE_CHECKING:
     from .care.repair import repair as repair
@@ -154,7 +155,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = instead_of(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and f': {hint}'}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 

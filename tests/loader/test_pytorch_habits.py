@@ -14,6 +14,7 @@ from torch.utils import data
 
 import shardio
 from shardio import ConfigError, World
+from shardio.transforms.torchvision_names import instead_of
 
 INDICES = [5, 2, 11]
 
@@ -122,6 +123,28 @@ def test_what_is_no_mixture(sources: Any, message: str) -> None:
 def negative(image: torch.Tensor) -> torch.Tensor:
     """A plain function of an image."""
     return 255 - image
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ToTensor", r"shardio\.ToFloat takes its place"),
+        ("ToPILImage", "leave it out"),
+        ("Compose", "a Loader's transforms= takes a list"),
+        ("RandomVerticalFlip", "it is torchvision's.* map=f, map_by='sample'"),
+        ("AutoAugment", "it is torchvision's.* map=f, map_by='sample'"),
+        ("Nonsense", "$"),
+    ],
+)
+def test_a_transform_that_shardio_has_not_is_told(name: str, hint: str) -> None:
+    """The AttributeError says what to use in place of a transform of torchvision."""
+    with pytest.raises(AttributeError, match=f"module 'shardio' has no attribute '{name}'(: .*)?{hint}"):
+        getattr(shardio, name)
+
+
+def test_the_names_of_transforms_are_told_apart() -> None:
+    """No name counts as one that shardio lacks if shardio has it."""
+    assert not [name for name in shardio.__all__ if instead_of(name)]
 
 
 def of_torchvision(name: str) -> Any:

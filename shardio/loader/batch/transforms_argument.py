@@ -5,14 +5,7 @@ from typing import Any, get_args
 
 from ...errors import ConfigError
 from ...transforms import Mixer, Transform
-
-_COUNTERPARTS = dict.fromkeys(("ToTensor", "ToDtype", "ConvertImageDtype", "ConvertDtype"), "ToFloat")
-"""Transforms of torchvision with the same meaning under another name."""
-
-_NEEDLESS = ("ToImage", "ToPILImage", "PILToTensor", "ToPureTensor")
-"""Transforms of torchvision between forms of an image, of which shardio has one."""
-
-_GROUPS = ("Compose", "Sequential")
+from ...transforms.torchvision_names import COUNTERPARTS, GROUPS, NEEDLESS, OF_YOUR_OWN, instead_of
 
 _MAP = "a Loader's map=, where it gets batches, or with map_by='sample' samples, as dicts"
 
@@ -40,7 +33,7 @@ def _instead_of(given: Any) -> str:
         return ": put it into a list"
     if kind in get_args(Transform):
         return f", a class: give an instance of it, as in {name}(...)"
-    if name in _GROUPS and kind.__module__.startswith(("torchvision.", "torch.", "albumentations.")):
+    if name in GROUPS and kind.__module__.startswith(("torchvision.", "torch.", "albumentations.")):
         return f": give what it holds one by one, as a list of shardio's; a function of your own goes to {_MAP}"
     if kind.__module__.startswith("torchvision.") and name != "Lambda":
         return _instead_of_torchvision(name)
@@ -48,13 +41,8 @@ def _instead_of(given: Any) -> str:
 
 
 def _instead_of_torchvision(name: str) -> str:
-    counterpart = _COUNTERPARTS.get(name, name)
-    if counterpart in {known.__name__ for known in get_args(Transform)}:
-        return f": shardio.{counterpart} takes its place"
-    if name in _NEEDLESS:
-        return ": leave it out, a Loader delivers images as tensors; shardio.ToFloat makes them floats"
-    return (
-        f": shardio has no {name}. Call it in a function of your own, def f(sample): return "
-        "{**sample, 'image': it(sample['image'].permute(2, 0, 1))}, and give the Loader map=f, map_by='sample', "
-        "isolate=True (see 'A transform of your own' in docs/tutorials/from-imagefolder.md)"
-    )
+    if name in {known.__name__ for known in get_args(Transform)}:
+        return f": shardio.{name} takes its place"
+    if name in COUNTERPARTS or name in NEEDLESS:
+        return f": {instead_of(name)}"
+    return f": shardio has no {name}. {OF_YOUR_OWN}"
