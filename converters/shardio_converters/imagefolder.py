@@ -30,7 +30,9 @@ _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _Id: TypeAlias = tuple[int, int]
 
 
-def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None) -> "ImageFolder":
+def imagefolder(
+    src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None, allow_empty: bool = False
+) -> "ImageFolder":
     """A folder of class folders, or a flat folder of images.
 
     The classes are the sorted names of the folders in `src`; a class's position among them is its label. All images
@@ -43,17 +45,20 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
         src: the folder.
         extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case. Without it: bmp,
             jpeg, jpg, png and webp.
+        allow_empty: take class folders without images as classes without samples, as the same option of torchvision.
 
     Example:
         shardio convert imagefolder photos data/photos
         shardio convert imagefolder photos data/photos --extensions jpg,png
+        shardio convert imagefolder photos data/photos --allow-empty
         shardio convert imagefolder photos data/small --resize-shorter 256 --max-pixels 1000000 --quality 92
         shardio convert imagefolder photos data/upright --orient --recompress if-needed --max-image-pixels 100000000
         shardio convert imagefolder photos data/pixels --store-pixels --resize 64,64 --to hdf5
         shardio convert imagefolder icons data/icons --store-pixels --resize 32,32 --keep-alpha --to hdf5
 
     Raises:
-        SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none.
+        SourceError: `src` or a folder below it cannot be read, `src` holds no images, or a class folder holds none
+            without `allow_empty`.
         ConfigError: `extensions` names no suffix.
     """
     suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
@@ -93,10 +98,11 @@ def imagefolder(src: str | os.PathLike[str], *, extensions: str | Iterable[str] 
             sizes.append(size)
         counts.append(len(below))
     starts = tuple(accumulate(counts, initial=0))[:-1]
-    if empty:
+    if empty and not (allow_empty and len(paths)):
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(
-            f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them"
+            f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them, "
+            "or keep them as classes without samples with allow_empty=True"
         )
     left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
     remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
@@ -182,7 +188,8 @@ def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int
         description = f"{sum(left_out.values())} files that are not {', '.join(suffixes)}"
         found.append(f"left out {description}: {', '.join(kinds + more)}")
     if beside:
-        found.append(f"left out {beside} images beside the class folders, which belong to no class")
+        images = "1 image" if beside == 1 else f"{beside} images"
+        found.append(f"left out {images} beside the class folders, of no class")
     return tuple(found)
 
 

@@ -110,7 +110,7 @@ class TestLayouts:
         assert listing(source) == [("cat/a.jpg", 0)]
         (others, beside) = source.remarks
         assert set(others.rpartition(": ")[2].split(", ")) == {".txt 1", "without a suffix 1", ".jpg 1", ".md 1"}
-        assert beside == "left out 1 images beside the class folders, which belong to no class"
+        assert beside == "left out 1 image beside the class folders, of no class"
 
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
         """The note on ignored files counts them by suffix, most frequent first; without any there is no note."""
@@ -257,6 +257,18 @@ class TestRefusals:
         named = ", ".join(f".*/{name}" for name in "abcde")
         with pytest.raises(SourceError, match=rf"class folders need images, there are none in {named} and 2 more; suf"):
             imagefolder(tmp_path)
+
+    def test_class_folders_without_images_may_be_allowed(self, tmp_path: Path) -> None:
+        """With `allow_empty`, class folders without images are classes without samples."""
+        for name in "aez":
+            (tmp_path / name).mkdir()
+        with pytest.raises(SourceError, match=r"class folders need images.* allow_empty=True"):
+            imagefolder(tmp_path, allow_empty=True)
+        class_folders(tmp_path, {"b": ["1.jpg", "2.jpg"], "y": ["3.jpg"]})
+        source = imagefolder(tmp_path, allow_empty=True)
+        assert source.classes == ("a", "b", "e", "y", "z")
+        assert listing(source) == [("b/1.jpg", 1), ("b/2.jpg", 1), ("y/3.jpg", 3)]
+        assert np.asarray(source.column("label")).tolist() == [1, 1, 3]
 
     def test_folders_that_are_parts_and_not_classes(self, tmp_path: Path) -> None:
         """Folders such as train and test are classes, as in torchvision, and a note asks whether that is intended."""
