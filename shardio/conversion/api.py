@@ -26,9 +26,9 @@ from ..system.local_path import local_path
 from ..system.types import Indices
 from ..system.units import counted
 from . import source as sources
-from .container_choice import DEFAULT, choose_container
+from .container_choice import DEFAULT, choose_container, kept_container
 from .dataset_source import DatasetSource
-from .notes import hints, remarks_of
+from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
@@ -55,8 +55,8 @@ class Conversion:
             `dry_run`.
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
-        notes: data that the source left out or renamed, options that its fields may need, and a container that fits
-            better.
+        notes: data that the source or the splits left out or that the source renamed, options that its fields may need,
+            and a container that fits better.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -190,7 +190,8 @@ def convert(
         on_error: `"raise"` stops at the first bad sample; `"skip"` leaves bad samples out.
         max_bad: with `on_error="skip"`, the number of samples that may be bad: a count, or below 1 a share of all.
         report: with `on_error="skip"`, a file that gets a JSON object, one per line, for each sample left out.
-        strict: raise SourceError if the source leaves data out or renames a column, which a note tells otherwise.
+        strict: raise SourceError if the source or the splits leave data out, or the source renames a column; otherwise
+            a note tells it.
         resume: continue an interrupted conversion of the same source and options at `out`. Finished shards are checked
             and kept; so is a finished dataset.
         overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
@@ -254,27 +255,26 @@ def convert(
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
     follows = getattr(samples, "plain_values", False)
+    wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
     samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
-    chosen_container, container_note = choose_container(samples, container, follows=follows)
+    chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
-    if tell is not None:
-        for note in found_notes:
-            tell(note)
-    elif not world.rank:
-        for remark in remarks:
-            warnings.warn(remark, SourceWarning, stacklevel=2)
-    if dry_run:
-        splits = choose(samples, subset, job.runner(), job.progress)
-        estimates = {name: estimate(samples, chosen, shards) for name, chosen in splits.items()}
-        return Conversion({}, samples.fields, found_notes, estimates)
-    skip_report = None if report is None or world.rank else Path(report)
+    _announce(found_notes, remarks, tell, world)
+    skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:
         open_report(skip_report, place).close()  # fails now rather than after the work
+    choice = choose(samples, subset, job.runner(), job.progress)
+    check_strict(choice.remarks, strict=strict)
+    _announce(choice.remarks, choice.remarks, tell, world)
+    found_notes += choice.remarks
+    if dry_run:
+        estimates = {name: estimate(samples, chosen, shards) for name, chosen in choice.parts.items()}
+        return Conversion({}, samples.fields, found_notes, estimates)
     datasets = {}
     try:
-        for name, chosen in choose(samples, subset, job.runner(), job.progress).items():
+        for name, chosen in choice.parts.items():
             datasets[name] = _write(samples, Output(place.absolute(), name), chosen, shards, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
@@ -285,6 +285,16 @@ def convert(
             skip_report, place, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     return Conversion(datasets, samples.fields, found_notes)
+
+
+def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:
+    """Tell all notes; without `tell`, warn of the remarks among them, on the first rank."""
+    if tell is not None:
+        for note in notes:
+            tell(note)
+    elif not world.rank:
+        for remark in remarks:
+            warnings.warn(remark, SourceWarning, stacklevel=3)  # where `convert` is called
 
 
 def _write(

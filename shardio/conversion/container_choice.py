@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import containers
 from ..containers import tar_layout
 from ..dataset.shard_writer import Encoded
 from ..format.fields import Field
 from ..system.units import format_size
+from .dataset_source import DatasetSource
 from .runners import portable_errors
 from .source import Source
 from .tasks import read_encoded
@@ -71,6 +73,12 @@ def tar_cost(source: Source) -> TarCost | None:
 def _index_bytes(field: Field) -> int:
     """The bytes of a row of a tar's index for a field: offset and size, a number itself, the shape of an image."""
     return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" else 0)
+
+
+def kept_container(source: Source) -> str | None:
+    """Return the container of the datasets that a source is made of, if all have the same one and it can be written."""
+    kept = source.containers if isinstance(source, DatasetSource) else set()
+    return next(iter(kept)) if len(kept) == 1 and kept <= set(containers.names()) else None
 
 
 def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tuple[str, str | None]:

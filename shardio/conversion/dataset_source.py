@@ -69,6 +69,11 @@ class DatasetSource:
         """The first dataset's metadata."""
         return self._datasets[0].manifest.metadata
 
+    @property
+    def containers(self) -> set[str]:
+        """The containers of the datasets."""
+        return {dataset.manifest.container for dataset in self._datasets}
+
     def sizes(self) -> NDArray[np.int64]:
         """Return the mean of its shard for each sample, int64 [n]."""
         return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)

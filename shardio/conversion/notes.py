@@ -41,9 +41,14 @@ def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> l
     Raises SourceError if there are some, with `strict`.
     """
     remarks = [*others, *(source.remarks if isinstance(source, HasRemarks) else ())]
+    check_strict(remarks, strict=strict)
+    return remarks
+
+
+def check_strict(remarks: Sequence[str], *, strict: bool) -> None:
+    """Raise SourceError if there are remarks on what is left out or renamed, with `strict`."""
     if strict and remarks:
         raise SourceError(f"strict allows nothing to be left out or renamed: {'; '.join(remarks)}")
-    return remarks
 
 
 def shards_among(source: Source) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..errors import BadSample, ConfigError
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
+from ..system.units import counted
 from .expression import Expression
 from .runners import Progress, Runner, RunnerCallbacks, silent
 from .source import HasColumns, Source
@@ -40,10 +41,21 @@ class SubsetOptions:
             _check_shares(self.split)
 
 
-def choose(
-    source: Source, options: SubsetOptions, runner: Runner, progress: Progress = silent
-) -> Mapping[str, Indices | None]:
-    """Return the sample numbers of each split by its name (`""` without splits); None means the whole source.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The samples to convert.
+
+    Attributes:
+        parts: the sample numbers of each split by its name (`""` without splits); None means the whole source.
+        remarks: what the splits leave out.
+    """
+
+    parts: Mapping[str, Indices | None]
+    remarks: tuple[str, ...] = ()
+
+
+def choose(source: Source, options: SubsetOptions, runner: Runner, progress: Progress = silent) -> Choice:
+    """Choose the samples of each split.
 
     `where` comes first, then `shuffle`, `limit` and `split`.
 
@@ -57,7 +69,7 @@ def choose(
     """
     numbers = options.numbers
     if all(value is None for value in (numbers, options.where, options.shuffle, options.limit, options.split)):
-        return {"": None}
+        return Choice({"": None})
     if options.where is not None:
         found = matching(source, options.where, runner, progress)
         numbers = found if numbers is None else numbers[np.isin(numbers, found)]
@@ -67,11 +79,12 @@ def choose(
         numbers = shuffled(numbers, options.shuffle)
     numbers = numbers[: options.limit]
     if options.split is None:
-        return {"": numbers}
+        return Choice({"": numbers})
     parts = split(numbers, options.split, options.shuffle or 0)
     if empty := [name for name, part in parts.items() if not len(part)]:
         raise ConfigError(f"split: {len(numbers)} samples leave none for {', '.join(empty)}")
-    return parts
+    left = len(numbers) - sum(map(len, parts.values()))
+    return Choice(parts, (f"the splits leave out {left} of {counted(len(numbers), 'sample')}",) if left else ())
 
 
 def shuffled(numbers: Indices, seed: int) -> Indices:

@@ -20,7 +20,7 @@ from shardio.conversion.dataset_source import DatasetSource
 from shardio.conversion.expression import Expression
 from shardio.conversion.runners import in_processes
 from shardio.conversion.subset import matching, parse_split, shuffled, split
-from shardio.errors import BadSample, ConfigError, ShardCorrupt
+from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.testing import samples as kinds
 from shardio_converters.idx import idx
 from shardio_converters.imagefolder import imagefolder
@@ -172,6 +172,18 @@ def test_wrong_splits(text: str, message: str) -> None:
         split(np.arange(10), parse_split(text), 0)
 
 
+def test_samples_that_no_part_holds_are_told(dataset: Path, tmp_path: Path) -> None:
+    """Shares that add up to less than 1 leave samples out: a note counts them, and `strict` refuses."""
+    told = "the splits leave out 10 of 50 samples"
+    with pytest.warns(SourceWarning, match=told) as caught:
+        made = shardio.convert(dataset, tmp_path / "out", split="train=0.6,val=0.2")
+    assert (caught[0].filename, made.notes) == (__file__, (told,))
+    with pytest.raises(SourceError, match=f"strict allows nothing to be left out or renamed: {told}"):
+        shardio.convert(dataset, tmp_path / "strict", split="train=0.8", strict=True)
+    assert not (tmp_path / "strict").exists()
+    assert shardio.convert(dataset, tmp_path / "all", split="train=0.9,val=0.1", strict=True).notes == ()
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every kind of field, in several tars."""
@@ -265,6 +277,15 @@ def test_merge(dataset: Path, tmp_path: Path) -> None:
     assert merged.column("label").tolist() == [*range(50), *range(10, 20), *range(50)]
     assert merged[55]["caption"] == shardio.open(dataset)[15]["caption"]
     assert verify(made, deep=True).problems == ()
+
+
+def test_the_container_stays(dataset: Path, tmp_path: Path) -> None:
+    """Without `container`, datasets of one container are written in that, and others as tars."""
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert shardio.convert(dataset, first, container="hdf5").manifest.container == "hdf5"
+    assert shardio.convert(first, again, compression="gzip").manifest.container == "hdf5"
+    assert shardio.convert([first, again], tmp_path / "both").manifest.container == "hdf5"
+    assert shardio.convert([first, dataset], tmp_path / "mixed").manifest.container == "tar"
 
 
 def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
