@@ -11,7 +11,7 @@ from .. import diagnosis
 from ..diagnosis import Finding
 from ..errors import ShardioError
 
-_MARKS = {"ok": "ok", "note": "note", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
+_MARKS = {"ok": "ok", "note": "note", "none": "none", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
 
 
 def doctor(

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ok", "note", "optional", "missing", "broken"]
-"""ok: as it should be; note: it works, `advice` makes it better; optional: a package that is not there, for what not
+State = Literal["ok", "note", "none", "optional", "missing", "broken"]
+"""ok: as it should be; note: it works, `advice` makes it better; none: the machine has
+no such thing, and nobody has to have it; optional: a package that is not there, for what not
 everyone does; missing: something else that is not there, nor needed by everyone; broken: it is there, or has to
 be, and does not work.
 """

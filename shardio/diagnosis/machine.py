@@ -85,4 +85,4 @@ def _gpus() -> list[Finding]:
     if driver is not None:
         built = f"torch was built with CUDA {torch.version.cuda}" if torch.version.cuda else "torch has no CUDA"
         return [Finding("GPU", "note", f"{version}, but torch sees none", f"{built}: take one that fits the driver")]
-    return [Finding("GPU", "missing", "none", "batches are made on the CPU")]
+    return [Finding("GPU", "none", "batches are made on the CPU")]

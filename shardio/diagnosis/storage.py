@@ -5,7 +5,7 @@ from pathlib import Path
 from ..errors import ShardioError
 from ..format import manifest
 from ..system.file_systems import file_system
-from ..system.units import format_size
+from ..system.units import counted, format_size
 from .finding import Finding
 from .machine import memory
 
@@ -18,12 +18,17 @@ def storage(dataset: Path) -> list[Finding]:
     except OSError:  # _dataset has said so
         return found
     kind = "network" if disk.network else "local"
-    details = [f"blocks of {format_size(disk.block_size)}"]
+    details = [f"blocks of {_binary(disk.block_size)}"]
     if disk.read_ahead is not None:
-        details.append(f"read-ahead {format_size(disk.read_ahead)}")
+        details.append(f"read-ahead {_binary(disk.read_ahead)}")
     details.append(f"{format_size(disk.free)} of {format_size(disk.total)} free")
     where = f"{disk.type} ({kind}) at {disk.mount_point}, {disk.source}"
     return [*found, Finding("file system", "ok", f"{where}: {', '.join(details)}"), *_page_cache(dataset)]
+
+
+def _binary(size: int) -> str:
+    """Return the size of a block, a power of two, as people know it: `4 KiB`."""
+    return f"{size >> 10} KiB" if size and size % 1024 == 0 else f"{size} B"
 
 
 def _dataset(path: Path) -> Finding:
@@ -32,8 +37,8 @@ def _dataset(path: Path) -> Finding:
     except (ShardioError, OSError) as error:
         return Finding("dataset", "broken", str(error))
     size = format_size(int(loaded.shards.bytes.sum()))
-    shards = f"{loaded.samples:,} samples in {len(loaded.shards):,} {loaded.container} shards"
-    return Finding("dataset", "ok", f"{path}: {shards}, {size}")
+    shards = counted(len(loaded.shards), f"{loaded.container} shard", ",")
+    return Finding("dataset", "ok", f"{path}: {counted(loaded.samples, 'sample', ',')} in {shards}, {size}")
 
 
 def _page_cache(path: Path) -> list[Finding]:

@@ -1,6 +1,7 @@
 """Machine, job and storage, as they are found."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["memory"].value.endswith("limited to 1.0 GB")
     assert found["shared memory"].state in ("ok", "note")
     assert any(name.startswith("GPU") for name in found)
+    assert "GPU" not in found or found["GPU"].state != "missing"
 
 
 def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,8 @@ def test_a_dataset_and_where_it_lies(tmp_path: Path) -> None:
         for number in range(10):
             writer.append({"x": np.int64(number)})
     found = by_name(storage(tmp_path / "d"))
-    assert "10 samples in 1 tar shards" in found["dataset"].value
+    assert "10 samples in 1 tar shard" in found["dataset"].value
+    assert re.search(r"blocks of \d+ KiB", found["file system"].value)
     assert "free" in found["file system"].value
     assert (found["page cache"].state, {finding.state for finding in found.values()}) == ("ok", {"ok"})
     assert by_name(storage(tmp_path))["dataset"].state == "broken"
