@@ -93,8 +93,8 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
     loss = f"epoch {_shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
     if differing and strict:
         raise StateMismatch(
-            f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; for the "
-            "checkpoints of Lightning see docs/resuming.md"
+            f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
+            "docs/resuming.md tells more, also of Lightning's checkpoints"
         )
     if position > n and not restarts:
         raise StateMismatch(f"not a position in an epoch of {n}: epoch {epoch}, position {position}")
