@@ -24,7 +24,7 @@ from ..errors import ConfigError, ShardioError
 from ..loader.loader import Loader
 from ..order.world import World
 from ..system.directory import Directory
-from ..system.units import format_size
+from ..system.units import counted, format_size
 
 SHARD_SIZE = "512KB"  # small, so that the demo has several
 _OF_A_RUN = re.compile(r"\.?[a-z-]+([0-9-]*)\.(pt|json|jsonl|csv|log)(\..*tmp)?")  # checkpoints, logs, results
@@ -50,7 +50,9 @@ def _convert(src: Path, out: Path, container: str) -> Dataset:
     report = verify(dataset, deep=True)
     if report.problems:
         raise ShardioError(f"{out}: {report.problems[0]}")
-    print(f"converted  {src} to {out}: {len(dataset)} samples in {report.shards} shards, verified", flush=True)
+    print(
+        f"converted  {src} to {out}: {len(dataset)} samples in {counted(report.shards, 'shard')}, verified", flush=True
+    )
     return dataset
 
 

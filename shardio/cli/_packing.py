@@ -13,7 +13,7 @@ import typer
 from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
-from ..conversion.container_choice import DEFAULT
+from ..conversion.container_choice import DEFAULT, kept_container
 from ..conversion.pack import OnError, WrittenDataset
 from ..conversion.reencode import Recompress
 from ..conversion.skipped import Skipped
@@ -43,8 +43,8 @@ class PackingOptions:
     to: Annotated[
         ContainerName | None,
         typer.Option(
-            help="The shards' container. The default is tar; of arrays and numbers from numpy, hdf5, and of small "
-            "strings lmdb.",
+            help="The shards' container. The default is that of the datasets, else tar; of arrays and numbers from "
+            "numpy, hdf5, and of small strings lmdb.",
             rich_help_panel=SHARDS,
         ),
     ] = None
@@ -219,7 +219,10 @@ class PackingOptions:
         self._check(source)
         world = World.detect()
         first_rank = world.rank == 0
-        with advising(self.report, world), progress("samples", quiet=not first_rank) as report_progress:
+        with (
+            advising(self.report, world, resumed=self.resume),
+            progress("samples", quiet=not first_rank) as report_progress,
+        ):
             result = convert_source(
                 source,
                 out,
@@ -240,8 +243,9 @@ class PackingOptions:
         """Raise ConfigError, in the words of the command line, for options that would do nothing."""
         follows = self.to is None and getattr(source, "plain_values", False)
         compressed = containers.with_option("compression")
-        if self.compress is not None and self.to not in compressed and not follows:
-            raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {self.to or DEFAULT}")
+        container = self.to or kept_container(source) or DEFAULT
+        if self.compress is not None and container not in compressed and not follows:
+            raise ConfigError(f"--compress is for --to {', '.join(compressed)}, got --to {container}")
         if self.on_error == "raise" and not (self.max_bad is None and self.report is None):
             raise ConfigError("--max-bad and --report go with --on-error skip")
         encodes = self.resize_shorter or self.max_pixels or self.recompress != "never"
@@ -274,7 +278,7 @@ class PackingOptions:
 
     def _print_estimates(self, out: Path, result: Conversion) -> None:
         for name, estimate in result.estimates.items():
-            text = f"{estimate.samples} samples in {estimate.shards} {estimate.container} shards"
+            text = f"{counted(estimate.samples, 'sample')} in {counted(estimate.shards, f'{estimate.container} shard')}"
             size = format_size(estimate.bytes)
             print(f"{out / name}: would have {text}, of about {size}, and what the container adds")
         width = max(map(len, result.fields))
@@ -283,15 +287,21 @@ class PackingOptions:
 
 
 @contextlib.contextmanager
-def advising(report: Path | None, world: World) -> Iterator[None]:
-    """Say what to do about an error or a Ctrl-C that ends the writing of a dataset; `report` as in `print_skipped`."""
-    keeping = "add --resume to keep the shards that are finished"
+def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[None]:
+    """Say what to do about an error or a Ctrl-C that ends the writing of a dataset.
+
+    Args:
+        report: as in `print_skipped`.
+        world: this process's place.
+        resumed: whether the command has --resume already.
+    """
+    keeping = "with --resume, as here, the same command keeps" if resumed else "add --resume to keep"
     try:
         yield
     except TooManyBad as error:
         if not world.rank:
             print_skipped(error.skipped, report)
-        error.args = (f"{error} ({keeping})",)
+        error.args = (f"{error} ({keeping} the shards that are finished)",)
         raise
     except BadSample as error:
         ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
@@ -349,14 +359,15 @@ def print_note(note: str) -> None:
 
 def print_dataset(out: Path, dataset: WrittenDataset) -> None:
     manifest = dataset.manifest
-    content = f"{manifest.samples} samples in {len(manifest.shards)} {manifest.container} shards"
+    shards = counted(len(manifest.shards), f"{manifest.container} shard")
+    content = f"{counted(manifest.samples, 'sample')} in {shards}"
     print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
 
 
 def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:
     """Print how many images a tag rotates, if there are some."""
     if count := sum(dataset.rotated for dataset in datasets):
-        told = f"an EXIF tag rotates or mirrors {count} images, which a Loader ignores, as torchvision does"
+        told = f"an EXIF tag rotates or mirrors {counted(count, 'image')}, which a Loader ignores, as torchvision does"
         print(f"note: {told}: {advice}Loader(orient=True) turns them", file=sys.stderr)
 
 

@@ -65,7 +65,7 @@ def index(
       shardio index records -o data/records --strict
     """
     world = World.detect()
-    with advising(report, world), progress("samples", quiet=world.rank > 0) as report_progress:
+    with advising(report, world, resumed=resume), progress("samples", quiet=world.rank > 0) as report_progress:
         made = adopt_files(
             paths,
             output,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from ..system.units import format_size
+from ..system.units import counted, format_size
 from ._output import write_json
 
 if TYPE_CHECKING:
@@ -60,11 +60,12 @@ def plan(
 def text(found: "ReadPlan") -> str:
     """Return a plan as text."""
     size, shards, by_step = found.per_rank_bytes, found.per_rank_shards, found.per_step_shards
-    tail = f"{found.dropped:,} samples left out" if found.dropped else f"{found.repeated:,} samples repeated"
+    tail = f"{counted(found.dropped or found.repeated, 'sample', ',')} {'left out' if found.dropped else 'repeated'}"
     ranks = "all ranks" if found.looked_at == found.world else f"{found.looked_at} of the ranks, evenly spread"
+    world = counted(found.world, "rank", ",")
     rows = (
-        ("dataset", f"{found.samples:,} samples in {found.shards:,} shards"),
-        ("steps", f"{found.steps:,} of {found.global_batch:,} samples ({found.world:,} ranks x {found.batch_size:,})"),
+        ("dataset", f"{counted(found.samples, 'sample', ',')} in {counted(found.shards, 'shard', ',')}"),
+        ("steps", f"{found.steps:,} of {counted(found.global_batch, 'sample', ',')} ({world} x {found.batch_size:,})"),
         ("tail", tail if found.dropped or found.repeated else "none"),
         ("samples per rank", f"{found.per_rank_samples:,}"),
         ("bytes per rank", f"{format_size(size.mean)}, {format_size(size.smallest)} to {format_size(size.largest)}"),

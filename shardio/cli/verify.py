@@ -44,5 +44,6 @@ def verify(
     if result.found:
         raise ShardCorrupt(f"{dataset}: {counted(result.count, 'problem')} in {counted(result.shards, 'shard')}")
     if not only_json:
-        samples = f", {result.samples} samples" if deep else ""
-        print(f"{dataset}: {result.shards} shards are intact{samples}, digest matches")
+        samples = f", {counted(result.samples, 'sample')}" if deep else ""
+        intact = f"{counted(result.shards, 'shard')} {'is' if result.shards == 1 else 'are'} intact"
+        print(f"{dataset}: {intact}{samples}, digest matches")

@@ -30,6 +30,9 @@ def format_size(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, which takes an `s` in the plural: `1 sample`, `2 samples`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, form: str = "") -> str:
+    """Return a count with its noun, which takes an `s` in the plural: `1 sample`, `2 samples`.
+
+    `form` is the count's, as in a format string: `,` for `2,000 samples`.
+    """
+    return f"{count:{form}} {noun}" if count == 1 else f"{count:{form}} {noun}s"

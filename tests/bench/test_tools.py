@@ -258,6 +258,7 @@ def test_a_plan_is_what_loaders_read(photos: Path, tail: Any) -> None:
 def test_plans_on_the_command_line(photos: Path) -> None:
     """Text and JSON; more ranks than samples are refused."""
     assert "96 samples in" in run("plan", photos, "--world", 4, "--batch-size", 8)
+    assert "(1 rank x 32)" in run("plan", photos, "--world", 1, "--batch-size", 32)
     found = json.loads(run("plan", photos, "--world", 4, "--batch-size", 8, "--json", "-"))
     assert (found["schema"], found["steps"], found["looked_at"]) == ("shardio-plan/1", 3, 4)
     told = run("plan", photos, "--world", 128, "--batch-size", 8, code=2)

@@ -120,7 +120,8 @@ def test_errors_of_bad_samples_name_the_command_that_goes_on(tmp_path: Path) -> 
     assert "the same command with --on-error skip --resume leaves such samples out" in run(*command, code=1)
     told = run(*command, "--on-error", "skip", "--resume", code=1)
     assert "--max-bad 4 would allow all" in told
-    assert "add --resume" in told
+    assert "with --resume, as here, the same command keeps the shards that are finished" in told
+    assert "add --resume to keep the shards" in run(*command, "--on-error", "skip", "--overwrite", code=1)
     run(*command, "--on-error", "skip", "--resume", "--max-bad", "2")
     assert len(shardio.open(tmp_path / "out")) == 2
 
@@ -155,7 +156,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     told = run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options, "--dry-run")
     lines = told.splitlines()
     assert lines[0].startswith(f"{tmp_path}/out/train: would have 45 samples in ")
-    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shards, of about ")
+    assert lines[1].startswith(f"{tmp_path}/out/val: would have 5 samples in 1 tar shard, of about ")
     assert lines[2:] == ["  x      image, grey, 8 x 8", "  label  scalar, int64"]
     assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
     run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", *options)

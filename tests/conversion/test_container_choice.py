@@ -105,7 +105,7 @@ def test_the_command_line_tells_it_beforehand(tmp_path: Path) -> None:
     """A dry run and the conversion itself print the note; numpy takes HDF5 unless --to names another."""
     np.save(tmp_path / "in.npy", np.zeros(12_000, np.int8))
     told = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--dry-run")
-    assert "12000 samples in 1 hdf5 shards" in told
+    assert "12000 samples in 1 hdf5 shard" in told
     assert (
         "note: --to hdf5 is taken, as it fits numbers and arrays of one shape (a tar would take about 12.6 MB" in told
     )
@@ -116,7 +116,7 @@ def test_the_command_line_tells_it_beforehand(tmp_path: Path) -> None:
         told = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--to", "tar", *options)
         assert f"{note}; --to hdf5 fits numbers and arrays of one shape" in told
     made = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--overwrite", "--compress", "gzip")
-    assert "12000 samples in 1 hdf5 shards" in made
-    assert "12000 samples in 1 hdf5 shards" in run(
+    assert "12000 samples in 1 hdf5 shard" in made
+    assert "12000 samples in 1 hdf5 shard" in run(
         "convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--resume", "--compress", "gzip"
     )

@@ -123,7 +123,7 @@ def test_what_a_note_names_can_be_taken(tmp_path: Path) -> None:
             assert found[150] == {"label": 2, "mask": mask}
             assert found.remarks == ()
     options = ("--fields", "label=cls,mask=mask.png", "--on-error", "skip", "--max-bad", "300")
-    assert "2 samples in 1 indexed shards" in run("index", *names, "-o", tmp_path / "out", *options)
+    assert "2 samples in 1 indexed shard" in run("index", *names, "-o", tmp_path / "out", *options)
     told = run("index", *names, "-o", tmp_path / "all")
     assert "left out .mask.png, which 2 of 302 samples have" in told
     assert "--fields takes it, and every sample without it is then bad: see --on-error and --max-bad" in told
