@@ -42,6 +42,7 @@ from ..system import strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.types import Buffer
+from ..system.units import counted
 from . import repair_adopted as adopted
 from .repaired import Repair, ShardRepair, free_name, summarize, unlike_manifest
 from .whole_samples import dropped, listed, lost_rows
@@ -313,7 +314,7 @@ def _repair_tar(folder: Directory, name: str, fields: Mapping[str, Field], reaso
         return before
     if not intact:
         kept = _truncate(folder, name, end)
-        reasons.append(f"cut short or damaged after {len(runs)} complete samples; truncated there{kept}")
+        reasons.append(f"cut short or damaged after {counted(len(runs), 'complete sample')}; truncated there{kept}")
     if index is None:
         reasons.append(f"its index {side_index.path_of(path).name} was lost or damaged; rebuilt")
         index = _index_of(path, runs, fields)

@@ -82,7 +82,9 @@ def choose(source: Source, options: SubsetOptions, runner: Runner, progress: Pro
         return Choice({"": numbers})
     parts = split(numbers, options.split, options.shuffle or 0)
     if empty := [name for name, part in parts.items() if not len(part)]:
-        raise ConfigError(f"split: {len(numbers)} samples leave none for {', '.join(empty)}")
+        raise ConfigError(
+            f"split: {counted(len(numbers), 'sample')} cannot fill all parts: none is left for {', '.join(empty)}"
+        )
     left = len(numbers) - sum(map(len, parts.values()))
     return Choice(parts, (f"the splits leave out {left} of {counted(len(numbers), 'sample')}",) if left else ())
 

@@ -13,6 +13,7 @@ import torch
 from ..errors import ConfigError, Preempted, ShardioError, StateMismatch
 from ..monitoring.monitor import monitor as monitor_input
 from ..system.local_path import local_path
+from ..system.units import counted
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, CheckpointFolder, CheckpointWriter, TrainingPosition
 from .config import TrainConfig, TrainResult
@@ -386,7 +387,7 @@ def _summary(record: Mapping[str, Any], epochs: int, metric: str) -> str:
     rate = record["samples_per_second_per_rank"]
     parts.append(f"{rate * record['world_size']:.0f} samples/s  starved {100 * record['starved']:.0f} %")
     if record["bad_samples"]:
-        parts.append(f"{record['bad_samples']} bad samples replaced: see {BAD_SAMPLES_FILE}")
+        parts.append(f"{counted(record['bad_samples'], 'bad sample')} replaced: see {BAD_SAMPLES_FILE}")
     return "  ".join(parts)
 
 

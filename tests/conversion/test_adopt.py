@@ -490,7 +490,7 @@ class TestBadSamples:
         assert not (tmp_path / "new").exists()
         told = run(*command, "--on-error", "skip", "--max-bad", 0, code=1)
         assert "--max-bad 0 allows 0, --max-bad 3 would allow all; one of them" in told
-        assert "2 samples in 1 indexed shards" in run(*command, "--on-error", "skip", "--max-bad", 3, "--resume")
+        assert "2 samples in 1 indexed shard" in run(*command, "--on-error", "skip", "--max-bad", 3, "--resume")
 
     @pytest.mark.parametrize("make", [tars, records], ids=["tars", "tfrecords"])
     def test_what_precedes_a_cut(self, make: Callable[[Path], Path], tmp_path: Path) -> None:

@@ -166,10 +166,10 @@ def test_numbers_are_chosen_among(photos: Path, tmp_path: Path) -> None:
 
 def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     """A dry run estimates each split and its stored fields, and writes nothing."""
-    options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.5, "b": 0.25}, "as_image": "image"}
+    options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.75, "b": 0.25}, "as_image": "image"}
     report = tmp_path / "skipped.jsonl"
     outlook = shardio.convert(arrays, tmp_path / "out", dry_run=True, report=report, on_error="skip", **options)
-    assert {name: estimate.samples for name, estimate in outlook.estimates.items()} == {"a": 20, "b": 10}
+    assert {name: estimate.samples for name, estimate in outlook.estimates.items()} == {"a": 30, "b": 10}
     assert all(isinstance(estimate, Estimate) and estimate.bytes > 0 for estimate in outlook.estimates.values())
     assert outlook.fields["image"].kind == "image"
     assert (outlook.datasets, outlook.skipped, list(tmp_path.iterdir())) == ({}, (), [])
@@ -252,7 +252,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"split": {}}, "split must name at least one dataset"),
         ({"split": {"a": 1.5}}, "share must be above 0 and at most 1, got a=1.5"),
         ({"split": {"../a": 0.5}}, r"letters, digits, '-' and '_', got '\.\./a'"),
-        ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: 1 samples leave none for a"),
+        ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: 1 sample cannot fill all parts: none is left for a"),
         ({"where": "image < 1"}, r"a condition is on scalar fields \(label\), got 'image'"),
         ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), got 0 to 30"),
         ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
@@ -273,7 +273,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ),
         (
             {"converter_options": {"suffixes": "jpg"}},
-            "converter 'imagefolder' has the options extensions, got suffixes",
+            "converter 'imagefolder' has the options extensions, allow_empty, got suffixes",
         ),
     ],
 )

@@ -190,4 +190,4 @@ def test_bad_samples_are_replaced_and_listed(tmp_path: Path, capsys: pytest.Capt
     lines = [json.loads(line) for line in (tmp_path / "second" / "bad.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == [7, 7]
     assert [line["replaced_by"] is None for line in lines] == [False, True]
-    assert "1 bad samples replaced: see bad.jsonl" in capsys.readouterr().out
+    assert "1 bad sample replaced: see bad.jsonl" in capsys.readouterr().out
