@@ -166,7 +166,7 @@ static void recode(const Input *input) {
     for (int64_t i = 0; i < (size < 0 ? -size : size); i++) sum = (uint8_t)(sum + ((const uint8_t *)result)[i]);
 }
 
-static void damage(const Input *input) {
+static void warnings(const Input *input) {
     enum { LONGEST_TEXT = 200 };
     if (claims_much(input->data, input->size)) return;
     char *text = (char *)margined(LONGEST_TEXT);
@@ -347,7 +347,7 @@ typedef struct {
 static Target targets[] = {
     {.name = "jpeg", .run = jpeg}, {.name = "lmdb", .run = lmdb},       {.name = "rows", .run = rows},
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
-    {.name = "damage", .run = damage}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
+    {.name = "damage", .run = warnings}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
     {.name = "steps", .run = steps},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
