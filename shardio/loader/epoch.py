@@ -98,7 +98,7 @@ class EpochIterator(Iterator[Batch]):
             raise
 
     def _next_batch(self) -> Batch:
-        begun = time.monotonic()
+        self._meter.begin_wait()
         self.running.taking_thread = threading.get_ident()
         try:
             self._send()
@@ -110,7 +110,7 @@ class EpochIterator(Iterator[Batch]):
             self._quarantine.add(result.bad_samples)  # raises TooManyBad, or OSError if the report cannot be written
         finally:
             self.running.taking_thread = None
-            self._meter.waited += time.monotonic() - begun
+            self._meter.end_wait()
         self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
         self._timer.step()
         return result.batch

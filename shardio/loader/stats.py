@@ -65,14 +65,15 @@ class Meter:
 
     Attributes:
         clock: measures the time that workers spend in each stage.
-        waited: seconds that the consumer waited for batches.
-        on_device: the part of `waited` that engines for whole batches and copies to a device took.
+        on_device: the seconds of the consumer's waits that engines for whole batches and copies to a device took.
     """
 
     def __init__(self, sources: Sequence[str] = ()) -> None:
         self._sources = dict.fromkeys(sources, 0)
         self.clock = StageClock()
-        self.waited = self.on_device = 0.0
+        self.on_device = 0.0
+        # The seconds of the waits that are over, and when the one under way began: one value, for other threads.
+        self._wait: tuple[float, float | None] = (0.0, None)
         self._begun = time.monotonic()
         self._ended: float | None = None
         self._samples = self._bytes = 0
@@ -84,6 +85,18 @@ class Meter:
         if sources is not None:
             for name, count in zip(self._sources, np.bincount(sources, minlength=len(self._sources)), strict=True):
                 self._sources[name] += int(count)
+
+    def begin_wait(self) -> None:
+        """The consumer begins to wait for a batch."""
+        self._wait = self._wait[0], time.monotonic()
+
+    def end_wait(self) -> None:
+        """The consumer's wait is over."""
+        self._wait = self._waited(time.monotonic()), None
+
+    def _waited(self, now: float) -> float:
+        seconds, begun = self._wait
+        return seconds if begun is None else seconds + now - begun
 
     def end(self) -> None:
         """Stop the wall clock; may be called twice."""
@@ -97,7 +110,7 @@ class Meter:
             samples=self._samples,
             bytes=self._bytes,
             seconds=end - self._begun,
-            wait_seconds=self.waited,
+            wait_seconds=self._waited(end),
             device_seconds=self.on_device,
             stage_seconds=self.clock.seconds(),
             stage_cpu_seconds=self.clock.cpu_seconds(),

@@ -91,7 +91,7 @@ class Monitor:
 
     def _watch(self, figures: InputFigures, part: LoaderStats) -> None:
         """Warn when training has been starved for some intervals in a row, and say when that is over."""
-        if figures.samples and figures.starved > self._warn_starved:
+        if figures.starved > self._warn_starved:
             self._starved_for += 1
             if self._starved_for == self._patience:
                 stage = max(part.stage_seconds, key=lambda name: part.stage_seconds[name], default="nothing")

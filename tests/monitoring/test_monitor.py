@@ -163,6 +163,24 @@ def test_a_starved_rank_is_warned_about(caplog: pytest.LogCaptureFixture) -> Non
     assert "'map'" in warning
 
 
+def test_a_wait_counts_before_its_batch_comes(caplog: pytest.LogCaptureFixture) -> None:
+    """Intervals in which no batch came at all are the most starved ones, and are warned about."""
+
+    def slow(batch: Any) -> Any:
+        time.sleep(0.6)
+        return batch
+
+    kept = Kept()
+    loader = shardio.Loader(photos(8), 8, transforms=[shardio.CenterCrop(16)], map=slow, threads=1, prefetch=1)
+    with caplog.at_level(logging.WARNING, "shardio"):
+        with shardio.monitor(loader, every=0.1, patience=2, sinks=[kept]):
+            for _ in loader:
+                pass
+        assert caplog.records[0].getMessage().startswith("rank 0 has waited for input for ")
+    assert max(one.starved for one in kept.all if not one.samples) > 0.9
+    assert sum(one.wait_seconds for one in kept.all) == pytest.approx(loader.stats().wait_seconds, abs=0.1)
+
+
 def test_a_sink_that_fails_ends_no_loop(caplog: pytest.LogCaptureFixture) -> None:
     """The loop goes on, and the log says why the monitor has ended."""
 
