@@ -10,10 +10,11 @@ from ..errors import ConfigError
 from ..system.os_errors import naming
 
 
-def check_place(path: Path | None, option: str) -> None:
-    """Raise ConfigError if nothing can be written to `path`, so that it is known before the work."""
-    if path is None:
+def check_place(file: str | Path | None, option: str) -> None:
+    """Raise ConfigError if nothing can be written to `file`, so that it is known before the work; `-` is no file."""
+    if file is None or file == "-":
         return
+    path = Path(file)
     place = path if path.exists() else path.absolute().parent
     if not os.access(place, os.W_OK) or path.is_dir() or not (path.exists() or place.is_dir()):
         raise ConfigError(f"{option} must be a file in a writable folder, got {path}")

@@ -1,6 +1,8 @@
 """`shardio bench`: how fast each rank is fed, what limits that, and what to change."""
 
-import json
+import itertools
+import sys
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -10,7 +12,7 @@ import typer
 from ..errors import ConfigError
 from ._bench_display import comparison_text, live, versus_progress
 from ._options import threads_option
-from ._output import check_place, write_text
+from ._output import check_place, write_json, write_text
 
 if TYPE_CHECKING:
     from ..bench import BenchConfig, BenchResult
@@ -175,7 +177,9 @@ def bench(
     rounds: Annotated[
         int,
         typer.Option(
-            help="Turns of each side of --versus and --versus-python, of half a second each.", rich_help_panel=MORE
+            help="Turns of each side of --versus and --versus-python, 8 at least. A turn lasts half a second, "
+            "or longer with long steps.",
+            rich_help_panel=MORE,
         ),
     ] = 40,
     compare: Annotated[
@@ -185,7 +189,13 @@ def bench(
         ),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures as JSON to this file.", show_default=False)
+        str | None,
+        typer.Option(
+            "--json",
+            help="Write all figures as JSON to this file; - prints them in place of the text.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a report with pictures to this file.", show_default=False)
@@ -250,6 +260,12 @@ def bench(
         hw_decoder_load=hw_decoder_load,
         on_bad_sample=on_bad_sample,
     )
+    alone = {"--versus": versus, "--versus-python": versus_python, "--find-limit": find_limit}
+    beside = {"--html": html, "--storage": storage, "--apply": apply, "--tune": tune}
+    for name, other in itertools.product(_given(alone), _given(beside)):
+        raise ConfigError(f"{name} takes no {other}: run the command once with each")
+    for other in _given({"--apply": apply, "--tune": tune}) if json_file == "-" else ():
+        raise ConfigError(f"{other} prints text, and --json - prints nothing else than JSON; give --json a file")
     if versus is not None or versus_python is not None:
         _versus(config, versus, versus_python, rounds, json_file)
         return
@@ -270,19 +286,23 @@ def bench(
         _apply(result)
 
 
-def _report(result: "BenchResult", *, storage: bool, json_file: Path | None, html: Path | None) -> None:
+def _given(options: Mapping[str, object]) -> list[str]:
+    """The names of the options that were given."""
+    return [name for name, value in options.items() if value not in (None, False)]
+
+
+def _report(result: "BenchResult", *, storage: bool, json_file: str | None, html: Path | None) -> None:
     from ..bench.html import page
     from ..bench.storage import storage_rates
     from ..bench.text import storage_text, summary
 
-    print(summary(result))
-    figures = result.to_json()
+    text, figures = summary(result), result.to_json()
     if storage:
         rates = storage_rates(result.config.dataset)
         figures["storage"] = rates.to_json()
-        print(storage_text(result, rates))
-    if json_file is not None:
-        write_text(json_file, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+        text += f"\n{storage_text(result, rates)}"
+    if not write_json(json_file, figures):
+        print(text)
     if html is not None:
         write_text(html, page(result))
 
@@ -304,37 +324,36 @@ def _apply(result: "BenchResult") -> None:
     print(f"applied             {change.setting}={change.value!r}: {comparison_text(found.comparison)}{expected}")
 
 
-def _find_limit(config: "BenchConfig", json_file: Path | None) -> None:
+def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
     from ..bench.limit_search import find_limit
     from ..bench.text import limit_text
 
+    stream = sys.stderr if json_file == "-" else sys.stdout
     heading = "step time    utilisation of the slowest rank\n"
 
     def show(probe: "Probe") -> None:
         nonlocal heading
-        print(f"{heading}{probe.step_seconds:9.5f} s  {probe.utilisation:.1%}", flush=True)
+        print(f"{heading}{probe.step_seconds:9.5f} s  {probe.utilisation:.1%}", file=stream, flush=True)
         heading = ""
 
     limit = find_limit(config, show)
-    print(limit_text(limit))
-    if json_file is not None:
-        write_text(json_file, json.dumps(limit.to_json(), indent=1, allow_nan=False) + "\n")
+    if not write_json(json_file, limit.to_json()):
+        print(limit_text(limit))
 
 
-def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds: int, json_file: Path | None) -> None:
+def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds: int, json_file: str | None) -> None:
     from ..bench.versus import other_side, versus
 
     b = config if other is None else other_side(config, other)
     with versus_progress() as show:
         found = versus(config, b, python=python, rounds=rounds, progress=show)
     a_by, b_by = ("", "") if python is None else (f", {found.a_installation}", f", {found.b_installation}")
-    print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}{a_by}")
-    print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other or config.dataset}{b_by}")
-    print(f"B is {comparison_text(found.comparison)}")
-    if python is not None and found.a_installation.folder == found.b_installation.folder:
-        print(f"note: both interpreters import the shardio in {found.a_installation.folder}")
-    if json_file is not None:
-        write_text(json_file, json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
+    if not write_json(json_file, found.to_json()):
+        print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}{a_by}")
+        print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other or config.dataset}{b_by}")
+        print(f"B is {comparison_text(found.comparison)}")
+        if python is not None and found.a_installation.folder == found.b_installation.folder:
+            print(f"note: both interpreters import the shardio in {found.a_installation.folder}")
     if found.comparison.finding == "slower":
         raise typer.Exit(SLOWER)
 

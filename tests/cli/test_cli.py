@@ -245,6 +245,8 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("bench", "nowhere", "--json", "no/x.json"), "--json must be a file in a writable folder, got no/x.json", 2),
         (("bench", "nowhere", "--html", "a"), "--html must be a file in a writable folder, got a", 2),
         (("bench", "nowhere", "--html", "a/x.png/y"), "--html must be a file in a writable folder, got a/x.png/y", 2),
+        (("bench", "a", "--find-limit", "--storage"), "--find-limit takes no --storage: run the command once", 2),
+        (("bench", "a", "--json", "-", "--apply"), "--apply prints text, and --json - prints nothing else", 2),
         (("bench", "a", "--find-limit"), "--find-limit needs an accelerator: give --emulate resnet50-h100 or", 2),
         (("bench", "d", "--compare", "b.json"), "'--compare' requires 2 arguments. (see shardio bench --help)", 2),
         (("plan", "nowhere", "--world"), "'--world' requires an argument. (see shardio plan --help)", 2),
