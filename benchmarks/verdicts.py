@@ -129,6 +129,7 @@ PLANTS = {
     "storage": Plant(photos(), ("storage",), slow_reads),
     "decode": Plant(photos(), ("decode",)),
     "threads": Plant(photos(threads=1), ("threads",)),
+    "start of epochs": Plant(photos(batch_size=100, step_time=0.15), ("start of epochs",)),
     "map": Plant(vectors(map="planted:sleep"), ("map",)),
     "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
     "other processes": Plant(photos(), ("other processes",), busy_processors),

@@ -186,6 +186,8 @@ class Dataset:
     if not TYPE_CHECKING:  # to a type checker, it would be any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
             raise no_attribute(self, name, WEBDATASET)
 
     def field(self, name: str) -> Field:

@@ -368,6 +368,8 @@ class Loader:
     if not TYPE_CHECKING:  # to a type checker, it would be any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
             raise no_attribute(self, name, _INSTEAD)
 
     def __getitem__(self, index: object) -> NoReturn:

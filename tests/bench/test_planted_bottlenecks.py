@@ -1,0 +1,42 @@
+"""Bottlenecks that are really there are named. benchmarks/verdicts.py plants them, and counts how often that is right.
+
+They run alone (`scripts/test -m alone`): tests beside them would be a bottleneck of their own.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRIES = 3
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of the measurements."""
+    from benchmarks import verdicts
+
+    folder = tmp_path_factory.mktemp("planted")
+    verdicts.make_data(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["consumer", "storage", "decode", "threads", "start of epochs", "map", "GIL", "other processes", "slow rank"],
+)
+def test_a_planted_bottleneck_is_named(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named in one of three measurements: other programs of the machine may be the bottleneck in some."""
+    from benchmarks import verdicts
+
+    assert name in verdicts.PLANTS
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmarks"))
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    found = []
+    for _ in range(TRIES):
+        found.append(verdicts.run(name, data))
+        if found[-1] in verdicts.PLANTS[name].right:
+            return
+    pytest.fail(f"{name} was planted, and the bench named {found}")
