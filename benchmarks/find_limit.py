@@ -1,6 +1,7 @@
 """The limit that `shardio bench --find-limit` finds, beside a stopwatch around a plain loop.
 
-The loop below uses nothing of the bench: it takes batches, sleeps for a step, and looks at the clock. It tries steps
+The loop below uses nothing of the bench: it takes batches, sleeps for a step, and looks at the clock. All steps count,
+the first ones of epochs too. It tries steps
 around the limit that the bench found, in turns, and the step at which it reaches the pass mark is its own limit.
 
     python benchmarks/find_limit.py --photos /tmp/photos-as-tar --json find-limit.json
@@ -46,7 +47,7 @@ def make_volumes(path: Path) -> None:
 def stopwatch(dataset: str, batch_size: int, crop: bool, steps: "multiprocessing.Queue[Any]", out: Any) -> None:
     """The loop: for each step time that it is given, take batches and sleep; put the share of the time that it slept.
 
-    The first step of each epoch does not count, and a sleep counts with its nominal time.
+    All steps count, and a sleep counts with its nominal time.
     """
     transforms: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()] if crop else []
     loader = shardio.Loader(dataset, batch_size, transforms=transforms or None, threads=THREADS, world=shardio.World())
@@ -55,13 +56,11 @@ def stopwatch(dataset: str, batch_size: int, crop: bool, steps: "multiprocessing
     while (step := steps.get()) is not None:
         counted, total, end = 0, 0.0, time.perf_counter() + LEAST_SECONDS
         while counted < LEAST_STEPS or time.perf_counter() < end:
-            begun = None
+            begun = time.perf_counter()
             for _ in loader:
                 time.sleep(step)
-                now = time.perf_counter()
-                if begun is not None:
-                    counted, total = counted + 1, total + now - begun
-                begun = now
+                counted += 1
+            total += time.perf_counter() - begun
         out.put(counted * step / total)
 
 

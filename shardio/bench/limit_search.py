@@ -52,6 +52,9 @@ class Limit:
 def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = None) -> Limit:
     """Search the shortest step at which the slowest rank's accelerator still reaches its pass mark.
 
+    All steps count, the first of each epoch too: a machine that feeds so many accelerators has to feed those as well,
+    and where epochs are short most of the reading happens while their first steps wait.
+
     Args:
         config: what to measure; `emulate` or `step_time` gives the pass mark, `ranks` the number of accelerators, and
             `seconds` the time of each measurement (3 s if None), which lasts for 20 steps at least.
@@ -68,16 +71,11 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
 
         def reaches(step_seconds: float) -> bool:
             turns = ranks.turn(max(seconds, _LEAST_STEPS * step_seconds), step_seconds)
-            probes.append(Probe(step_seconds, min(turn.utilisation or 0.0 for turn in turns)))
+            probes.append(Probe(step_seconds, min(turn.utilisation for turn in turns)))
             if probed is not None:
                 probed(probes[-1])
             return probes[-1].utilisation >= accelerator.pass_mark
 
-        if ranks.steps_per_epoch < 2:
-            raise ConfigError(
-                f"{config.dataset}: an epoch has one step, and the first step of an epoch does not count; "
-                f"batch_size must be smaller than {config.samples_per_step}"
-            )
         ranks.turn(max(1.0, config.warmup), 0.0)
         free = ranks.turn(seconds, 0.0)  # as fast as input alone allows
         shortest = bisect(reaches, accelerator.pass_mark * max(turn.seconds_per_step for turn in free))

@@ -11,16 +11,13 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..errors import PipelineStalled, ShardioError
 from ..loader.batch.types import Batch
 from ..loader.loader import Loader
 from ..order.world import World
 from ..system import processes
-from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import Installation
 from .rank import START_LIMIT, Meeting, build_loader
@@ -34,16 +31,14 @@ class Turn:
 
     Attributes:
         samples: the samples that it took.
+        steps: the number of steps.
         seconds: the time for them.
-        ended: when each step ended, the one before them included, in seconds, float64 [1 + steps].
-        epochs: the epoch of each of these, int64 [1 + steps].
         step_seconds: the time that each step computed for.
     """
 
     samples: int
+    steps: int
     seconds: float
-    ended: NDArray[np.float64]
-    epochs: NDArray[np.int64]
     step_seconds: float
 
     @property
@@ -54,12 +49,12 @@ class Turn:
     @property
     def seconds_per_step(self) -> float:
         """The mean time of a step."""
-        return self.seconds / (len(self.ended) - 1)
+        return self.seconds / self.steps
 
     @property
-    def utilisation(self) -> float | None:
-        """The share of the time in which the accelerator computed; see `accelerators.utilisation`."""
-        return utilisation(self.ended, self.epochs, self.step_seconds)
+    def utilisation(self) -> float:
+        """The share of the time in which the accelerator computed, the first steps of epochs included."""
+        return min(1.0, self.step_seconds / self.seconds_per_step)
 
 
 @final
@@ -67,15 +62,13 @@ class StandingRanks:
     """The rank processes of one configuration, which end with the `with` block.
 
     Attributes:
-        steps_per_epoch: the steps of each epoch.
         installation: the shardio that they run.
 
     Raises what `shardio.Loader` raises for the configuration.
     """
 
     def __init__(self, config: BenchConfig) -> None:
-        loader = build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
-        self.steps_per_epoch = len(loader)
+        build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
         self.installation = Installation.of_this_process()
         self._config = config
         self._meeting = meeting = Meeting.of(config.ranks)  # kept: the ranks open it by name
@@ -153,7 +146,7 @@ class _Taker:
     def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, loader: Loader) -> None:
         self._rank, self._meeting, self._loader = rank, meeting, loader
         self._together = config.barrier and config.ranks > 1
-        self._step = self._epoch = 0
+        self._step = 0
 
     def turn(self, seconds: float, step_seconds: float) -> Turn:
         """Begin a loop, take a few batches, and then batches for so long."""
@@ -161,15 +154,13 @@ class _Taker:
         try:
             for _ in range(WARMUP_STEPS):
                 self._take(batches, step_seconds, None)
-            samples, ended, epochs = 0, [time.monotonic()], [self._epoch]
+            begun, samples, steps = time.monotonic(), 0, 0
             last = False
             while not last:
-                taken, last = self._take(batches, step_seconds, ended[0] + seconds)
+                taken, last = self._take(batches, step_seconds, begun + seconds)
                 samples += taken
-                ended.append(time.monotonic())
-                epochs.append(self._epoch)
-            moments = np.array(ended)
-            return Turn(samples, float(moments[-1] - moments[0]), moments, np.array(epochs), step_seconds)
+                steps += 1
+            return Turn(samples, steps, time.monotonic() - begun, step_seconds)
         finally:
             batches.close()
 
@@ -194,5 +185,4 @@ class _Taker:
 
     def _endless(self) -> Generator[Batch, None, None]:
         while True:
-            self._epoch += 1
             yield from self._loader

@@ -78,8 +78,6 @@ def test_find_limit(photos: Path) -> None:
     assert found.accelerators is None
     with pytest.raises(ConfigError, match="find_limit needs an accelerator: give emulate="):
         find_limit(replace(config, step_time=0.0))
-    with pytest.raises(ConfigError, match="batch_size must be smaller than 96"):
-        find_limit(replace(config, batch_size=96))
 
 
 @pytest.mark.slow
@@ -231,6 +229,16 @@ def test_a_range_needs_enough_steps(measured: BenchResult, waits: list[float], e
     ) is not enough
     assert (">smallest<" in page(result)) is enough
     assert "86 to 70,915" in summary(replace(result, config=measured.config))
+
+
+@pytest.mark.parametrize(("starved", "told"), [(0.05, False), (0.3, True)])
+def test_a_mark_that_short_epochs_reach(measured: BenchResult, starved: float, told: bool) -> None:
+    """Where the first steps of epochs wait, the text says that the mark leaves them out."""
+    config = replace(measured.config, step_time=0.1)
+    result = replace(measured, config=config, starved=starved, utilisation=0.97, utilisation_of_slowest=0.96)
+    line = next(line for line in summary(result).splitlines() if line.startswith("utilisation"))
+    assert line.endswith(": passed") is not told
+    assert line.endswith("passed; the first step of each epoch does not count here, but in `starved`") is told
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
