@@ -1,8 +1,8 @@
 """The limit that `shardio bench --find-limit` finds, beside a stopwatch around a plain loop.
 
 The loop below uses nothing of the bench: it takes batches, sleeps for a step, and looks at the clock. All steps count,
-the first ones of epochs too. It tries steps
-around the limit that the bench found, in turns, and the step at which it reaches the pass mark is its own limit.
+the first ones of epochs too. It and the bench's rank measure steps around the limit that the bench has found, in turns,
+so that neighbours disturb both alike; lines through what each measured tell the limit by each.
 
     python benchmarks/find_limit.py --photos /tmp/photos-as-tar --json find-limit.json
 
@@ -13,7 +13,8 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,12 +25,13 @@ import shardio
 from benchmarks._results import finish, options
 from shardio.bench import BenchConfig
 from shardio.bench.limit_search import find_limit
+from shardio.bench.standing_ranks import StandingRanks
 
 VOLUME = (4, 128, 512, 559)  # 146.5 million bytes
 VOLUMES = 28
 MARK = 0.90
-TRIED = (0.94, 0.97, 1.0, 1.03, 1.06)  # of the limit that the bench found
-LEAST_SECONDS, LEAST_STEPS = 4.0, 20
+TRIED = (0.95, 1.0, 1.05)  # of the limit that the bench found
+SECONDS, LEAST_STEPS = 3.0, 20  # of each turn
 THREADS = 2
 
 
@@ -54,7 +56,7 @@ def stopwatch(dataset: str, batch_size: int, crop: bool, steps: "multiprocessing
     for _ in loader:  # warms up
         pass
     while (step := steps.get()) is not None:
-        counted, total, end = 0, 0.0, time.perf_counter() + LEAST_SECONDS
+        counted, total, end = 0, 0.0, time.perf_counter() + SECONDS
         while counted < LEAST_STEPS or time.perf_counter() < end:
             begun = time.perf_counter()
             for _ in loader:
@@ -64,30 +66,69 @@ def stopwatch(dataset: str, batch_size: int, crop: bool, steps: "multiprocessing
         out.put(counted * step / total)
 
 
-def by_hand(dataset: Path, batch_size: int, crop: bool, limit: float, rounds: int) -> float:
-    """Return the shortest step with which the stopwatch shows the mark."""
+@contextmanager
+def by_hand(config: BenchConfig, crop: bool) -> Iterator[Callable[[float], float]]:
+    """Start the stopwatch; yield a function that returns the share of the time that it slept with steps so long."""
     context = multiprocessing.get_context("spawn")
     steps, out = context.Queue(), context.Queue()
-    process = context.Process(target=stopwatch, args=(str(dataset), batch_size, crop, steps, out))
+    arguments = (config.dataset, config.samples_per_step, crop, steps, out)
+    process = context.Process(target=stopwatch, args=arguments)
     process.start()
-    shares: dict[float, list[float]] = {limit * factor: [] for factor in TRIED}
-    for number in range(rounds):
-        for step in list(shares)[:: 1 if number % 2 else -1]:
-            steps.put(step)
-            shares[step].append(out.get(timeout=300))
-    steps.put(None)
-    process.join()
-    # A line through the shares: each step is at the mark or near it.
+
+    def measure(step: float) -> float:
+        steps.put(step)
+        share: float = out.get(timeout=300)
+        return share
+
+    try:
+        yield measure
+    finally:
+        steps.put(None)
+        process.join()
+
+
+def limit_of(shares: dict[float, list[float]]) -> float:
+    """Return the step at which the share of the time is the mark, by a line through the medians."""
     slope, offset = np.polyfit(list(shares), [median(values) for values in shares.values()], 1)
     return float((MARK - offset) / slope)
 
 
+def compare(config: BenchConfig, crop: bool, rounds: int) -> dict[str, Any]:
+    """Find the limit, and measure around it with the bench's rank and by hand."""
+    found = find_limit(config)
+    print(f"{found.step_seconds:.4f} s per step, {found.accelerators:.2f} accelerators", file=sys.stderr, flush=True)
+    tried = [found.step_seconds * factor for factor in TRIED]
+    shares: dict[str, dict[float, list[float]]] = {name: {step: [] for step in tried} for name in ("bench", "by hand")}
+    with StandingRanks(config) as ranks, by_hand(config, crop) as stopwatch:
+        ranks.turn(SECONDS)
+        ways = {
+            "bench": lambda step: min(t.utilisation for t in ranks.turn(max(SECONDS, LEAST_STEPS * step), step)),
+            "by hand": stopwatch,
+        }
+        for number in range(rounds):
+            for step in tried:
+                for name in list(ways)[:: 1 if number % 2 else -1]:
+                    shares[name][step].append(ways[name](step))
+    limits = {name: limit_of(measured) for name, measured in shares.items()}
+    pairs = zip(
+        *([share for step in tried for share in shares[name][step]] for name in ("bench", "by hand")), strict=True
+    )
+    return {
+        "batch_size": config.samples_per_step,
+        "found": found.step_seconds,
+        "accelerators": found.accelerators,
+        "limits": limits,
+        "ratio": limits["bench"] / limits["by hand"],
+        "utilisation_ratio": median(bench / hand for bench, hand in pairs),
+        "shares": {name: list(measured.values()) for name, measured in shares.items()},
+    }
+
+
 def main() -> None:
     """Compare on photos and on volumes."""
-    parser = options(__doc__, rounds=3)
+    parser = options(__doc__, rounds=6)
     parser.add_argument("--photos", type=Path, required=True, help="a dataset of photos")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "shardio-find-limit"))
-    parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
     volumes = arguments.work / "volumes"
@@ -98,20 +139,8 @@ def main() -> None:
     }
     result: dict[str, Any] = {"benchmark": "find_limit", "rounds": arguments.rounds}
     for name, (config, crop) in cases.items():
-        runs: list[dict[str, Any]] = []
-        for _ in range(arguments.repeat):
-            limit = find_limit(config)
-            hand = by_hand(Path(config.dataset), config.samples_per_step, crop, limit.step_seconds, arguments.rounds)
-            ratio = limit.step_seconds / hand
-            probes = [asdict(probe) for probe in limit.probes]
-            runs.append({"bench": limit.step_seconds, "by_hand": hand, "ratio": ratio, "probes": probes})
-            print(name, f"{limit.step_seconds:.4f} s", f"{hand:.4f} s", f"{ratio:.3f}", file=sys.stderr, flush=True)
-        result[name] = {
-            "batch_size": config.samples_per_step,
-            "accelerators": limit.accelerators,
-            "ratio": median(run["ratio"] for run in runs),
-            "runs": runs,
-        }
+        result[name] = found = compare(config, crop, arguments.rounds)
+        print(name, found["limits"], f"{found['ratio']:.3f}", file=sys.stderr, flush=True)
     finish(result, arguments.json)
 
 

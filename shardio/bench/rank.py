@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Barrier
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +23,7 @@ from ..order.world import World
 from ..system import process_usage, processes
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
+from .barrier import Barrier
 from .config import BenchConfig
 
 START_LIMIT = 300.0  # seconds that ranks wait for each other
@@ -51,7 +51,7 @@ class Meeting:
     def of(cls, ranks: int) -> "Meeting":
         """Make the meeting of `ranks` processes."""
         value = processes.CONTEXT.Value
-        return cls(processes.CONTEXT.Barrier(ranks), value("q", _NEVER), value("q", _NEVER))
+        return cls(Barrier(ranks), value("q", _NEVER), value("q", _NEVER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class _Rank:
     def run(self) -> RankRecord:
         """Run the measurement."""
         config = self._config
-        self._meeting.barrier.wait(START_LIMIT)
+        self._meeting.barrier.wait(self._rank, START_LIMIT)
         self._start = time.monotonic()
         warmup = 1 if config.warmup > 0 else 0
         epochs = config.epochs + warmup if config.seconds is None else _NEVER
@@ -293,7 +293,7 @@ class _Rank:
         computed = self._compute(arrived)
         if self._config.barrier and self._config.ranks > 1:
             self._decide(computed)
-            self._meeting.barrier.wait(START_LIMIT)
+            self._meeting.barrier.wait(self._rank, START_LIMIT)
         ended = time.monotonic()
         self._rows.append((begun, received - begun, arrived - received, computed - arrived, ended - computed))
         setting = self._loader.setting
@@ -368,7 +368,7 @@ class _Rank:
                 torch.cuda.current_stream(batch["index"].device).synchronize()
             self._compute(time.monotonic())
             if self._config.barrier and self._config.ranks > 1:
-                self._meeting.barrier.wait(START_LIMIT)
+                self._meeting.barrier.wait(self._rank, START_LIMIT)
         return (time.monotonic() - begun) / steps
 
 

@@ -178,7 +178,7 @@ class _Taker:
         if self._together:
             if over and self._rank == 0:
                 self._meeting.stop_after.value = self._step
-            self._meeting.barrier.wait(START_LIMIT)
+            self._meeting.barrier.wait(self._rank, START_LIMIT)
             over = until is not None and self._meeting.stop_after.value == self._step
         self._step += 1
         return len(batch["index"]), over
