@@ -25,7 +25,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_versus_python(vectors: Path, tmp_path: Path) -> None:
     """Both sides are measured in turns, and text and JSON name them."""
     command = ("bench", vectors, "--batch-size", 8, "--versus-python", sys.executable, "--rounds", 8)

@@ -80,7 +80,7 @@ def test_find_limit(photos: Path) -> None:
         find_limit(replace(config, step_time=0.0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_versus_finds_a_slow_down(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A side whose workers sleep is slower, in turns within one run, with two ranks on each side."""
     (tmp_path / "slow.py").write_text("import time\ndef f(batch):\n    time.sleep(0.02)\n    return batch\n")

@@ -71,7 +71,7 @@ def small(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1], "rounds": 1} | changes))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU the CPU is measured, each missing figure has a reason, and the plot is drawn."""
     monkeypatch.setattr(_gpu_data, "SYNTHETIC_PHOTOS", 3)

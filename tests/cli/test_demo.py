@@ -23,7 +23,7 @@ def raw(folder: Path, samples: int) -> None:
     write_idx(folder / "labels", labels)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_step_is_done(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The demo converts, verifies, compares, measures and trains, and ends with a table of all that."""
     for name, samples in (("train", 500), ("test", 100)):

@@ -92,6 +92,7 @@ def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "worker and client"])
 def test_what_dies_is_made_up_for(
     cluster: tuple[str, list[subprocess.Popen[bytes]]],

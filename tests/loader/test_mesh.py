@@ -34,7 +34,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
     """Ranks along `dp` read disjoint samples, those that differ in `tp` the same; over both, all four differ."""
     with shardio.create(tmp_path / "d", fields={"n": "int64"}) as writer:

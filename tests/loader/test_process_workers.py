@@ -342,7 +342,7 @@ def test_a_script_that_is_no_file_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert "`if __name__ == '__main__':`" in processes.script_advice()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_process_that_hangs_is_named() -> None:
     """After the timeout the error names the worker process."""
     with pytest.raises(PipelineStalled, match=rf"worker 0 \(process \d+\): no batch for 10 s; {PLACE}"):
@@ -381,7 +381,7 @@ def once(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_process_that_hung_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a worker process hung, the next loop has new ones."""
     monkeypatch.setenv("SHARDIO_TEST_MARKER", str(tmp_path / "marker"))

@@ -42,11 +42,17 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+LONG = ("bench.md", "training.md")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
-    [path for path in documents() if "```" in path.read_text()],
-    ids=lambda path: str(path.relative_to(ROOT)),
+    [
+        pytest.param(path, marks=pytest.mark.long if path.name in LONG else (), id=str(path.relative_to(ROOT)))
+        for path in documents()
+        if "```" in path.read_text()
+    ],
 )
 def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets) -> None:
     """Every bash and python block succeeds, in a folder with some photos and the example data.

@@ -51,7 +51,7 @@ def run(folder: Path, *words: str | Path) -> list[float]:
     return [found[epoch] for epoch in sorted(found)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Path) -> None:
     """After two epochs on two ranks, one rank resumes with the third. Any ranks count each sample once."""
     first = run(tmp_path, *TORCHRUN, EXAMPLES / "train_ddp.py", fashion, "--epochs", "2")
@@ -65,7 +65,7 @@ def test_plain_pytorch_on_two_ranks_and_again_on_one(fashion: Path, tmp_path: Pa
     assert output(tmp_path, *TORCHRUN, evaluate, fashion, "--batch-size", "97") == alone
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_pytorch_goes_on_where_it_was_killed(fashion: Path, tmp_path: Path) -> None:
     """A run that was killed and goes on ends with the weights, momentum and loader state of one that was not."""
     words: list[str | Path] = [
@@ -95,14 +95,14 @@ def test_plain_pytorch_goes_on_where_it_was_killed(fashion: Path, tmp_path: Path
     assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dataloader(fashion: Path, tmp_path: Path) -> None:
     """torch's DataLoader works with worker processes and a sampler."""
     first, second = run(tmp_path, EXAMPLES / "train_dataloader.py", fashion)
     assert second < first < 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lightning(fashion: Path, tmp_path: Path) -> None:
     """Training resumed in the middle of the second epoch ends with the same weights, to the last bit.
 
@@ -121,7 +121,7 @@ def test_lightning(fashion: Path, tmp_path: Path) -> None:
     assert re.search(r"^epoch 1: loss 0\.\d+, accuracy 0\.[78]\d\d0$", printed, re.M)  # of 1,000 samples
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
     """The checkpoint holds the loader's state, and the next run resumes with the next epoch."""
     script = EXAMPLES / "train_accelerate.py"
@@ -131,7 +131,7 @@ def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
     assert third < second
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_transformers(fashion: Path, tmp_path: Path) -> None:
     """Training resumed in the middle of the second epoch ends with the same weights, to the last bit."""
     pytest.importorskip("transformers")

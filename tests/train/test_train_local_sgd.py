@@ -11,7 +11,7 @@ from shardio.errors import ConfigError
 from shardio.train import TrainConfig
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_local_sgd() -> None:
     """Weights, momentum and running statistics follow the simulation; ranks are equal after an average of all."""
     post_local = {"local_sgd_period": 3, "local_sgd_start": 4}

@@ -55,7 +55,7 @@ def test_advice() -> None:
     assert "far above the batch" in noise.advice(8, 100)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "hook"), [(2, "fp16"), (4, "none")])
 def test_ranks_measure_a_quadratic_problem(ranks: int, hook: str) -> None:
     """Real ranks find the noise scale of a quadratic problem, with a hook, and without steps of part of a batch."""
@@ -65,7 +65,7 @@ def test_ranks_measure_a_quadratic_problem(ranks: int, hook: str) -> None:
     assert NoiseScale(noise, signal).batch == pytest.approx(NOISE_SCALE, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_logs_it_and_trains_the_same(tmp_path: Path) -> None:
     """Two ranks log the noise scale after each epoch, and end with the weights of one rank that does not measure."""
     plain = config(tmp_path, train=dataset(tmp_path / "data", 96), output=tmp_path / "plain", batch_size=4, epochs=2)

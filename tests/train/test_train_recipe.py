@@ -58,7 +58,7 @@ HOOKED: dict[str, tuple[dict[str, Any], float]] = {  # options, and how near to 
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_are_a_larger_batch(tmp_path: Path) -> None:
     """Two ranks, with accumulation in an uneven tail of 53 samples, do what one does over 20 steps.
 
@@ -78,7 +78,7 @@ def test_ranks_are_a_larger_batch(tmp_path: Path) -> None:
         same(alone[name], together[name], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_uneven_ranks_are_a_larger_batch(tmp_path: Path) -> None:
     """Three ranks, of which one has no sample left in the tail, do what one does over 20 steps."""
     one = config(tmp_path, train=dataset(tmp_path / "data", 53), output=tmp_path / "one", epochs=4)

@@ -28,7 +28,7 @@ def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
     return {line["step"]: (line["loss"], line["accuracy"]) for line in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
     """With dropout, clipping and an average, with local SGD, and in bf16; with PowerSGD to the rounding of one step."""
     ways = [
@@ -50,7 +50,7 @@ def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
     assert "begins anew" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_that_is_killed_goes_on_to_the_bit(ranks: int, tmp_path: Path) -> None:
     """Killed at a random step, and resumed: the same loss at every step, and the same weights."""

@@ -54,7 +54,7 @@ def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGTERM), (2, signal.SIGUSR1)])
 def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_path: Path) -> None:
     """Every rank exits with 85 after the same step, whichever got the signal; the run then goes on to the bit."""

@@ -118,7 +118,7 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
     assert lines[-1]["straggler"] == line
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_names_its_stragglers(tmp_path: Path) -> None:
     """Ranks that compute slowly, and then get their input slowly, are named on real processes."""
     made = config(tmp_path, epochs=30, batch_size=6, metrics_every_steps=5)

@@ -148,7 +148,7 @@ def test_a_run_goes_on_with_the_same_scale_only(tmp_path: Path) -> None:
         run(other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_known_parameters_are_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example's volumes, converted, tell their amplitude, slope and growth: with a tenth of the mean's error."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one thread: two are slow where tests share the cores
