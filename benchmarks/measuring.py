@@ -1,8 +1,9 @@
 """What measuring costs: the rate of the ranks of `shardio bench` beside plain loops, and the work of `shardio.monitor`.
 
-A plain loop takes batches from a Loader whose workers do not time their stages, and counts samples. The ranks of the
-bench time stages and steps and wait for each other after each step, while a thread adds up their memory and processor
-time. Both stand ready, and take turns of half a second.
+A plain loop takes batches from a Loader whose workers do not time their stages, and counts samples; several wait for
+each other after each step, as ranks that train do. The ranks of the bench time stages and steps as well, while a thread
+adds up their memory and processor time. Both stand ready, and take turns of two seconds. The barrier itself is
+measured alone, between processes that do nothing else.
 
     python benchmarks/measuring.py --photos /tmp/photos --json measuring.json
 """
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,56 +24,86 @@ import shardio
 from benchmarks._results import finish, options
 from benchmarks.before_after import prepare
 from shardio.bench import BenchConfig
+from shardio.bench.barrier import Barrier
 from shardio.bench.rank import build_loader
 from shardio.bench.significance import compare_pairs
 from shardio.bench.standing_ranks import WARMUP_STEPS, StandingRanks
 from shardio.bench.usage_sampler import UsageSampler
+from shardio.system.processes import CONTEXT
 from shardio.system.timing import StageClock
 
-TURN_SECONDS = 0.5
+TURN_SECONDS = 2.0
 BATCH_SIZES = {"photos": 256, "tensors": 16, "records": 512}
 MONITOR_SECONDS = 5.0
+LIMIT = 60.0
 
 
-@contextmanager
-def _untimed(self: StageClock, name: str) -> Iterator[None]:
+UNTIMED = nullcontext()
+
+
+def untimed(self: StageClock, name: str) -> Any:
     """A stage that is not timed."""
-    yield
+    return UNTIMED
 
 
-def plain(config: BenchConfig, rank: int, pipe: "Connection[Any, Any]") -> None:
-    """The plain loop of one rank: for each number of seconds that it gets, take batches for so long; send the rate."""
-    StageClock.stage = _untimed  # type: ignore[method-assign]  # the cost of the real one is what is measured
+def plain(config: BenchConfig, rank: int, barrier: Barrier, pipe: "Connection[Any, Any]") -> None:
+    """The plain loop of one rank: for each number of steps that it gets, take so many batches; send the rate."""
+    StageClock.stage = untimed  # type: ignore[method-assign]  # the cost of the real one is what is measured
     loader = build_loader(config, shardio.World(rank, config.ranks, rank, config.ranks))
 
     def endless() -> Iterator[Any]:
         while True:
             yield from loader
 
-    while (seconds := pipe.recv()) is not None:
+    while (steps := pipe.recv()) is not None:
         batches = endless()
         for _ in range(WARMUP_STEPS):
             next(batches)
+            barrier.wait(rank, LIMIT)
         begun, samples = time.perf_counter(), 0
-        while time.perf_counter() < begun + seconds:
+        for _ in range(steps):
             samples += len(next(batches)["index"])
+            barrier.wait(rank, LIMIT)
         pipe.send(samples / (time.perf_counter() - begun))
+
+
+def pass_barrier(rank: int, barrier: Barrier, passes: int, pipe: "Connection[Any, Any]") -> None:
+    """Pass a barrier many times; send the seconds that each time took."""
+    barrier.wait(rank, LIMIT)
+    begun = time.perf_counter()
+    for _ in range(passes):
+        barrier.wait(rank, LIMIT)
+    pipe.send((time.perf_counter() - begun) / passes)
+
+
+def barrier_seconds(ranks: int) -> float:
+    """Return the seconds that a barrier takes by itself."""
+    barrier, (here, there) = Barrier(ranks), CONTEXT.Pipe()
+    processes = [CONTEXT.Process(target=pass_barrier, args=(rank, barrier, 2000, there)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    seconds = max(float(here.recv()) for _ in processes)
+    for process in processes:
+        process.join()
+    return seconds
 
 
 def cost(config: BenchConfig, rounds: int) -> dict[str, Any]:
     """Compare the plain loops with the bench's ranks."""
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(config.ranks)]
+    pipes, barrier = [CONTEXT.Pipe() for _ in range(config.ranks)], Barrier(config.ranks)
     processes = [
-        context.Process(target=plain, args=(config, rank, pipe[1]), daemon=True) for rank, pipe in enumerate(pipes)
+        CONTEXT.Process(target=plain, args=(config, rank, barrier, pipe[1]), daemon=True)
+        for rank, pipe in enumerate(pipes)
     ]
     for process in processes:
         process.start()
 
-    def unmeasured() -> float:
+    def unmeasured(steps: int) -> float:
         for here, _ in pipes:
-            here.send(TURN_SECONDS)
+            here.send(steps)
         return sum(float(here.recv()) for here, _ in pipes)
+
+    steps = max(1, round(unmeasured(8) * TURN_SECONDS / config.ranks / config.samples_per_step))
 
     with StandingRanks(config) as ranks:
         pids = [child.pid or 0 for child in multiprocessing.active_children() if child.name.startswith("bench rank")]
@@ -81,7 +112,7 @@ def cost(config: BenchConfig, rounds: int) -> dict[str, Any]:
             with UsageSampler(pids):
                 return sum(turn.samples_per_second for turn in ranks.turn(TURN_SECONDS))
 
-        sides = (unmeasured, measured)
+        sides = (lambda: unmeasured(steps), measured)
         rates: tuple[list[float], list[float]] = ([], [])
         for side in sides:
             side()
@@ -90,7 +121,11 @@ def cost(config: BenchConfig, rounds: int) -> dict[str, Any]:
                 rates[index].append(sides[index]())
     for here, _ in pipes:
         here.send(None)
-    return asdict(compare_pairs(*rates)) | {"plain_per_second": round(median(rates[0]))}
+    rate = median(rates[0])
+    return asdict(compare_pairs(*rates)) | {
+        "plain_per_second": round(rate),
+        "step_seconds": config.ranks * config.samples_per_step / rate,
+    }
 
 
 def monitor_cost(dataset: Path, folder: Path) -> dict[str, float]:
@@ -115,7 +150,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
     prepare(arguments.work, arguments.photos)
-    result: dict[str, Any] = {"benchmark": "measuring"}
+    result: dict[str, Any] = {"benchmark": "measuring", "barrier_seconds": barrier_seconds(2)}
     for name, batch_size in BATCH_SIZES.items():
         for ranks in (1, 2):
             config = BenchConfig(

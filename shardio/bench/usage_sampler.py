@@ -11,7 +11,8 @@ from typing import final
 from ..system import process_usage
 
 INTERVAL = 0.2  # seconds between two samples
-_MEMORY_EVERY = 5  # samples; adding up a process's pages takes longer
+_MEMORY_EVERY = 1.0  # seconds at least
+_MEMORY_SHARE = 0.005  # of the time: the kernel walks over all pages of a process, 30 ms for a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,17 @@ class UsageSampler:
         return self._difference(self._busy, begun, ended)
 
     def _run(self) -> None:
-        count = 0
+        next_memory = time.monotonic()
         while True:
             moment, busy = time.monotonic(), process_usage.machine_busy()
             for series, pid in zip(self._ranks, self._pids, strict=True):
                 series.add(process_usage.usage(pid))
-                if count % _MEMORY_EVERY == 0:
+            if moment >= next_memory:
+                for series, pid in zip(self._ranks, self._pids, strict=True):
                     series.memory.append((moment, process_usage.memory(pid)))
+                next_memory = moment + max(_MEMORY_EVERY, (time.monotonic() - moment) / _MEMORY_SHARE)
             self._busy.append(busy)
             self._times.append(moment)  # last: it says how many samples are whole
-            count += 1
             if self._end.wait(INTERVAL):
                 return
 

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import final
 
 
+@final
 class StageClock:
     """Sums the time that threads spend in each stage, and knows the current stage of each thread.
 
@@ -21,18 +22,22 @@ class StageClock:
         self._cpu_seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Count the time of the `with` block, and the part of it on a processor, towards stage `name`."""
-        thread, begun, on_cpu = threading.get_ident(), time.perf_counter(), time.thread_time()
+    def stage(self, name: str) -> "_Stage":
+        """Return a `with` block whose time, and the part of it on a processor, count towards stage `name`."""
+        return _Stage(self, name)
+
+    def begin(self, name: str, thread: int) -> None:
+        """Note that a thread begins a stage."""
         self.doing[thread] = name
         if self._on_stage is not None:
             self._on_stage(name)
-        try:
-            yield
-        finally:
-            self.doing.pop(thread, None)
-            self.add({name: time.perf_counter() - begun}, {name: time.thread_time() - on_cpu})
+
+    def end(self, name: str, thread: int, seconds: float, cpu_seconds: float) -> None:
+        """Note that a thread ends a stage, and add its times."""
+        self.doing.pop(thread, None)
+        with self._lock:
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            self._cpu_seconds[name] = self._cpu_seconds.get(name, 0.0) + cpu_seconds
 
     def add(self, seconds: Mapping[str, float], cpu_seconds: Mapping[str, float]) -> None:
         """Add the seconds, and those on a processor, by stage, that another clock has measured."""
@@ -50,3 +55,22 @@ class StageClock:
         """Return the seconds on a processor by stage, summed over all threads."""
         with self._lock:
             return dict(self._cpu_seconds)
+
+
+@final
+class _Stage:
+    """One stage of one thread. A class, because a generator's `with` block takes as long again as the clocks."""
+
+    __slots__ = ("_begun", "_clock", "_name", "_on_cpu", "_thread")
+
+    def __init__(self, clock: StageClock, name: str) -> None:
+        self._clock, self._name = clock, name
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._clock.begin(self._name, self._thread)
+        self._on_cpu, self._begun = time.thread_time(), time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        seconds, cpu_seconds = time.perf_counter() - self._begun, time.thread_time() - self._on_cpu
+        self._clock.end(self._name, self._thread, seconds, cpu_seconds)
