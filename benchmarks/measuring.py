@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -112,7 +113,7 @@ def cost(config: BenchConfig, rounds: int) -> dict[str, Any]:
             with UsageSampler(pids):
                 return sum(turn.samples_per_second for turn in ranks.turn(TURN_SECONDS))
 
-        sides = (lambda: unmeasured(steps), measured)
+        sides = (partial(unmeasured, steps), measured)
         rates: tuple[list[float], list[float]] = ([], [])
         for side in sides:
             side()
