@@ -2,8 +2,9 @@
 
 A plain loop takes batches from a Loader whose workers do not time their stages, and counts samples; several wait for
 each other after each step, as ranks that train do. The ranks of the bench time stages and steps as well, while a thread
-adds up their memory and processor time. Both stand ready, and take turns of two seconds. The barrier itself is
-measured alone, between processes that do nothing else.
+adds up their memory and processor time. Both stand ready, and take turns of some seconds. The barrier itself is
+measured alone, between processes that do nothing else. Beside the rates stand the processor seconds per sample of all
+processes of a side, the one that adds up included: they vary less.
 
     python benchmarks/measuring.py --photos /tmp/photos --json measuring.json
 """
@@ -12,9 +13,9 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,7 +34,7 @@ from shardio.bench.usage_sampler import UsageSampler
 from shardio.system.processes import CONTEXT
 from shardio.system.timing import StageClock
 
-TURN_SECONDS = 2.0
+TURN_SECONDS = 6.0  # the memory of a process with a gigabyte mapped is added up about as often
 BATCH_SIZES = {"photos": 256, "tensors": 16, "records": 512}
 MONITOR_SECONDS = 5.0
 LIMIT = 60.0
@@ -52,7 +53,7 @@ def plain(config: BenchConfig, rank: int, barrier: Barrier, pipe: "Connection[An
     StageClock.stage = untimed  # type: ignore[method-assign]  # the cost of the real one is what is measured
     loader = build_loader(config, shardio.World(rank, config.ranks, rank, config.ranks))
 
-    def endless() -> Iterator[Any]:
+    def endless() -> Generator[Any, None, None]:
         while True:
             yield from loader
 
@@ -65,7 +66,9 @@ def plain(config: BenchConfig, rank: int, barrier: Barrier, pipe: "Connection[An
         for _ in range(steps):
             samples += len(next(batches)["index"])
             barrier.wait(rank, LIMIT)
-        pipe.send(samples / (time.perf_counter() - begun))
+        rate = samples / (time.perf_counter() - begun)
+        batches.close()
+        pipe.send(rate)
 
 
 def pass_barrier(rank: int, barrier: Barrier, passes: int, pipe: "Connection[Any, Any]") -> None:
@@ -99,34 +102,64 @@ def cost(config: BenchConfig, rounds: int) -> dict[str, Any]:
     for process in processes:
         process.start()
 
-    def unmeasured(steps: int) -> float:
+    def unmeasured(steps: int) -> Turn:
         for here, _ in pipes:
             here.send(steps)
-        return sum(float(here.recv()) for here, _ in pipes)
+        return Turn(sum(float(here.recv()) for here, _ in pipes), (steps + WARMUP_STEPS) * samples_per_step)
 
-    steps = max(1, round(unmeasured(8) * TURN_SECONDS / config.ranks / config.samples_per_step))
-
+    samples_per_step = config.ranks * config.samples_per_step
+    steps = max(1, round(unmeasured(8).rate * TURN_SECONDS / samples_per_step))
     with StandingRanks(config) as ranks:
         pids = [child.pid or 0 for child in multiprocessing.active_children() if child.name.startswith("bench rank")]
 
-        def measured() -> float:
+        def measured() -> Turn:
             with UsageSampler(pids):
-                return sum(turn.samples_per_second for turn in ranks.turn(TURN_SECONDS))
+                turns = ranks.turn(TURN_SECONDS)
+            warmup = WARMUP_STEPS * samples_per_step
+            return Turn(sum(turn.samples_per_second for turn in turns), sum(turn.samples for turn in turns) + warmup)
 
-        sides = (partial(unmeasured, steps), measured)
+        sides = (
+            partial(with_cpu_seconds, [process.pid or 0 for process in processes], partial(unmeasured, steps)),
+            partial(with_cpu_seconds, pids, measured),
+        )
         rates: tuple[list[float], list[float]] = ([], [])
+        cpu: tuple[list[float], list[float]] = ([], [])
         for side in sides:
             side()
         for number in range(rounds):
             for index in (0, 1) if number % 2 else (1, 0):
-                rates[index].append(sides[index]())
+                turn, seconds = sides[index]()
+                rates[index].append(turn.rate)
+                cpu[index].append(seconds / turn.samples)
     for here, _ in pipes:
         here.send(None)
     rate = median(rates[0])
-    return asdict(compare_pairs(*rates)) | {
+    return {
+        "rate": asdict(compare_pairs(*rates)),
+        "cpu_seconds_per_sample": asdict(compare_pairs(*cpu)),
         "plain_per_second": round(rate),
-        "step_seconds": config.ranks * config.samples_per_step / rate,
+        "step_seconds": samples_per_step / rate,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of one side: samples per second, and all samples, those of the first steps included."""
+
+    rate: float
+    samples: int
+
+
+def with_cpu_seconds(pids: Sequence[int], side: Callable[[], Turn]) -> tuple[Turn, float]:
+    """Run a turn; return the processor seconds that it took in some processes and in this one, too."""
+    begun, own = cpu_seconds(pids), time.process_time()
+    turn = side()
+    return turn, cpu_seconds(pids) - begun + time.process_time() - own
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Return the processor seconds of processes until now."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)  # clock_getcpuclockid(3), which Python lacks
 
 
 def monitor_cost(dataset: Path, folder: Path) -> dict[str, float]:
@@ -145,18 +178,19 @@ def monitor_cost(dataset: Path, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure on photos, tensors and records, with one rank and with two."""
-    parser = options(__doc__, rounds=60)
+    parser = options(__doc__, rounds=10)
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "before-after"))
+    parser.add_argument("--data", default=",".join(BATCH_SIZES))
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
     prepare(arguments.work, arguments.photos)
     result: dict[str, Any] = {"benchmark": "measuring", "barrier_seconds": barrier_seconds(2)}
-    for name, batch_size in BATCH_SIZES.items():
+    for name in arguments.data.split(","):
         for ranks in (1, 2):
             config = BenchConfig(
                 str(arguments.work / name),
-                batch_size=batch_size,
+                batch_size=BATCH_SIZES[name],
                 image_size=224 if name == "photos" else None,
                 ranks=ranks,
                 threads=2 // ranks,
