@@ -30,7 +30,7 @@ from shardio.bench import BenchConfig, measure
 EPOCHS = 3
 THREADS = 2  # per rank
 UNET3D_DELIVERS = 2 << 20  # bytes per sample
-STEPS = (0.7, 1.0, 1.5)  # of the time that a batch takes with shardio when nothing else waits
+STEPS = (1.0, 1.5, 2.5)  # of the time that a batch takes with shardio when nothing else waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Shape:
 
 
 SHAPES = {
-    "volumes": Shape("npz", "numpy", 280, 8 << 20, 7),
-    "photos": Shape("jpeg", "imagefolder", 3200, 640 * 640, 16),
+    "volumes": Shape("npz", "numpy", 84, 24 << 20, 7),
+    "photos": Shape("jpeg", "imagefolder", 960, 640 * 640, 64),
 }
 
 
