@@ -11,6 +11,12 @@ ShardioError
 │   └── TooManyBad                  more samples are bad than the limit allows
 ├── MapError (RuntimeError)         the user's own map function failed
 ├── SourceError                     a converter cannot convert its input
+├── StoreError (OSError)            a store did not do what it was asked for
+│   ├── StoreUnavailable            it, or the network to it, fails for now
+│   ├── ObjectNotFound              it has no such object
+│   ├── AccessDenied (PermissionError) the store refuses the credentials
+│   └── ObjectChanged               the object is not the one that it was
+├── CacheError                      the cache of a node cannot be used
 ├── StateMismatch (ValueError)      a loader's state belongs to another dataset, seed or version
 ├── PipelineStalled (TimeoutError)  no batch arrived within the time limit
 ├── WorkerDied (RuntimeError)       a worker process ended unexpectedly
@@ -89,6 +95,30 @@ class MapError(ShardioError, RuntimeError):
 
 class SourceError(ShardioError):
     """The input of a converter is missing, unreadable or inconsistent."""
+
+
+class StoreError(ShardioError, OSError):
+    """A store did not do what it was asked for; the message names the URL, the request, and how often it was tried."""
+
+
+class StoreUnavailable(StoreError):
+    """A store, or the network to it, failed in a way that may pass; requests are tried again for some minutes."""
+
+
+class ObjectNotFound(StoreError, FileNotFoundError):
+    """A store has no object of that name."""
+
+
+class AccessDenied(StoreError, PermissionError):
+    """A store refuses the credentials that it was given, or it was given none."""
+
+
+class ObjectChanged(StoreError):
+    """An object was replaced while it was in use, or is not in the state that a write requires."""
+
+
+class CacheError(ShardioError):
+    """The cache of a node cannot be used, or is too small; the message names its folder and what would do."""
 
 
 class StateMismatch(ShardioError, ValueError):

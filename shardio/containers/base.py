@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from numpy.typing import NDArray
 
@@ -98,6 +98,16 @@ class Container(Protocol):
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        """Read, from a shard in a store, what opening the shard reads, so that a cache has it.
+
+        Returns:
+            Whether rows of the shard are then read by their spans alone; False if reading them needs the whole file.
+        """
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         """Return the fields that the shard at `path` states itself, so that a lost manifest can be rebuilt.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, final
+from typing import Any, BinaryIO, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ShardCorrupt
+from ..errors import ShardCorrupt, StoreError
 from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
@@ -110,6 +110,20 @@ class Hdf5Container:
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Hdf5Reader:
         return Hdf5Reader(Path(path), fields)
 
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        if adopted:
+            return False  # the index names the datasets, and damage in the file may hold libhdf5
+        try:
+            with importlib.import_module("h5py").File(file, "r") as opened:
+                return all(_is_contiguous(opened, name, field) for name, field in fields.items())
+        except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+            if isinstance(error, StoreError):
+                raise
+            return False  # opening the file itself says what is wrong with it
+
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         if hdf5_index.path_of(path).exists():
             return None  # another program wrote the file
@@ -153,7 +167,7 @@ class _ContiguousRows:
         if self.big_endian or not self.field.row_bytes:
             return None
         if self.mapped is not None:
-            return MemoryRows.of(self.mapped)
+            return MemoryRows.of(self.mapped, self.base)
         size, file = self.field.row_bytes, self.file
         limit, mapped = self.base + self.count * size, file.map_within_budget()
         if mapped is None:
@@ -349,6 +363,17 @@ def _open_values(
         return library_values([data, offsets], library, name), len(offsets) - 1
     view = mapped[start : start + 8 * len(offsets)].view("<i8")
     return _ContiguousValues(file, name, base, data.size, view), len(offsets) - 1
+
+
+def _is_contiguous(opened: Any, name: str, field: Field) -> bool:
+    """Return whether a field's bytes are in one piece; reads the offsets of its values, if they differ in size."""
+    parts = [name] if field.fixed else [f"{name}/data", f"{name}/offsets"]
+    datasets = [resolve(opened, part, Path(name)) for part in parts]
+    if any(getattr(dataset, "chunks", ()) is not None for dataset in datasets):
+        return False
+    if not field.fixed:
+        datasets[1][...]
+    return not field.fixed or is_raw(datasets[0], field)
 
 
 def is_raw(dataset: Any, field: Field) -> bool:

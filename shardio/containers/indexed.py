@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, final
+from typing import Any, BinaryIO, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,12 @@ class IndexedContainer:
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> IndexedReader:
         return IndexedReader(Path(path), fields)
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return (side_index.path_of(Path(name)).name,)
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        return True  # the index says all
 
     def read_fields(self, path: Path) -> None:
         return None

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,12 @@ class LmdbContainer:
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> LmdbReader:
         return LmdbReader(Path(path), fields)
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return ()
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        return False  # a key may be on any page
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         text = _value(_checked(RawFile(path)), _FIELDS)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,12 @@ class MemoryContainer:
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> MemoryReader:
         return MemoryReader(Path(path), fields)
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return ()
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        raise ShardCorrupt("memory: no store holds such shards")
 
     def read_fields(self, path: Path) -> None:
         return None  # in-memory shards need no self-description

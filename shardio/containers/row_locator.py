@@ -30,16 +30,18 @@ class MemoryRows:
         address: the address of row 0.
         stride: bytes from one row to the next.
         owner: keeps the memory alive.
+        base: the offset of row 0 in the shard's file, if that is what is mapped; None for other memory.
     """
 
     address: int
     stride: int
     owner: object
+    base: int | None = None
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> "MemoryRows":
+    def of(cls, array: NDArray[Any], base: int | None = None) -> "MemoryRows":
         """Return the locator of the rows of an array `[n, ...]`, each of which is contiguous."""
-        return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array)
+        return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array, base)
 
 
 @final
@@ -239,6 +241,26 @@ def locate(locator: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[
     """Return the offset and size of each row of one shard, both int64 [n]; None if any row cannot be found."""
     spans = _locate([locator], np.zeros(len(rows), np.int64), rows)
     return None if spans is None else (spans.offsets, spans.sizes)
+
+
+def file_spans(locator: RowLocator, rows: Rows, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return which bytes of the shard's file reading rows of one shard takes.
+
+    Args:
+        locator: the locator of the field.
+        rows: the rows, int64 [n].
+        size: the bytes of a row, for rows of one size.
+
+    Returns:
+        Offsets and sizes, int64 [n]; none if the rows are not in that file. None if any row cannot be found.
+    """
+    match locator:
+        case MemoryRows(base=None):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        case MemoryRows(base=int(base), stride=stride) | FileRows(base=int(base), stride=stride):
+            return base + rows * stride, np.full(len(rows), size)
+        case _:
+            return locate(locator, rows)
 
 
 def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:

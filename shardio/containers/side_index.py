@@ -70,6 +70,12 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
+def size_of(fields: Mapping[str, Field], count: int) -> int:
+    """Return the bytes of the index of a shard of `count` samples, as `SideIndexWriter` writes it."""
+    dtype = dtype_of(fields)
+    return len(npy_header(dtype, (count,))) + count * dtype.itemsize
+
+
 @final
 class SideIndexWriter:
     """Writes a side index row by row, so that memory stays bounded.

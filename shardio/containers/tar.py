@@ -6,7 +6,7 @@ Other programs read the tar alone. The index also holds scalars and hidden colum
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 from ..errors import BadSample
 from ..format.fields import Field
@@ -111,6 +111,12 @@ class TarContainer:
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> IndexedReader:
         return IndexedReader(Path(path), fields)
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return (side_index.path_of(Path(name)).name,)
+
+    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+        return True  # the index says all
 
     def read_fields(self, path: Path) -> None:
         return None  # a tar holds only members that other programs expect

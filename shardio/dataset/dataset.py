@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
+from ..cache.fetcher import Fetcher
+from ..cache.location import open_cache
+from ..cache.node_cache import Hold
 from ..containers import memory, row_locator
 from ..containers.base import Reader
 from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
@@ -22,11 +25,15 @@ from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields,
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
+from ..stores import open_store
+from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .location import Location
 from .methods_of_others import WEBDATASET, no_attribute
 from .reader_cache import ReaderCache
+from .remote_manifest import load_remote
+from .remote_shards import RemoteShards
 from .selection import Selection
 from .shard_writer import ShardWriter, WrittenShard
 from .writer import describe
@@ -40,17 +47,19 @@ class Dataset:
 
     Attributes:
         manifest: the fields, shards and checksums.
-        path: the dataset's directory.
+        path: the dataset's directory, or its URL.
     """
 
-    def __init__(self, described: manifest.Manifest, path: Path | None = None) -> None:
+    def __init__(
+        self, described: manifest.Manifest, path: Path | Url | None = None, shards: RemoteShards | None = None
+    ) -> None:
         if not isinstance(described, manifest.Manifest) or path is None:
             given = repr(described) if isinstance(described, str | os.PathLike) else type(described).__name__
             raise ConfigError(f"shardio.open(path) opens a dataset; Dataset takes a manifest and a path, got {given}")
         self.manifest = described
-        self.path = path.absolute()  # the working directory may change
+        self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
         self._all_fields = with_hidden(described.fields)
-        self._readers = ReaderCache(described, self.path, self._all_fields)
+        self._readers = shards or ReaderCache(described, Path(f"{self.path}"), self._all_fields)
 
     @property
     def digest(self) -> str:
@@ -152,8 +161,11 @@ class Dataset:
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
         shards, rows = self.manifest.shards.locate(indices)
-        most_readers = self._readers.limit // 4
-        return Selection(self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes)
+        most_readers, bring = self._readers.limit // 4, None
+        if isinstance(self._readers, RemoteShards):
+            self._readers.prepare(np.unique(shards).tolist())
+            bring = self._readers.bring
+        return Selection(self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes, bring)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -170,6 +182,31 @@ class Dataset:
                 with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
                     if (locator := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(locator, start, stop)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the shards are in a store, from which `fetch_ahead` fetches."""
+        return isinstance(self._readers, RemoteShards)
+
+    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+        """Have what reading samples needs fetched into the node's cache, without waiting for it.
+
+        Args:
+            indices: the samples' numbers, int64 [n].
+            fields: the fields to read.
+            share: the share of the cache that must stay free for what is needed now.
+
+        Returns:
+            What keeps it in the cache until it is released; None if there is no room.
+        """
+        if not isinstance(self._readers, RemoteShards):
+            return []
+        shards, rows = self.manifest.shards.locate(indices)
+        order = np.argsort(shards, kind="stable")
+        numbers, starts = np.unique(shards[order], return_index=True)
+        self._readers.prepare(numbers.tolist())
+        parts = zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True)
+        return self._readers.ask(parts, fields, share)
 
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
@@ -260,17 +297,50 @@ class Dataset:
         self._readers.close()
 
 
-def open(path: str | os.PathLike[str]) -> Dataset:
-    """Open the dataset at `path`: a directory, or the `shardio.json` in it.
+def open(
+    path: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Open the dataset at `path`: a directory, or the `shardio.json` in it; or a URL, such as `s3://bucket/photos`.
 
-    Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted.
+    Args:
+        path: the dataset.
+        cache: for a URL: the folder that keeps what was fetched, for all processes of this node and for later runs.
+            None takes `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory.
+        cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
+            the disk has free.
+        store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave
+            open, the environment's usual variables say, see docs/remote.md.
+
+    Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted; for a URL, StoreError and
+    CacheError as well.
     """
+    if (url := as_url(path)) is not None:
+        return _open_remote(url, cache, cache_size, store_options or {})
+    if cache is not None or cache_size is not None or store_options is not None:
+        raise ConfigError(f"cache, cache_size and store_options are for URLs, and {os.fspath(path)!r} is a local path")
     given = Path(path)
     described = manifest.load(given)
     folder = given if given.is_dir() else given.parent
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{folder / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
     return Dataset(described, folder)
+
+
+def _open_remote(
+    given: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
+) -> Dataset:
+    url = given.parent if given.name == manifest.FILE_NAME else given
+    store = open_store(url, options)
+    fetcher = Fetcher(open_cache(cache, cache_size))
+    described = load_remote(store, url, fetcher.cache.folder)
+    if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
+        raise ManifestError(f"{url / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    shards = RemoteShards(described, url, with_hidden(described.fields), store, fetcher)
+    return Dataset(described, url, shards)
 
 
 def from_samples(

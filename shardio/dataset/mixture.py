@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError, StateWarning
@@ -190,6 +191,20 @@ class Mixture:
             low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
             if low < high:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
+
+    @property
+    def is_remote(self) -> bool:
+        return any(dataset.is_remote for dataset in self._datasets)
+
+    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+        holds: list[Hold] = []
+        for dataset, local, _ in self._split(indices):
+            if (more := dataset.fetch_ahead(local, fields, share)) is None:
+                for hold in holds:
+                    hold.release()
+                return None
+            holds += more
+        return holds
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""

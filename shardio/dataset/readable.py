@@ -7,10 +7,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.node_cache import Hold
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Shuffle
+from ..stores.url import Url
 from ..system.types import Buffer, Column, Indices
 from .location import Location
 
@@ -49,7 +51,7 @@ class ReadableDataset(Protocol):
             its numbers stand for (the sources of a mixture), or with () if its numbers have no names.
     """
 
-    path: Path
+    path: Path | Url
 
     @property
     def fields(self) -> Mapping[str, Field]: ...
@@ -93,6 +95,13 @@ class ReadableDataset(Protocol):
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any shards are in a store, from which `fetch_ahead` fetches."""
+
+    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+        """Have what reading samples needs fetched from stores, without waiting, as `Dataset.fetch_ahead` does."""
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""

@@ -1,8 +1,8 @@
 """Some samples of a dataset, located in their shards once for all fields that you read."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from ..system.types import Buffer, Rows
 from .readable import FileSpans
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
+Bring: TypeAlias = Callable[[Sequence[tuple[int, Rows]], str], AbstractContextManager[object]]
+"""Takes numbers of shards, with the rows in each, and a field; returns a `with` block in which these can be read."""
+
+_NOTHING = nullcontext()
 MEASURED = 64  # values held in memory at once to measure their sizes
 
 
@@ -34,6 +38,8 @@ class Selection:
         shards: the number of each sample's shard, int64 [n].
         rows: the row of each sample in its shard, int64 [n].
         max_value_bytes: the most bytes of one value, see `Limits`.
+        bring: for shards in a store: has what reading a field of some rows of some shards needs brought to where the
+            readers read it, and returns what keeps it there.
     """
 
     def __init__(
@@ -45,8 +51,9 @@ class Selection:
         shards: NDArray[np.int64],
         rows: Rows,
         max_value_bytes: int = MAX_VALUE_BYTES,
+        bring: Bring | None = None,
     ) -> None:
-        self._most = max_value_bytes
+        self._most, self._bring = max_value_bytes, bring
         self._field = field
         self._reader = reader
         self._path = path
@@ -68,18 +75,23 @@ class Selection:
         if not field.fixed:
             raise ConfigError(f"the values of field {name!r} differ in size; read it with values()")
         array = check_out(out, len(self._rows), field)
-        if not array.size or self._fill(name, array):
-            return array
+        if array.size:
+            with self._brought(name):
+                self._read_column(name, field, array)
+        return array
+
+    def _read_column(self, name: str, field: Field, array: NDArray[Any]) -> None:
+        if self._fill(name, array):
+            return
         if len(self._numbers) == 1:
             self._reader(self._numbers[0]).read(self._rows, name, array, most=self._most)
-            return array
+            return
         for reader, places in self._groups():
             if field.row_bytes <= SMALL_ROW:
                 array[places] = reader.read(self._rows[places], name, most=self._most)
             else:
                 for place in places.tolist():
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1], most=self._most)
-        return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
@@ -88,6 +100,10 @@ class Selection:
         """
         if self._field(name).fixed:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
+        with self._brought(name):
+            return self._read_values(name, scratch)
+
+    def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
         if locators := self._locators(name):
             with self._naming_lost_shards(locators, name):
                 packed = row_locator.read_values(locators, self._which, self._rows, scratch or Scratch(), self._most)
@@ -123,8 +139,10 @@ class Selection:
     def spans(self, name: str) -> FileSpans | None:
         """Return the places in files of the rows of a field of one size, as a `readable.FileSpans`.
 
-        None unless the files hold every row byte for byte as it is delivered.
+        None unless local files hold every row byte for byte as it is delivered.
         """
+        if self._bring is not None:
+            return None
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
         if native.library() is None:
             return None
@@ -142,6 +160,17 @@ class Selection:
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
+
+    def _brought(self, name: str) -> AbstractContextManager[object]:
+        """Return a `with` block in which what reading a field needs is where the readers read it."""
+        if self._bring is None:
+            return _NOTHING
+        return self._bring(list(self._parts()), name)
+
+    def _parts(self) -> Iterator[tuple[int, Rows]]:
+        """Yield the number of each shard, and the rows to read of it."""
+        for number, (_, places) in zip(self._numbers, self._groups(), strict=True):
+            yield number, self._rows[places]
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
         """Fill `array` in one call of compiled code, and return whether that was possible."""

@@ -240,6 +240,13 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.from_json(data, str(place), place.with_name(TABLE_NAME))
 
 
+def refers_to_table(data: bytes) -> bool:
+    """Return whether a manifest's shards are listed in `shardio.shards.npy`; False if it is no manifest."""
+    content = _parse(data)
+    shards = content.get("shards") if isinstance(content, dict) else None
+    return isinstance(shards, dict) and "count" in shards
+
+
 def save(manifest: Manifest, directory: Directory) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
     table: bytes | None = None

@@ -23,6 +23,7 @@ from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
 from .state import EpochProgress
 from .stats import Meter
+from .workers.fetch_ahead import FetchAhead
 from .workers.workers import BatchPipeline, StepTimer, Workers
 
 
@@ -67,9 +68,10 @@ class EpochIterator(Iterator[Batch]):
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
         self._meter = Meter(self._source_names)
+        self._ahead = self._workers.fetch_ahead(plan, schedule)
         self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
         self._timer = StepTimer(self._workers, self._pipeline)
-        self.running = RunningEpoch(self._pipeline, self._prefetcher, self._workers, self._meter)
+        self.running = RunningEpoch(self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead)
         background.call_when_gone(self, self.running.close)
 
     @property
@@ -99,6 +101,8 @@ class EpochIterator(Iterator[Batch]):
 
     def _next_batch(self) -> Batch:
         self._meter.begin_wait()
+        if self._ahead is not None:
+            self._ahead.delivered(self._step)
         self.running.taking_thread = threading.get_ident()
         try:
             self._send()
@@ -162,8 +166,15 @@ class RunningEpoch:
         taking_thread: the thread that is inside `EpochIterator.__next__`.
     """
 
-    def __init__(self, pipeline: BatchPipeline, prefetcher: DevicePrefetcher, workers: Workers, meter: Meter) -> None:
-        self.meter = meter
+    def __init__(
+        self,
+        pipeline: BatchPipeline,
+        prefetcher: DevicePrefetcher,
+        workers: Workers,
+        meter: Meter,
+        ahead: FetchAhead | None,
+    ) -> None:
+        self.meter, self._ahead = meter, ahead
         self.taking_thread: int | None = None
         self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
         self._process = os.getpid()
@@ -205,6 +216,8 @@ class RunningEpoch:
                 self._prefetcher.clear()
             finally:
                 self._pipeline.close()
+                if self._ahead is not None:
+                    self._ahead.close()
             self._workers.end_loop()
             self._ended = True
 

@@ -17,6 +17,8 @@ FOLDERS = [
     "native",
     "format",
     "order",
+    "stores",
+    "cache",
     "containers",
     "foreign",
     "transforms",

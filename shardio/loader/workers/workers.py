@@ -11,6 +11,7 @@ from ..batch.host_batch import BatchResult
 from ..batch.job import epoch_jobs, job_size
 from ..batch.memory import BatchMemory
 from ..batch.spec import BatchSpec
+from .fetch_ahead import FetchAhead
 from .pipeline import Pipeline
 from .process_workers import WorkerProcesses
 from .tuning import Setting, Tuner, Window
@@ -121,6 +122,11 @@ class Workers:
         )
         self._apply(pipeline)
         return pipeline
+
+    def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
+        """Begin to fetch what an epoch will read; None if the dataset is local."""
+        dataset = self._spec.dataset
+        return FetchAhead(dataset, list(self._spec.fields), plan, schedule) if dataset.is_remote else None
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""

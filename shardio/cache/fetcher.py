@@ -1,0 +1,292 @@
+"""Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeAlias, final
+
+import numpy as np
+
+from ..errors import CacheError, ObjectChanged, StoreError
+from ..stores.base import Store
+from ..system import background
+from .node_cache import CachedObject, Hold, NodeCache, Parts, Pieces
+from .pieces import PIECE, runs
+
+LONGEST_RUN = 128  # pieces of one request
+REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
+TRIES = 3  # for pieces whose checksums differ
+PATIENCE = 300.0  # seconds to wait for room in the cache, or for pieces that others fetch
+_LONGEST_NAP = 0.02
+_LOOK_SECONDS = 0.5
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteFile:
+    """An object in a store, and its place in a cache.
+
+    Attributes:
+        store: the store.
+        name: the object's name in it.
+        cached: what the cache has of it.
+        checksum: returns the checksum of piece number N of the object, or None if it has none.
+    """
+
+    store: Store
+    name: str
+    cached: CachedObject
+    is_whole: Callable[[int, memoryview], bool] | None = None
+
+
+Wanted: TypeAlias = Sequence[tuple[RemoteFile, Pieces]]
+"""Pieces of objects: each object once, with ascending numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCounts:
+    """What came from stores into the cache, added up over the threads of a process.
+
+    Attributes:
+        bytes: bytes fetched.
+        requests: the requests that they came in; those that were tried again count once.
+        wait_seconds: seconds that threads waited for what they needed.
+    """
+
+    bytes: int = 0
+    requests: int = 0
+    wait_seconds: float = 0.0
+
+    def __add__(self, other: "FetchCounts") -> "FetchCounts":
+        return FetchCounts(
+            self.bytes + other.bytes, self.requests + other.requests, self.wait_seconds + other.wait_seconds
+        )
+
+    def __sub__(self, other: "FetchCounts") -> "FetchCounts":
+        return FetchCounts(
+            self.bytes - other.bytes, self.requests - other.requests, self.wait_seconds - other.wait_seconds
+        )
+
+
+@final
+class Fetcher:
+    """Brings pieces into a cache. Threads may share it; a forked process has threads of its own.
+
+    Args:
+        cache: the cache.
+        requests: the most requests at once for pieces that are fetched ahead.
+
+    Attributes:
+        counts: what was fetched until now.
+    """
+
+    def __init__(self, cache: NodeCache, requests: int = REQUESTS) -> None:
+        self.cache, self._requests = cache, requests
+        self.counts = FetchCounts()
+        self._begin()
+
+    def __getstate__(self) -> tuple[NodeCache, int]:
+        return self.cache, self._requests
+
+    def __setstate__(self, state: tuple[NodeCache, int]) -> None:
+        Fetcher.__init__(self, *state)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._ahead, self._needed = _Team(self._requests, "shardio fetch ahead"), _Team(self._requests, "shardio fetch")
+        self._count_lock = threading.Lock()
+
+    def bring(self, wanted: Wanted) -> Hold:
+        """Hold pieces, and wait until all of them are there.
+
+        Raises:
+            CacheError: the cache is too small for them, or has had no room for too long.
+            StoreError: a piece cannot be had.
+        """
+        begun = time.monotonic()
+        hold, claims = self._make_hold(wanted, begun)
+        try:
+            if hold.present:
+                return hold
+            self._complete(hold, wanted, claims, begun)
+        except BaseException:
+            hold.release()
+            raise
+        self._count(FetchCounts(wait_seconds=time.monotonic() - begun))
+        return hold
+
+    @property
+    def most(self) -> int:
+        """The most bytes that the cache holds."""
+        return self.cache.most
+
+    def ask(self, wanted: Wanted, spare: int) -> Hold | None:
+        """Hold pieces, and have those fetched that are absent, without waiting for them.
+
+        Args:
+            wanted: the pieces.
+            spare: bytes that are to stay free for those that are needed now.
+
+        Returns:
+            None if there is no room.
+        """
+        held = self.cache.hold([(file.cached, pieces) for file, pieces in wanted], spare=spare)
+        if held is None:
+            return None
+        hold, claims = held
+        self._start(self._teams()[0], wanted, claims, SimpleQueue())
+        return hold
+
+    def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
+        parts = [(file.cached, pieces) for file, pieces in wanted]
+        needed = sum(len(pieces) for _, pieces in parts) * PIECE
+        while (held := self.cache.hold(parts)) is None:
+            if needed > self.cache.most:
+                raise CacheError(
+                    f"{self.cache.folder}: {needed} bytes are needed at once, and the cache has at most "
+                    f"{self.cache.most}: give a cache_size of at least {4 * needed}"
+                )
+            if time.monotonic() > begun + PATIENCE:
+                raise CacheError(
+                    f"{self.cache.folder}: has had no room for {needed} bytes in {PATIENCE:.0f} s, because all of its "
+                    f"{self.cache.most} are in use: give a larger cache_size"
+                )
+            time.sleep(_LONGEST_NAP)
+        return held
+
+    def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> None:
+        """Fetch the pieces claimed, and wait for those that others fetch."""
+        outcomes: SimpleQueue[StoreError | OSError | None] = SimpleQueue()
+        pending = self._start(self._teams()[1], wanted, claims, outcomes)
+        nap, look = 0.0005, time.monotonic() + _LOOK_SECONDS
+        while not hold.present:
+            if pending:
+                error = outcomes.get()
+                pending -= 1
+                if error is not None:
+                    raise error
+                continue
+            time.sleep(nap)
+            nap = min(_LONGEST_NAP, 1.5 * nap)
+            if time.monotonic() > look:  # whoever fetches may have died, or failed
+                look = time.monotonic() + _LOOK_SECONDS
+                pending = self._start(self._teams()[1], wanted, self.cache.take_over(hold), outcomes)
+                if not pending and time.monotonic() > begun + PATIENCE:
+                    raise CacheError(f"{self.cache.folder}: pieces that others fetch have not come in {PATIENCE:.0f} s")
+
+    def _start(
+        self, team: "_Team", wanted: Wanted, claims: Parts, outcomes: "SimpleQueue[StoreError | OSError | None]"
+    ) -> int:
+        """Have claimed pieces fetched; return the number of outcomes that will come."""
+        files = {id(file.cached): file for file, _ in wanted}
+        count = 0
+        for cached, pieces in claims:
+            for first, stop in runs(pieces, LONGEST_RUN):
+                count += 1
+                team.submit(partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes))
+        return count
+
+    def _fetch_and_tell(
+        self, file: RemoteFile, first: int, stop: int, outcomes: "SimpleQueue[StoreError | OSError | None]"
+    ) -> None:
+        try:
+            self._fetch(file, first, stop)
+        except (StoreError, OSError) as error:
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
+
+    def _fetch(self, file: RemoteFile, first: int, stop: int) -> None:
+        """Fetch adjacent pieces, which this process has claimed."""
+        cached, pieces, present = file.cached, np.arange(first, stop), False
+        start, end = first * PIECE, min(stop * PIECE, cached.table.size)
+        try:
+            for attempt in range(TRIES):
+                content = file.store.read(file.name, start, end, etag=cached.table.etag)
+                self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
+                wrong = _damaged(file, memoryview(content.data), first, stop)
+                if wrong is None:
+                    break
+                if attempt == TRIES - 1:
+                    raise StoreError(
+                        f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
+                        f"are not those that were written: their checksum differs (tried {TRIES} times)"
+                    )
+            _write(cached.file, content.data, start)
+            present = True
+        finally:
+            self.cache.fetched(cached, pieces, present=present)
+        self._count(FetchCounts(end - start, 1))
+
+    def _check(self, file: RemoteFile, size: int, etag: str | None, got: int, start: int, end: int) -> None:
+        """Raise ObjectChanged unless an answer belongs to the object that the cache has."""
+        place, table = f"{file.store.url}/{file.name}", file.cached.table
+        if size != table.size:
+            raise ObjectChanged(f"{place}: has {size} bytes, and had {table.size}: it was replaced")
+        if table.etag is None and etag is not None:
+            self.cache.learn_etag(file.cached, etag)
+        if etag != table.etag:
+            raise ObjectChanged(f"{place}: has the ETag {etag}, and had {table.etag}: it was replaced")
+        if got != end - start:
+            raise StoreError(f"{place}: bytes {start} to {end - 1} were asked for, {got} bytes came")
+
+    def _count(self, more: FetchCounts) -> None:
+        with self._count_lock:
+            self.counts += more
+
+    def _teams(self) -> tuple["_Team", "_Team"]:
+        if self._pid != os.getpid():
+            self._begin()
+        return self._ahead, self._needed
+
+
+def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int | None:
+    """Return the first piece whose checksum is not that of its bytes; None if all are whole, or nobody knows."""
+    if file.is_whole is None:
+        return None
+    for number in range(first, stop):
+        begin = (number - first) * PIECE
+        if not file.is_whole(number, data[begin : begin + PIECE]):
+            return number
+    return None
+
+
+def _write(descriptor: int, data: bytes | bytearray | memoryview, start: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(descriptor, left, start)
+        left, start = left[written:], start + written
+
+
+@final
+class _Team:
+    """Threads that run calls, in the order of `submit`; as many as there are calls, up to `most`."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock, self._running = threading.Lock(), 0
+
+    def submit(self, call: Callable[[], None]) -> None:
+        self._inbox.put(call)
+        with self._lock:
+            if self._running == self._most:
+                return
+            self._running += 1
+        background.start(self._work, self._name)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._inbox.get_nowait()
+            except Empty:
+                with self._lock:
+                    if self._inbox.empty():
+                        self._running -= 1
+                        return
+                continue
+            call()

@@ -1,0 +1,53 @@
+"""Pieces: the parts of an object, of one size, that a cache fetches, keeps and drops. Pure functions of numbers."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+PIECE = 1 << 16
+"""Bytes of a piece; the last one of an object may be shorter."""
+
+
+def piece_count(size: int) -> int:
+    """Return the number of pieces of an object of `size` bytes."""
+    return -(-size // PIECE)
+
+
+def pieces_of(offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the pieces that hold any byte of the spans, ascending, each once.
+
+    Args:
+        offsets, sizes: the spans in bytes, int64 [n], within the object.
+    """
+    some = sizes > 0
+    first, last = offsets[some] // PIECE, (offsets[some] + sizes[some] - 1) // PIECE
+    counts = last - first + 1
+    ends = np.cumsum(counts)
+    if not len(ends):
+        return np.empty(0, np.int64)
+    every = np.repeat(first - (ends - counts), counts) + np.arange(ends[-1])
+    return np.unique(every)
+
+
+def runs(pieces: NDArray[np.int64], longest: int) -> list[tuple[int, int]]:
+    """Return runs of adjacent pieces as (first, stop), none of more than `longest` pieces.
+
+    Args:
+        pieces: piece numbers, ascending, each once.
+        longest: the most pieces of a run.
+    """
+    found: list[tuple[int, int]] = []
+    breaks = (np.flatnonzero(np.diff(pieces) != 1) + 1).tolist() if len(pieces) else []
+    for start, stop in zip([0, *breaks], [*breaks, len(pieces)], strict=True):
+        if stop > start:
+            first, last = int(pieces[start]), int(pieces[stop - 1]) + 1
+            found += [(begin, min(begin + longest, last)) for begin in range(first, last, longest)]
+    return found
+
+
+def widened(pieces: NDArray[np.int64], unit: int, count: int) -> NDArray[np.int64]:
+    """Return all pieces of the aligned units of `unit` pieces that hold one of `pieces`, below `count`."""
+    if unit <= 1:
+        return pieces
+    first = np.unique(pieces // unit) * unit
+    every = (first[:, None] + np.arange(unit)).reshape(-1)
+    return every[every < count]

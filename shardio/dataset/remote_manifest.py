@@ -1,0 +1,37 @@
+"""The manifest of a dataset in a store."""
+
+import hashlib
+from pathlib import Path
+
+from ..errors import NotADataset, ObjectNotFound
+from ..format import manifest
+from ..stores.base import Store
+from ..stores.url import Url
+from ..system.directory import Directory
+
+
+def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
+    """Read the manifest of the dataset at `url`.
+
+    Args:
+        store: the store that the URL is in.
+        url: the dataset.
+        cache: a folder for the table of its shards, if it has one, which all processes of the node map.
+
+    Raises:
+        NotADataset: there is none.
+        ManifestError: it cannot be trusted.
+    """
+    place = url / manifest.FILE_NAME
+    try:
+        data = bytes(store.read(place.path).data)
+    except ObjectNotFound as error:
+        raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
+    if not manifest.refers_to_table(data):
+        return manifest.Manifest.from_json(data, str(place))
+    folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
+    table = folder / manifest.TABLE_NAME
+    if not table.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        Directory(folder).write(table.name, bytes(store.read((url / manifest.TABLE_NAME).path).data))
+    return manifest.Manifest.from_json(data, str(place), table)

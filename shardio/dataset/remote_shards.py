@@ -1,0 +1,281 @@
+"""The shards of a dataset in a store: opened in the cache of the node, which fetches what is read of them."""
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import containers, native
+from ..cache.fetcher import Fetcher, RemoteFile, Wanted
+from ..cache.node_cache import Hold
+from ..cache.pieces import piece_count, pieces_of
+from ..containers import row_locator, side_index
+from ..containers.base import Reader
+from ..errors import ShardCorrupt
+from ..format import manifest
+from ..format.fields import Field
+from ..stores.base import Store
+from ..stores.url import Url
+from ..system.types import Rows
+
+
+@final
+class _Shard:
+    """An open shard.
+
+    Attributes:
+        reader: reads the file in the cache.
+        file: the shard in the store.
+        by_spans: whether rows need only the pieces that they are in, not the whole file.
+        kept: whether all of the shard stays in the cache as long as this process lives.
+    """
+
+    def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
+        self.reader, self.file, self.by_spans, self.kept = reader, file, by_spans, False
+
+
+@final
+class RemoteShards:
+    """Keeps shards of a store open, in place of `ReaderCache`.
+
+    The indexes of open shards, and what else their readers look at all the time, stay in the cache; the rest is held
+    only while it is read.
+
+    Args:
+        described: the dataset.
+        url: its place in the store.
+        fields: its fields, with hidden columns.
+        store: the store.
+        fetcher: brings pieces into the cache.
+    """
+
+    def __init__(
+        self, described: manifest.Manifest, url: Url, fields: Mapping[str, Field], store: Store, fetcher: Fetcher
+    ) -> None:
+        self._described, self._url, self._fields = described, url, dict(fields)
+        self._store, self._fetcher = store, fetcher
+        self._container = containers.get(described.container)
+        identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
+        self._group = identity.hexdigest()
+        self.limit = len(described.shards)  # all of them may be open
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._open: dict[int, _Shard] = {}
+        self._files: dict[str, RemoteFile] = {}
+        self._holds: list[Hold] = []  # of indexes and the like
+
+    @property
+    def total(self) -> int:
+        """Bytes of all shards."""
+        return int(self._described.shards.bytes.sum())
+
+    def __getitem__(self, number: int) -> Reader:
+        return self._shard(number).reader
+
+    def close(self) -> None:
+        """Drop all readers, and let go of what they hold in the cache."""
+        with self._lock:
+            holds = self._holds
+            self._open, self._files, self._holds = {}, {}, []
+        for hold in holds:
+            hold.release()
+
+    def prepare(self, numbers: Sequence[int]) -> None:
+        """Fetch what opening shards needs, all of them at once."""
+        missing = [number for number in numbers if number not in self._open]
+        if len(missing) > 1:
+            wanted = [_whole(file) for number in missing for file in self._companions(number)]
+            if wanted:
+                self._fetcher.bring(wanted).release()
+
+    @contextmanager
+    def bring(self, parts: Sequence[tuple[int, Rows]], name: str) -> Iterator[None]:
+        """Return a `with` block in which a field of some rows can be read.
+
+        Args:
+            parts: numbers of shards, and the rows in each.
+            name: a field or hidden column.
+        """
+        wanted = self._wanted(parts, [name])
+        if not wanted:
+            yield
+            return
+        hold = self._fetcher.bring(wanted)
+        try:
+            yield
+        finally:
+            hold.release()
+
+    def ask(self, parts: Iterable[tuple[int, Rows]], names: Iterable[str], share: float) -> list[Hold] | None:
+        """Have what reading some fields of some rows needs fetched, without waiting, and hold it.
+
+        Args:
+            parts: numbers of shards, and the rows in each.
+            names: fields or hidden columns.
+            share: the share of the cache that is to stay free.
+
+        Returns:
+            None if there is no room.
+        """
+        wanted = self._wanted(parts, list(names))
+        if not wanted:
+            return []
+        hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
+        return None if hold is None else [hold]
+
+    def _wanted(self, parts: Iterable[tuple[int, Rows]], names: Sequence[str]) -> Wanted:
+        wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []
+        for number, rows in parts:
+            shard = self._shard(number)
+            if not shard.kept and not self._keep(shard):
+                pieces = self._pieces(shard, rows, names)
+                if len(pieces):
+                    wanted.append((shard.file, pieces))
+        return wanted
+
+    def _pieces(self, shard: _Shard, rows: Rows, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the pieces of a shard that hold some fields of some rows."""
+        size = shard.file.cached.table.size
+        if not shard.by_spans or native.library() is None:
+            return np.arange(piece_count(size))
+        offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for name in names:
+            locator, field = shard.reader.locator(name), self._fields[name]
+            if locator is None:
+                return np.arange(piece_count(size))
+            spans = row_locator.file_spans(locator, rows, field.row_bytes if field.fixed else 0)
+            if spans is not None:  # else reading says what is wrong
+                inside = (spans[0] >= 0) & (spans[1] >= 0) & (spans[0] <= size - spans[1])
+                offsets.append(spans[0][inside])
+                sizes.append(spans[1][inside])
+        return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
+
+    def _keep(self, shard: _Shard) -> bool:
+        """Keep a shard for good if all of it is there, and the cache has room for the whole dataset."""
+        cached = shard.file.cached
+        if self.total > self._fetcher.most * 7 // 8 or not cached.table.complete:
+            return False
+        hold = self._fetcher.bring([_whole(shard.file)])
+        with self._lock:
+            self._holds.append(hold)
+            shard.kept = True
+        return True
+
+    def _shard(self, number: int) -> _Shard:
+        if self._pid != os.getpid():
+            self._begin()
+        if (known := self._open.get(number)) is not None:
+            return known
+        opened = self._open_shard(number)
+        with self._lock:
+            return self._open.setdefault(number, opened)
+
+    def _open_shard(self, number: int) -> _Shard:
+        table = self._described.shards
+        name, samples = table.names[number], int(table.samples[number])
+        companions = self._companions(number)
+        if companions:
+            self._stays(self._fetcher.bring([_whole(companion) for companion in companions]))
+        file = self._file(name, int(table.bytes[number]) - sum(one.cached.table.size for one in companions))
+        fetched: Any = _FetchedFile(file, self._fetcher)
+        by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
+        if by_spans:
+            if fetched.pieces:
+                self._stays(self._fetcher.bring([(file, np.array(sorted(fetched.pieces)))]))
+            reader = self._container.reader(file.cached.path, self._fields)
+        else:
+            hold = self._fetcher.bring([_whole(file)])
+            try:
+                reader = self._container.reader(file.cached.path, self._fields)
+            finally:
+                hold.release()
+        if len(reader) != samples:
+            raise ShardCorrupt(f"{self._url / name}: {len(reader)} samples, but the manifest says {samples}")
+        return _Shard(reader, file, by_spans)
+
+    def _companions(self, number: int) -> list[RemoteFile]:
+        """Return the other files of a shard."""
+        table = self._described.shards
+        names = self._container.companions(table.names[number], adopted=self._described.adopted)
+        known = None
+        if self._described.container == "tar" and not self._described.adopted:
+            known = side_index.size_of(self._fields, int(table.samples[number]))
+        return [self._file(name, known) for name in names]
+
+    def _file(self, name: str, size: int | None) -> RemoteFile:
+        """Return a file of the dataset; the store is asked for its size if nobody knows it."""
+        with self._lock:
+            known = self._files.get(name)
+        if known is not None:
+            return known
+        object_name = (self._url / name).path
+        cached = self._fetcher.cache.find(self._group, name)
+        if cached is None:
+            if size is None:
+                size = self._store.info(object_name).size
+            cached = self._fetcher.cache.object(self._group, name, size)
+        with self._lock:
+            return self._files.setdefault(name, RemoteFile(self._store, object_name, cached))
+
+    def _stays(self, hold: Hold) -> None:
+        with self._lock:
+            self._holds.append(hold)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._described, self._url, self._fields, self._store, self._fetcher
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        RemoteShards.__init__(self, *state)
+
+
+def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:
+    return file, np.arange(piece_count(file.cached.table.size))
+
+
+@final
+class _FetchedFile(io.RawIOBase):
+    """A file in a store, for programs that read it as an open file.
+
+    Attributes:
+        pieces: the numbers of the pieces that were read.
+    """
+
+    def __init__(self, file: RemoteFile, fetcher: Fetcher) -> None:
+        super().__init__()
+        self._file, self._fetcher, self._position = file, fetcher, 0
+        self.pieces: set[int] = set()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = (0, self._position, self._file.cached.table.size)[whence]
+        self._position = max(0, begin + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        size = max(0, min(len(view), self._file.cached.table.size - self._position))
+        pieces = pieces_of(np.array([self._position]), np.array([size]))
+        hold = self._fetcher.bring([(self._file, pieces)])
+        try:
+            got = os.preadv(self._file.cached.file, [view[:size]], self._position)
+        finally:
+            hold.release()
+        self.pieces.update(pieces.tolist())
+        self._position += got
+        return got

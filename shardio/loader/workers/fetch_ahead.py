@@ -1,0 +1,107 @@
+"""What an epoch will read is fetched from stores before it is read: the plan knows it."""
+
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import final
+
+import numpy as np
+
+from ...cache.node_cache import Hold
+from ...dataset.readable import ReadableDataset
+from ...errors import ShardioError
+from ...order.plan import Order, Schedule
+from ...system import background
+from ...system.types import Indices
+
+MOST_AHEAD = 1 << 29
+"""Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
+
+FREE_SHARE = 0.25
+"""The share of the cache that is left to what is needed now."""
+
+_MOST_STEPS = 16  # asked for at once: the first batch is not to wait for others, later ones may have neighbours
+
+
+@final
+class FetchAhead:
+    """Has the samples of coming steps fetched into the cache of the node, in the order of the epoch, on a thread.
+
+    It changes only how long readers wait: they fetch themselves what is not there.
+
+    Args:
+        dataset: a dataset with shards in stores.
+        fields: the fields that are read.
+        plan: the order of the epoch.
+        schedule: the steps that cut it into batches.
+    """
+
+    def __init__(self, dataset: ReadableDataset, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
+        self._dataset, self._fields, self._plan, self._schedule = dataset, tuple(fields), plan, schedule
+        self._inbox: SimpleQueue[int | None] = SimpleQueue()
+        background.start(self._run, "shardio fetch ahead")
+
+    def delivered(self, step: int) -> None:
+        """Say that the consumer has the batches of all steps before `step`."""
+        self._inbox.put(step)
+
+    def close(self) -> None:
+        """Let go of what was fetched ahead; you may call it twice."""
+        self._inbox.put(None)
+
+    def _run(self) -> None:
+        holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
+        asked = 0
+        try:
+            while True:
+                asked = self._ask(asked, holds)
+                step = self._inbox.get()
+                if step is None:
+                    return
+                while holds and holds[0][0] <= step:
+                    for hold in holds.popleft()[1]:
+                        hold.release()
+        finally:
+            for _, held in holds:
+                for hold in held:
+                    hold.release()
+
+    def _ask(self, asked: int, holds: deque[tuple[int, list[Hold]]]) -> int:
+        """Have as much fetched as there is room for; return the first step that was not asked for."""
+        ahead = sum(hold.bytes for _, held in holds for hold in held)
+        while asked < len(self._schedule) and ahead < MOST_AHEAD and self._inbox.empty():
+            stop = self._stop(asked)
+            try:
+                held = self._dataset.fetch_ahead(self._indices(asked, stop), self._fields, FREE_SHARE)
+            except (ShardioError, OSError):
+                break  # reading says what is wrong
+            if held is None:
+                break
+            holds.append((stop, held))
+            ahead += sum(hold.bytes for hold in held)
+            asked = stop
+        return asked
+
+    def _stop(self, first: int) -> int:
+        """Return the step before which to stop asking at once: one more than before, or all of a window of blocks."""
+        steps, (_, window) = len(self._schedule), self._plan.windows(*self._schedule.positions(first))
+        if window < 0:
+            return min(steps, first + min(first + 1, _MOST_STEPS))
+        stop = first + 1
+        while stop < steps and self._plan.windows(*self._schedule.positions(stop))[1] <= window:
+            stop += 1
+        return stop
+
+    def _indices(self, first: int, stop: int) -> Indices:
+        """Return the samples to fetch for some steps.
+
+        With blocks on one node these are all of their windows, so that each rank asks for the same long runs, and who
+        comes first fetches them; other nodes would fetch them, too.
+        """
+        world = self._schedule.world
+        if world.local_size == world.size:
+            (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
+            low, high = self._plan.windows(start, end)
+            if runs := self._plan.runs(low, high + 1):
+                return np.concatenate([np.arange(begin, begin + count) for begin, count in runs])
+        return np.unique(self._schedule.part(self._plan, first, stop - first).indices)

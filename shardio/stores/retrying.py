@@ -1,0 +1,140 @@
+"""A store whose requests are tried again while the network or the server fails."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, final
+
+from ..errors import AccessDenied, ObjectChanged, StoreError, StoreUnavailable
+from ..system.types import Buffer
+from .base import Condition, Content, ObjectInfo, Store
+
+T = TypeVar("T")
+SECONDS = 180.0
+FIRST_WAIT, LONGEST_WAIT = 0.2, 20.0  # seconds
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """What a store was asked for, added up over all threads of a process.
+
+    Attributes:
+        requests: tries, those that failed included.
+        retries: tries after the first one of a request.
+        bytes: bytes read.
+        seconds: the time that requests took, added up over threads; without the waits between tries.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@final
+class RetryingStore:
+    """Tries requests again that fail for a reason that may pass, after waits of random length that double.
+
+    The wait is drawn between 0 and its longest, so that the ranks of a job do not come back all at once ("full jitter",
+    Brooker 2015). A request that the server refuses for its credentials is tried again at once with new ones; if it
+    refuses these as well, that is the error.
+
+    Args:
+        store: the store.
+        seconds: the time after which a request is not tried again.
+        sleep, draw: for tests: how to wait, and how to draw a number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        seconds: float = SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._store, self._seconds, self._sleep, self._draw = store, seconds, sleep, draw
+        self._lock, self.counts = threading.Lock(), RequestCounts()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
+        content = self._again(lambda: self._store.read(name, start, stop, etag=etag))
+        with self._lock:
+            self.counts.bytes += len(content.data)
+        return content
+
+    def info(self, name: str) -> ObjectInfo:
+        return self._again(lambda: self._store.info(name))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(self._again(lambda: list(self._store.list(prefix))))
+
+    def write(self, name: str, data: Buffer, *, condition: Condition = None) -> ObjectInfo:
+        tried = False
+
+        def write() -> ObjectInfo:
+            nonlocal tried
+            again, tried = tried, True
+            try:
+                return self._store.write(name, data, condition=condition)
+            except ObjectChanged:
+                # An earlier try may have written it, and only the answer was lost.
+                if again and (found := self._store.read(name)).data == data:
+                    return found.info
+                raise
+
+        return self._again(write)
+
+    def upload(self, name: str, path: Path) -> ObjectInfo:
+        return self._again(lambda: self._store.upload(name, path))
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._again(lambda: self._store.delete(names))
+
+    def renew(self) -> None:
+        self._store.renew()
+
+    def _again(self, request: Callable[[], T]) -> T:
+        begun, tries, renewed = time.monotonic(), 0, False
+        while True:
+            tries += 1
+            asked = time.monotonic()
+            try:
+                return request()
+            except StoreError as error:
+                waited = time.monotonic() - begun
+                renewed = isinstance(error, AccessDenied) and not renewed
+                if renewed:
+                    self.renew()
+                elif not isinstance(error, StoreUnavailable) or waited > self._seconds:
+                    raise _after(tries, waited, error) from error
+            finally:
+                self._count(time.monotonic() - asked, tries)
+            self._sleep(0.0 if renewed else self._draw() * min(LONGEST_WAIT, FIRST_WAIT * 2**tries))
+
+    def _count(self, seconds: float, tries: int) -> None:
+        with self._lock:
+            self.counts.requests += 1
+            self.counts.retries += tries > 1
+            self.counts.seconds += seconds
+
+    def __getstate__(self) -> tuple[Store, float]:
+        return self._store, self._seconds
+
+    def __setstate__(self, state: tuple[Store, float]) -> None:
+        self._store, self._seconds = state
+        self._sleep, self._draw = time.sleep, random.random
+        self._lock, self.counts = threading.Lock(), RequestCounts()
+
+
+def _after(tries: int, seconds: float, error: StoreError) -> StoreError:
+    """Return an error that tells how often a request was tried."""
+    if tries == 1:
+        return error
+    return type(error)(f"{error} (tried {tries} times in {seconds:.0f} s)")

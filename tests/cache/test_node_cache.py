@@ -1,0 +1,201 @@
+"""The cache of a node: what processes that share it see, whatever happens to some of them."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _cache_user import content
+
+from shardio.cache.fetcher import Fetcher, RemoteFile
+from shardio.cache.node_cache import NodeCache
+from shardio.cache.pieces import PIECE, piece_count
+from shardio.cache.table import PRESENT
+from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
+USER = Path(__file__).with_name("_cache_user.py")
+
+
+def filled_store() -> MemoryStore:
+    """A store with OBJECTS."""
+    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
+
+
+def opened(folder: Path, pieces: int, store: MemoryStore | FaultyStore) -> tuple[Fetcher, dict[str, RemoteFile]]:
+    """A cache of some pieces, and the objects in it."""
+    fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
+    files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
+    return fetcher, files
+
+
+def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:
+    """The bytes of some pieces, by way of the cache."""
+    hold = fetcher.bring([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
+    data = os.pread(file.cached.file, (stop - first) * PIECE, first * PIECE)
+    hold.release()
+    return data
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes that the objects of a cache take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in (folder / "files").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("pieces", [8, 40, 200])
+def test_bytes_are_those_of_the_store(tmp_path: Path, pieces: int) -> None:
+    """Whatever the limit, readers get the object's bytes, and neither the count nor the disk is ever above it."""
+    store, draw = filled_store(), random.Random(pieces)
+    fetcher, files = opened(tmp_path, pieces, store)
+    for _ in range(150):
+        name = draw.choice(list(files))
+        first = draw.randrange(piece_count(OBJECTS[name]))
+        stop = min(first + draw.randrange(1, 8), piece_count(OBJECTS[name]))
+        expected = store.read(name, first * PIECE, stop * PIECE).data
+        assert read(fetcher, files[name], first, stop)[: len(expected)] == expected
+        assert fetcher.cache.used <= pieces * PIECE
+        assert on_disk(tmp_path) <= pieces * PIECE
+    if pieces == 200:  # all of it fits
+        assert fetcher.counts.bytes <= sum(OBJECTS.values())
+
+
+def test_what_is_held_stays(tmp_path: Path) -> None:
+    """A held piece is not dropped for others, by this process or another; what there is no room for is not held."""
+    store = filled_store()
+    fetcher, files = opened(tmp_path, 20, store)
+    other, theirs = opened(tmp_path, 20, store)
+    hold = fetcher.bring([(files["a"], np.arange(12))])
+    for first in range(0, 48, 4):
+        read(other, theirs["d"], first, first + 4)
+    assert hold.present
+    assert (files["a"].cached.table.state[:12] == PRESENT).all()
+    assert other.ask([(theirs["b"], np.arange(9))], 0) is None  # 12 + 9 pieces are more than 20
+    hold.release()
+    held = other.ask([(theirs["b"], np.arange(9))], 0)
+    assert held is not None
+
+
+def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> None:
+    """What is needed at once and cannot be in the cache at once is an error that names a size."""
+    fetcher, files = opened(tmp_path, 4, filled_store())
+    with pytest.raises(CacheError, match=f"cache_size of at least {20 * PIECE}"):
+        fetcher.bring([(files["a"], np.arange(5))])
+    assert fetcher.cache.used == 0
+
+
+def test_each_piece_is_fetched_once(tmp_path: Path) -> None:
+    """Processes that need the same pieces at once fetch each of them once among them."""
+    (tmp_path / "store").mkdir()
+    for number, (name, size) in enumerate(OBJECTS.items()):
+        (tmp_path / "store" / name).write_bytes(content(number, size))
+    fetched = 0
+    script = (
+        "import sys, numpy as np\nfrom pathlib import Path\n"
+        "from shardio.cache.fetcher import Fetcher, RemoteFile\nfrom shardio.cache.node_cache import NodeCache\n"
+        "from shardio.stores.local import LocalStore\nfrom shardio.testing.stores import FaultyStore, Faults\n"
+        f"root = Path({str(tmp_path)!r})\n"
+        "fetcher = Fetcher(NodeCache(root / 'cache', 1 << 30))\n"
+        "store = FaultyStore(LocalStore(root / 'store'), Faults(delay=0.05), int(sys.argv[1]))\n"
+        f"for name, size in {OBJECTS!r}.items():\n"
+        "    file = RemoteFile(store, name, fetcher.cache.object('group', name, size))\n"
+        "    fetcher.bring([(file, np.arange(len(file.cached.table.state)))]).release()\n"
+        "print(fetcher.counts.bytes)\n"
+    )
+    users = [
+        subprocess.Popen([sys.executable, "-c", script, str(n)], stdout=subprocess.PIPE, text=True) for n in range(4)
+    ]
+    for user in users:
+        out, _ = user.communicate(timeout=60)
+        fetched += int(out)
+    assert fetched == sum(OBJECTS.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
+    """kill -9 at any moment, of any of four processes: the others go on, no byte is wrong, and the limit holds."""
+    (tmp_path / "store").mkdir()
+    for number, (name, size) in enumerate(OBJECTS.items()):
+        (tmp_path / "store" / name).write_bytes(content(number, size))
+    limit = 40 * PIECE
+    sizes = ",".join(f"{name}={size}" for name, size in OBJECTS.items())
+
+    def start(number: int, rounds: int) -> subprocess.Popen[str]:
+        command = [sys.executable, str(USER), str(tmp_path), str(limit), sizes, str(number), str(rounds)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    draw = random.Random(seed)
+    users = [start(number, 0) for number in range(4)]
+    try:
+        time.sleep(1.5)
+        for number in range(4, 12):
+            time.sleep(draw.uniform(0.05, 0.4))
+            place = draw.randrange(len(users))
+            victim = users[place]
+            assert victim.poll() is None, victim.stdout and victim.stdout.read()
+            victim.send_signal(signal.SIGKILL)
+            victim.communicate()
+            users[place] = start(number, 0)
+            assert on_disk(tmp_path / "cache") <= limit
+    finally:
+        for user in users:
+            user.kill()
+            user.communicate()
+    last = start(99, 200)
+    out, _ = last.communicate(timeout=60)
+    assert (last.returncode, out) == (0, "")
+    cache = NodeCache(tmp_path / "cache", limit)
+    counted = sum(int(np.count_nonzero(np.asarray(one.table.state))) for one in cache.objects())
+    assert cache.used == counted * PIECE <= limit
+    assert on_disk(tmp_path / "cache") <= limit
+
+
+def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
+    """Pieces that could not be had are absent again, their room is free, and the next try gets them."""
+    store = filled_store()
+    faulty = FaultyStore(store, Faults(refused=1.0))
+    fetcher, files = opened(tmp_path, 40, faulty)
+    with pytest.raises(StoreUnavailable):
+        fetcher.bring([(files["a"], np.arange(10))])
+    deadline = time.monotonic() + 5
+    while fetcher.cache.used and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert fetcher.cache.used == 0
+    good, theirs = opened(tmp_path, 40, store)
+    assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
+
+
+def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:
+    """Pieces of two versions of an object are never mixed: the second one is refused by name."""
+    store = filled_store()
+    fetcher, files = opened(tmp_path, 40, store)
+    read(fetcher, files["a"], 0, 3)
+    store.write("a", content(77, OBJECTS["a"]))
+    with pytest.raises(ObjectChanged, match="memory://a"):
+        read(fetcher, files["a"], 3, 6)
+    assert read(fetcher, files["a"], 0, 3) == content(0, OBJECTS["a"])[: 3 * PIECE]
+
+
+def test_a_forked_process_has_holds_of_its_own(tmp_path: Path) -> None:
+    """What a child holds and lets go of leaves the parent's holds alone."""
+    fetcher, files = opened(tmp_path, 20, filled_store())
+    hold = fetcher.bring([(files["a"], np.arange(10))])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            hold.release()
+            for first in range(0, 48, 4):
+                read(fetcher, files["d"], first, first + 4)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert hold.present
+    assert fetcher.cache.used <= 20 * PIECE
