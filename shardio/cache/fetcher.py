@@ -1,12 +1,14 @@
 """Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
 
+import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TypeAlias, final
 
 import numpy as np
@@ -15,9 +17,9 @@ from ..errors import CacheError, ObjectChanged, StoreError
 from ..stores.base import Store
 from ..system import background
 from .node_cache import CachedObject, Hold, NodeCache, Parts, Pieces
+from .pace import Pace
 from .pieces import PIECE, runs
 
-LONGEST_RUN = 128  # pieces of one request
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ
 PATIENCE = 300.0  # seconds to wait for room in the cache, or for pieces that others fetch
@@ -97,7 +99,10 @@ class Fetcher:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._ahead, self._needed = _Team(self._requests, "shardio fetch ahead"), _Team(self._requests, "shardio fetch")
+        self._pace = Pace()
+        # What is needed waits for nothing; what is fetched ahead leaves it the network.
+        self._ahead = _Team(self._requests, lambda: self._pace.bytes_under_way)
+        self._needed = _Team(self._requests, lambda: math.inf)
         self._count_lock = threading.Lock()
 
     def bring(self, wanted: Wanted) -> Hold:
@@ -185,9 +190,10 @@ class Fetcher:
         files = {id(file.cached): file for file, _ in wanted}
         count = 0
         for cached, pieces in claims:
-            for first, stop in runs(pieces, LONGEST_RUN):
+            for first, stop in runs(pieces, self._pace.longest_run):
                 count += 1
-                team.submit(partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes))
+                fetch = partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes)
+                team.submit(fetch, (stop - first) * PIECE)
         return count
 
     def _fetch_and_tell(
@@ -206,7 +212,9 @@ class Fetcher:
         start, end = first * PIECE, min(stop * PIECE, cached.table.size)
         try:
             for attempt in range(TRIES):
+                asked = time.monotonic()
                 content = file.store.read(file.name, start, end, etag=cached.table.etag)
+                self._pace.answered(len(content.data), time.monotonic() - asked)
                 self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
                 wrong = _damaged(file, memoryview(content.data), first, stop)
                 if wrong is None:
@@ -264,29 +272,47 @@ def _write(descriptor: int, data: bytes | bytearray | memoryview, start: int) ->
 
 @final
 class _Team:
-    """Threads that run calls, in the order of `submit`; as many as there are calls, up to `most`."""
+    """Threads that run calls in the order of `submit`, `most` at once, and no more than some bytes of them.
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock, self._running = threading.Lock(), 0
+    Args:
+        most: the most threads.
+        under_way: returns how many bytes may be under way at once; one call always may.
+    """
 
-    def submit(self, call: Callable[[], None]) -> None:
-        self._inbox.put(call)
+    def __init__(self, most: int, under_way: Callable[[], float]) -> None:
+        self._most, self._under_way = most, under_way
+        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._lock, self._running, self._bytes = threading.Lock(), 0, 0
+
+    def submit(self, call: Callable[[], None], size: int) -> None:
+        """Have a call run, which moves `size` bytes."""
         with self._lock:
-            if self._running == self._most:
-                return
-            self._running += 1
-        background.start(self._work, self._name)
+            self._waiting.append((call, size))
+        self._start()
 
-    def _work(self) -> None:
+    def _start(self) -> None:
+        """Start threads for the calls that may begin."""
+        while (found := self._next()) is not None:
+            background.start(partial(self._work, *found), "shardio fetch")
+
+    def _next(self) -> tuple[Callable[[], None], int] | None:
+        """Return the next call, which counts as running from now on; None if it may not begin yet."""
+        most = self._under_way()
+        with self._lock:
+            if not self._waiting or self._running == self._most or (self._running and self._bytes >= most):
+                return None
+            self._running += 1
+            self._bytes += self._waiting[0][1]
+            return self._waiting.popleft()
+
+    def _work(self, call: Callable[[], None], size: int) -> None:
         while True:
-            try:
-                call = self._inbox.get_nowait()
-            except Empty:
-                with self._lock:
-                    if self._inbox.empty():
-                        self._running -= 1
-                        return
-                continue
             call()
+            with self._lock:
+                self._running -= 1
+                self._bytes -= size
+            following = self._next()
+            self._start()  # more may be allowed by now
+            if following is None:
+                return
+            call, size = following

@@ -45,8 +45,8 @@ class Content:
 class Store(Protocol):
     """Objects of bytes under names. Threads may share a store; a forked or unpickled one opens its connections anew.
 
-    All methods raise ObjectNotFound, AccessDenied, ObjectChanged where a condition does not hold, StoreUnavailable where
-    the same request may succeed later, and StoreError for anything else.
+    All methods raise ObjectNotFound, AccessDenied, ObjectChanged where a condition does not hold, StoreUnavailable
+    where the same request may succeed later, and StoreError for anything else.
     """
 
     @property

@@ -83,10 +83,15 @@ class FetchAhead:
         return asked
 
     def _stop(self, first: int) -> int:
-        """Return the step before which to stop asking at once: one more than before, or all of a window of blocks."""
+        """Return the step before which to stop asking at once.
+
+        The first step comes alone, because the loop waits for it; then as many as came before, or a window of blocks.
+        """
+        if first == 0:
+            return 1
         steps, (_, window) = len(self._schedule), self._plan.windows(*self._schedule.positions(first))
         if window < 0:
-            return min(steps, first + min(first + 1, _MOST_STEPS))
+            return min(steps, first + min(first, _MOST_STEPS))
         stop = first + 1
         while stop < steps and self._plan.windows(*self._schedule.positions(stop))[1] <= window:
             stop += 1
@@ -99,7 +104,7 @@ class FetchAhead:
         comes first fetches them; other nodes would fetch them, too.
         """
         world = self._schedule.world
-        if world.local_size == world.size:
+        if first and world.local_size == world.size:
             (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
             low, high = self._plan.windows(start, end)
             if runs := self._plan.runs(low, high + 1):
