@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 Bottleneck: TypeAlias = Literal[
     "consumer", "storage", "decode", "map", "GIL", "read", "copy", "engine", "threads", "other processes", "slow rank",
-    "start of epochs", "hand-over",
+    "start of epochs", "hand-over", "network",
 ]  # fmt: skip
 
 ENOUGH = 0.05  # starved less than this, input keeps up
@@ -146,6 +146,12 @@ def _diagnose(f: Figures) -> Verdict:
     share, on_cpu = spent / max(busy, 1e-9), f.cpu.get(stage, 0.0) / max(spent, 1e-9)
     if stage == "map":
         return _map(f, share, on_cpu, gain)
+    if stage == "fetch":
+        return Verdict(
+            "network",
+            f"network: workers spend {share:.0%} of their time waiting for the store",
+            Change("give a cache_size that holds all, and shuffle='block', whose requests are longer", None, gain),
+        )
     if stage in ("read", "verify") and on_cpu < ON_CPU and f.delay < 0.5 * (spent - f.cpu.get(stage, 0.0)):
         return Verdict(
             "storage",

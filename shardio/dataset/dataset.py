@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
-from ..cache.fetcher import Fetcher
+from ..cache.fetcher import FetchCounts, Fetcher
 from ..cache.location import open_cache
 from ..cache.node_cache import Hold
 from ..containers import memory, row_locator
@@ -187,6 +187,14 @@ class Dataset:
     def is_remote(self) -> bool:
         """Whether the shards are in a store, from which `fetch_ahead` fetches."""
         return isinstance(self._readers, RemoteShards)
+
+    @property
+    def fetched(self) -> FetchCounts:
+        """The bytes that this process has fetched into the node's cache, for all datasets that share it with this one.
+
+        Nothing for a local dataset.
+        """
+        return self._readers.fetched if isinstance(self._readers, RemoteShards) else FetchCounts()
 
     def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         """Have what reading samples needs fetched into the node's cache, without waiting for it.

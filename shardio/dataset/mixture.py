@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -240,6 +241,14 @@ class MixedSelection:
     def __init__(self, field: Any, count: int, parts: Sequence[tuple[Selection, NDArray[np.int64]]]) -> None:
         self._parts = parts
         self._field, self._count = field, count
+
+    @contextmanager
+    def fetched(self, names: Iterable[str]) -> Iterator[None]:
+        """Return a `with` block as `Selection.fetched` does."""
+        with ExitStack() as stack:
+            for part, _ in self._parts:
+                stack.enter_context(part.fetched(names))
+            yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         if len(self._parts) == 1:

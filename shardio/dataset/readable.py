@@ -1,6 +1,7 @@
 """The protocols of a dataset that a loader reads: samples by number, from one dataset or several."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -23,6 +24,9 @@ first byte in its file, int64 [n] each."""
 
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
+
+    def fetched(self, names: Iterable[str]) -> AbstractContextManager[None]:
+        """Return a `with` block in which some fields need not be fetched from a store; it waits for them to come."""
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, as an array `[n, *shape]`: `out` if given, else a new one."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
-from ..cache.fetcher import Fetcher, RemoteFile, Wanted
+from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold
 from ..cache.pieces import piece_count, pieces_of
 from ..containers import row_locator, side_index
@@ -77,6 +77,11 @@ class RemoteShards:
         """Bytes of all shards."""
         return int(self._described.shards.bytes.sum())
 
+    @property
+    def fetched(self) -> FetchCounts:
+        """What was fetched until now."""
+        return self._fetcher.counts
+
     def __getitem__(self, number: int) -> Reader:
         return self._shard(number).reader
 
@@ -97,14 +102,14 @@ class RemoteShards:
                 self._fetcher.bring(wanted).release()
 
     @contextmanager
-    def bring(self, parts: Sequence[tuple[int, Rows]], name: str) -> Iterator[None]:
-        """Return a `with` block in which a field of some rows can be read.
+    def bring(self, parts: Iterable[tuple[int, Rows]], names: Iterable[str]) -> Iterator[None]:
+        """Return a `with` block in which some fields of some rows can be read.
 
         Args:
             parts: numbers of shards, and the rows in each.
-            name: a field or hidden column.
+            names: fields or hidden columns.
         """
-        wanted = self._wanted(parts, [name])
+        wanted = self._wanted(parts, list(names))
         if not wanted:
             yield
             return

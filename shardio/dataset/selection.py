@@ -1,6 +1,6 @@
 """Some samples of a dataset, located in their shards once for all fields that you read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, final
 
@@ -19,8 +19,8 @@ from ..system.types import Buffer, Rows
 from .readable import FileSpans
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
-Bring: TypeAlias = Callable[[Sequence[tuple[int, Rows]], str], AbstractContextManager[object]]
-"""Takes numbers of shards, with the rows in each, and a field; returns a `with` block in which these can be read."""
+Bring: TypeAlias = Callable[[Sequence[tuple[int, Rows]], Iterable[str]], AbstractContextManager[object]]
+"""Takes numbers of shards, with the rows in each, and fields; returns a `with` block in which these can be read."""
 
 _NOTHING = nullcontext()
 MEASURED = 64  # values held in memory at once to measure their sizes
@@ -54,12 +54,26 @@ class Selection:
         bring: Bring | None = None,
     ) -> None:
         self._most, self._bring = max_value_bytes, bring
+        self._fetched: frozenset[str] = frozenset()
         self._field = field
         self._reader = reader
         self._path = path
         self._rows = rows
         self._numbers, self._which = _distinct(shards)
         self._readers = [reader(number) for number in self._numbers] if len(self._numbers) <= max_readers else None
+
+    @contextmanager
+    def fetched(self, names: Iterable[str]) -> Iterator[None]:
+        """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
+        if self._bring is None:
+            yield
+            return
+        with self._bring(list(self._parts()), names):
+            self._fetched = frozenset(names)
+            try:
+                yield
+            finally:
+                self._fetched = frozenset()
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, of all samples, in the order asked for.
@@ -163,9 +177,9 @@ class Selection:
 
     def _brought(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        if self._bring is None:
+        if self._bring is None or name in self._fetched:
             return _NOTHING
-        return self._bring(list(self._parts()), name)
+        return self._bring(list(self._parts()), [name])
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""

@@ -19,7 +19,7 @@ from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
 from ..errors import ConfigError, StateWarning
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
-from ..order.plan import Order, Schedule, Shuffle, Tail
+from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World, rank_in_torch_distributed
 from ..system import cpus
 from ..transforms import Mixer
@@ -82,6 +82,9 @@ class Loader:
             torch.distributed was initialised since, with another rank or size.
         tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
             repeats samples from the epoch's beginning, marked False in `valid`.
+        assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
+            positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
+            and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
         threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
             control group allow, and uses fewer if that is faster.
         prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
@@ -148,6 +151,7 @@ class Loader:
         seed: int = 0,
         world: World | None = None,
         tail: Tail = "drop",
+        assign: Assign = "rank",
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
@@ -177,7 +181,7 @@ class Loader:
         self._world_detected = world is None
         batch_size = whole_number(batch_size, "batch_size")
         self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
-        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail)
+        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail, assign=assign)
         target = DeviceOptions(
             device=torch_device(device),
             engine=engine,
@@ -241,7 +245,8 @@ class Loader:
 
     def __repr__(self) -> str:
         world = f"rank {self.world.rank} of {self.world.size}"
-        return f"<Loader of {self.dataset!r}: {len(self)} steps of {self.batch_size} per epoch, {world}>"
+        how = "" if self._schedule.assign == "rank" else f", assign={self._schedule.assign!r}"
+        return f"<Loader of {self.dataset!r}: {len(self)} steps of {self.batch_size} per epoch, {world}{how}>"
 
     @property
     def batch_size(self) -> int:

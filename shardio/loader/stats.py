@@ -22,7 +22,8 @@ class LoaderStats:
         wait_seconds: the part of `seconds` that the consumer waited for batches.
         device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
         stage_seconds: seconds spent in each stage, summed over all threads and worker processes. The stages are `plan`,
-            `read`, `verify`, `decode` (which includes transforms), `map`, `mix` and `assemble`.
+            `fetch` (waiting for a store), `read`, `verify`, `decode` (which includes transforms), `map`, `mix` and
+            `assemble`.
         stage_cpu_seconds: the part of `stage_seconds` on a processor. The rest is waiting: for storage, for a
             processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.

@@ -3,6 +3,7 @@
 The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on the container, the world, the batch size, the
 threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is
 its batch size, G the global batch `world.size * B`, and `start` the position at which the epoch begins or resumes.
+With `assign="node"` the ranks share the same G samples out differently, see `Schedule`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .world import World
 
 Shuffle: TypeAlias = Literal["global", "block"] | None
 Tail: TypeAlias = Literal["drop", "pad"]
+Assign: TypeAlias = Literal["rank", "node"]
 
 
 class Order(Protocol):
@@ -177,8 +179,11 @@ class Schedule:
         tail: `"drop"` leaves out the last `(n - start) % G` positions of the epoch; `"pad"` fills the last global batch
             with positions from the beginning of the epoch, marked as not valid.
         start: the position in [0, n] at which the first step begins.
+        assign: `"rank"` gives each rank its positions of the global batch. `"node"` gives the first rank the samples of
+            the global batch that are stored first, and so on, in the order of their positions: ranks that follow each
+            other, as those of a node do, then read neighbours, and other nodes need not read them.
 
-    Raises ConfigError if `batch_size`, `tail` or `start` is out of range.
+    Raises ConfigError if `batch_size`, `tail`, `start` or `assign` is out of range.
     """
 
     n: int
@@ -186,12 +191,15 @@ class Schedule:
     batch_size: int
     tail: Tail = "drop"
     start: int = 0
+    assign: Assign = "rank"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.tail not in get_args(Tail):
             raise ConfigError(f"tail must be 'drop' or 'pad', got {self.tail!r}")
+        if self.assign not in get_args(Assign):
+            raise ConfigError(f"assign must be 'rank' or 'node', got {self.assign!r}")
         if not 0 <= self.start <= self.n:
             raise ConfigError(f"position must be in [0, {self.n}], got {self.start}")
 
@@ -216,17 +224,36 @@ class Schedule:
 
     def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:
         """Return the samples that this rank takes at `step` and the `steps - 1` steps after it, in order."""
+        if self.assign == "node":
+            return self._neighbors(plan, step, steps)
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
+        return self._slice(plan, positions)
+
+    def _slice(self, plan: Order, positions: NDArray[np.int64]) -> PlanSlice:
         if self.tail == "drop":
             return PlanSlice(*plan.lookup(positions), np.ones(len(positions), np.bool_))
         return PlanSlice(*plan.lookup(positions % self.n), positions < self.n)
 
+    def _neighbors(self, plan: Order, step: int, steps: int) -> PlanSlice:
+        """Return this rank's share of each global batch in the order of storage, sorted by position."""
+        first, count = self.start + step * self.global_batch, steps * self.global_batch
+        every = self._slice(plan, np.arange(first, first + count))
+        stored = np.argsort(every.indices.reshape(steps, -1), axis=1, kind="stable")
+        begin = self.world.rank * self.batch_size
+        own = np.sort(stored[:, begin : begin + self.batch_size], axis=1)
+        rows = (own + self.global_batch * np.arange(steps)[:, None]).reshape(-1)
+        return PlanSlice(every.indices[rows], every.rng_keys[rows], every.valid[rows])
+
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
         """Return the range of positions, first and one past the last, that this rank takes in `steps` from `step` on.
 
-        The range ends at n: a padded tail's repeated positions are not in it.
+        The range ends at n: a padded tail's repeated positions are not in it. With `assign="node"` these are the
+        positions of all ranks, any of which may be this one's.
         """
+        if self.assign == "node":
+            begin = self.start + step * self.global_batch
+            return min(self.n - 1, begin), min(self.n, begin + steps * self.global_batch)
         first, last = self._first(step), self._first(step + steps - 1) + self.batch_size
         return min(self.n - 1, first), min(self.n, last)
 

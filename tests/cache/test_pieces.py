@@ -1,5 +1,7 @@
 """Pieces of objects, as pure functions of numbers."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,14 +27,16 @@ def test_runs_are_the_pieces_again(pieces: np.ndarray, longest: int) -> None:
     found = runs(pieces, longest)
     assert [number for first, stop in found for number in range(first, stop)] == pieces.tolist()
     assert all(0 < stop - first <= longest for first, stop in found)
-    assert all(a[1] < b[0] or a[1] - a[0] == longest for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] < b[0] or a[1] - a[0] == longest for a, b in pairwise(found))
 
 
 @given(NUMBERS, st.integers(1, 16))
 def test_widened_pieces_are_whole_units(pieces: np.ndarray, unit: int) -> None:
     """Each unit that holds a piece is there whole, and no other one; none goes beyond the object."""
     count = 301
-    expected = sorted({n for p in pieces.tolist() for n in range(p // unit * unit, p // unit * unit + unit) if n < count})
+    expected = sorted(
+        {n for p in pieces.tolist() for n in range(p // unit * unit, p // unit * unit + unit) if n < count}
+    )
     assert widened(pieces, unit, count).tolist() == expected
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardio.errors import ConfigError
-from shardio.order.plan import Plan, Schedule, Shuffle, Tail
+from shardio.order.plan import Assign, Plan, Schedule, Shuffle, Tail
 from shardio.order.world import World
 
 SIZES = st.integers(1, 400)
@@ -18,9 +18,11 @@ TAILS = st.sampled_from(["drop", "pad"])
 ORDERS = st.sampled_from(["global", "block", None])
 
 
-def deliver(plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, steps: int | None = None) -> list[int]:
+def deliver(
+    plan: Plan, world: int, batch: int, tail: Tail, start: int = 0, steps: int | None = None, assign: Assign = "rank"
+) -> list[int]:
     """The valid samples that all ranks take in some steps, in global order; check that steps are equal."""
-    schedules = [Schedule(plan.n, World(rank, world), batch, tail, start) for rank in range(world)]
+    schedules = [Schedule(plan.n, World(rank, world), batch, tail, start, assign) for rank in range(world)]
     assert len({len(schedule) for schedule in schedules}) == 1
     taken = []
     for step in range(len(schedules[0]) if steps is None else steps):
@@ -70,6 +72,66 @@ def test_elastic_resume(
     before = deliver(plan, worlds[0], batches[0], "pad", steps=stop)
     after = deliver(plan, worlds[1], batches[1], "pad", start=position)
     assert before + after == plan.indices(0, n).tolist()
+
+
+@given(
+    n=SIZES,
+    world=WORLDS,
+    batch=BATCHES,
+    seed=SEEDS,
+    shuffle=ORDERS,
+    tail=TAILS,
+    stop=st.integers(0, 20),
+    then=st.tuples(WORLDS, BATCHES, st.sampled_from(["rank", "node"])),
+)
+def test_ranks_that_take_neighbors_share_the_same_global_batches(
+    n: int,
+    world: int,
+    batch: int,
+    seed: int,
+    shuffle: Shuffle,
+    tail: Tail,
+    stop: int,
+    then: tuple[int, int, Assign],
+) -> None:
+    """With assign="node" each step has the samples that it has without, exactly once; a resume may choose otherwise."""
+    plan = Plan(n, seed, 0, shuffle)
+    schedule = Schedule(n, World(0, world), batch, tail)
+    for step in range(min(len(schedule), 5)):
+        start = schedule.position_after(step - 1) if step else 0
+        by_node, by_rank = (deliver(plan, world, batch, tail, start, 1, assign) for assign in ("node", "rank"))
+        assert sorted(by_node) == sorted(by_rank)
+    steps = min(stop, len(schedule))
+    taken = deliver(plan, world, batch, "pad", 0, steps, "node")
+    position = schedule.position_after(steps - 1) if steps else 0
+    taken += deliver(plan, then[0], then[1], "pad", position, None, then[2])
+    assert sorted(taken) == list(range(n))
+
+
+def test_neighbors_stay_on_one_node() -> None:
+    """With assign="node", blocks and a large global batch, nearly every block is read by one node alone."""
+    plan, world, per_node, batch = Plan(100_000, 3, 0, "block", 50, 16), 16, 4, 250
+    read: list[set[int]] = []
+    for assign in ("rank", "node"):
+        nodes: list[set[int]] = [set() for _ in range(world // per_node)]
+        for rank in range(world):
+            schedule = Schedule(plan.n, World(rank, world), batch, "drop", 0, assign)
+            nodes[rank // per_node] |= set((schedule.part(plan, 0, len(schedule)).indices // 50).tolist())
+        read.append({sum(len(node) for node in nodes)})
+    by_rank, by_node = (found.pop() for found in read)
+    assert by_node <= 1.2 * 2000  # of 2,000 blocks
+    assert by_rank > 1.5 * 2000
+
+
+def test_samples_of_a_rank_keep_their_order() -> None:
+    """With assign="node" a rank's samples come in the order of their positions, not of storage, as mixing needs it."""
+    plan, schedule = Plan(1000, 0, 0, "global"), Schedule(1000, World(1, 4), 50, "drop", 0, "node")
+    place = {index: position for position, index in enumerate(plan.indices(0, 1000).tolist())}
+    for step in range(3):
+        places = [place[index] for index in schedule.part(plan, step).indices.tolist()]
+        assert places == sorted(places)
+    both = schedule.part(plan, 0, 2).indices.tolist()
+    assert both == schedule.part(plan, 0).indices.tolist() + schedule.part(plan, 1).indices.tolist()
 
 
 def test_padding_repeats_the_beginning() -> None:

@@ -216,8 +216,14 @@ class BatchRows:
         spec, indices = self.spec, self._indices[part]
         with ExitStack() as lent:
             lent.enter_context(helper_process.time_limit(spec.read_limit))
+            if spec.dataset.is_remote:
+                with self.clock.stage("fetch"):
+                    selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
+                    # All at once: two threads that hold some and wait for more could wait for each other.
+                    lent.enter_context(selection.fetched(spec.columns))
             with self.clock.stage("read"):
-                selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
+                if not spec.dataset.is_remote:
+                    selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
                 stored = {
                     name: self._read(name, part, selection, lent)
                     for name in spec.fields

@@ -18,7 +18,7 @@ from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...engines.fused_images import Decode
 from ...errors import ConfigError
-from ...format.fields import Field
+from ...format.fields import CHECKSUM, Field, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, Transform
@@ -154,6 +154,13 @@ class BatchSpec:
     def has_batch_engine(self) -> bool:
         """Whether an engine for whole batches makes some of the images."""
         return any(image.batch_engine for image in self.images.values())
+
+    @property
+    def columns(self) -> list[str]:
+        """The fields and hidden columns that making a batch reads."""
+        fields = self.dataset.fields if self.verify else self.fields
+        shapes = [shape_column(name) for name in self.images if not self.fields[name].fixed]
+        return [*fields, *shapes, *([CHECKSUM] if self.verify else [])]
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""

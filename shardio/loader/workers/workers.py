@@ -126,7 +126,7 @@ class Workers:
     def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
         """Begin to fetch what an epoch will read; None if the dataset is local."""
         dataset = self._spec.dataset
-        return FetchAhead(dataset, list(self._spec.fields), plan, schedule) if dataset.is_remote else None
+        return FetchAhead(dataset, self._spec.columns, plan, schedule) if dataset.is_remote else None
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""
