@@ -12,6 +12,7 @@ from .dataset.mixture import Mixture as Mixture
 from .dataset.mixture import mix as mix
 from .dataset.writer import create as create
 from .errors import BadSample as BadSample
+from .errors import CacheWarning as CacheWarning
 from .errors import ConfigError as ConfigError
 from .errors import DatasetError as DatasetError
 from .errors import EngineWarning as EngineWarning
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadSample",
+    "CacheWarning",
     "CenterCrop",
     "CenterSpatialCrop",
     "ColorJitter",

@@ -23,6 +23,7 @@ ShardioError
 ├── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
 └── Preempted (RuntimeError)        a signal asked a training run to stop
 
+CacheWarning (UserWarning)          the cache of a node does with less, or lies in memory
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
 PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones
@@ -123,6 +124,10 @@ class CacheError(ShardioError):
 
 class StateMismatch(ShardioError, ValueError):
     """A loader's state belongs to another dataset, seed or version; the message holds both values."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of a node makes do with less room than it was given, or with memory in place of its folder."""
 
 
 class EngineWarning(UserWarning):

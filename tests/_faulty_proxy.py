@@ -130,7 +130,7 @@ class Proxy:
             while True:
                 head, buffered = _read_head(client, buffered)
                 if not head:
-                    return
+                    return None
                 method, path = head.split(b" ", 2)[:2]
                 length = _content_length(head)
                 if path.decode().startswith(_ADMIN):
@@ -153,7 +153,7 @@ class Proxy:
                 server.sendall(head)
                 buffered = _pass_body(client, server, buffered, length)
                 if not self._answer(client, server, method == b"HEAD", fault):
-                    return
+                    return None
         except OSError:
             _reset(client)
         finally:
@@ -236,7 +236,9 @@ class Proxy:
         if path == f"{_ADMIN}script" and body:
             self.script = _script(json.loads(body), self.script)
         with self._lock:
-            text = json.dumps({"faults": self.faults, **self.counts} if path == f"{_ADMIN}counts" else asdict(self.script))
+            text = json.dumps(
+                {"faults": self.faults, **self.counts} if path == f"{_ADMIN}counts" else asdict(self.script)
+            )
         client.sendall(_plain("200 OK", text.encode()))
 
 

@@ -1,5 +1,6 @@
 """Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
 
+import errno
 import math
 import os
 import threading
@@ -15,13 +16,20 @@ import numpy as np
 
 from ..errors import CacheError, ObjectChanged, StoreError
 from ..stores.base import Store
-from ..system import background
+from ..system import at_exit, background, forks
+from ..system.types import Buffer
 from .node_cache import CachedObject, Hold, NodeCache, Parts, Pieces
 from .pace import Pace
 from .pieces import PIECE, runs
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ
+EXIT_SECONDS = 1.5
+"""The longest that the interpreter's end waits for requests that run."""
+
+FULL_SECONDS = 30.0
+"""How long to wait for room on a full disk, where the cache has nothing to drop."""
+
 PATIENCE = 300.0  # seconds to wait for room in the cache, or for pieces that others fetch
 _LONGEST_NAP = 0.02
 _LOOK_SECONDS = 0.5
@@ -89,7 +97,9 @@ class Fetcher:
     def __init__(self, cache: NodeCache, requests: int = REQUESTS) -> None:
         self.cache, self._requests = cache, requests
         self.counts = FetchCounts()
-        self._begin()
+        self.reset_in_child()
+        forks.reset_in_children(self)
+        at_exit.close_at_exit(self)
 
     def __getstate__(self) -> tuple[NodeCache, int]:
         return self.cache, self._requests
@@ -97,8 +107,6 @@ class Fetcher:
     def __setstate__(self, state: tuple[NodeCache, int]) -> None:
         Fetcher.__init__(self, *state)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._pace = Pace()
         # What is needed waits for nothing; what is fetched ahead leaves it the network.
         self._ahead = _Team(self._requests, lambda: self._pace.bytes_under_way)
@@ -112,6 +120,22 @@ class Fetcher:
             CacheError: the cache is too small for them, or has had no room for too long.
             StoreError: a piece cannot be had.
         """
+        if threading.current_thread() is not threading.main_thread():
+            return self._bring(wanted)
+        return background.call(partial(self._bring_for_main_thread, wanted))
+
+    def at_exit(self) -> None:
+        """Begin no more requests, and wait a little for those that run: the interpreter must not end inside them."""
+        deadline = time.monotonic() + EXIT_SECONDS
+        for team in (self._ahead, self._needed):
+            team.end(deadline)
+
+    def _bring_for_main_thread(self, wanted: Wanted) -> Hold:
+        hold = self._bring(wanted)
+        hold.release_when_gone()  # an interrupt may end the wait for it
+        return hold
+
+    def _bring(self, wanted: Wanted) -> Hold:
         begun = time.monotonic()
         hold, claims = self._make_hold(wanted, begun)
         try:
@@ -130,20 +154,20 @@ class Fetcher:
         return self.cache.most
 
     def ask(self, wanted: Wanted, spare: int) -> Hold | None:
-        """Hold pieces, and have those fetched that are absent, without waiting for them.
+        """Have pieces fetched that are absent, without waiting for them, and keep them until they are read.
 
         Args:
             wanted: the pieces.
-            spare: bytes that are to stay free for those that are needed now.
+            spare: bytes that are to stay free for those that are needed now, which may also drop these.
 
         Returns:
             None if there is no room.
         """
-        held = self.cache.hold([(file.cached, pieces) for file, pieces in wanted], spare=spare)
+        held = self.cache.hold([(file.cached, pieces) for file, pieces in wanted], spare=spare, ahead=True)
         if held is None:
             return None
         hold, claims = held
-        self._start(self._teams()[0], wanted, claims, SimpleQueue())
+        self._start(self._ahead, wanted, claims, SimpleQueue())
         return hold
 
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
@@ -165,8 +189,8 @@ class Fetcher:
 
     def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> None:
         """Fetch the pieces claimed, and wait for those that others fetch."""
-        outcomes: SimpleQueue[StoreError | OSError | None] = SimpleQueue()
-        pending = self._start(self._teams()[1], wanted, claims, outcomes)
+        outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
+        pending = self._start(self._needed, wanted, claims, outcomes)
         nap, look = 0.0005, time.monotonic() + _LOOK_SECONDS
         while not hold.present:
             if pending:
@@ -179,12 +203,12 @@ class Fetcher:
             nap = min(_LONGEST_NAP, 1.5 * nap)
             if time.monotonic() > look:  # whoever fetches may have died, or failed
                 look = time.monotonic() + _LOOK_SECONDS
-                pending = self._start(self._teams()[1], wanted, self.cache.take_over(hold), outcomes)
+                pending = self._start(self._needed, wanted, self.cache.take_over(hold), outcomes)
                 if not pending and time.monotonic() > begun + PATIENCE:
                     raise CacheError(f"{self.cache.folder}: pieces that others fetch have not come in {PATIENCE:.0f} s")
 
     def _start(
-        self, team: "_Team", wanted: Wanted, claims: Parts, outcomes: "SimpleQueue[StoreError | OSError | None]"
+        self, team: "_Team", wanted: Wanted, claims: Parts, outcomes: "SimpleQueue[BaseException | None]"
     ) -> int:
         """Have claimed pieces fetched; return the number of outcomes that will come."""
         files = {id(file.cached): file for file, _ in wanted}
@@ -197,11 +221,11 @@ class Fetcher:
         return count
 
     def _fetch_and_tell(
-        self, file: RemoteFile, first: int, stop: int, outcomes: "SimpleQueue[StoreError | OSError | None]"
+        self, file: RemoteFile, first: int, stop: int, outcomes: "SimpleQueue[BaseException | None]"
     ) -> None:
         try:
             self._fetch(file, first, stop)
-        except (StoreError, OSError) as error:
+        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
             outcomes.put(error)
         else:
             outcomes.put(None)
@@ -211,6 +235,8 @@ class Fetcher:
         cached, pieces, present = file.cached, np.arange(first, stop), False
         start, end = first * PIECE, min(stop * PIECE, cached.table.size)
         try:
+            if present := cached.table.suspect and _is_there(file, first, stop, start, end):
+                return
             for attempt in range(TRIES):
                 asked = time.monotonic()
                 content = file.store.read(file.name, start, end, etag=cached.table.etag)
@@ -224,11 +250,29 @@ class Fetcher:
                         f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
                         f"are not those that were written: their checksum differs (tried {TRIES} times)"
                     )
-            _write(cached.file, content.data, start)
+            self._write(cached, content.data, start)
             present = True
         finally:
             self.cache.fetched(cached, pieces, present=present)
         self._count(FetchCounts(end - start, 1))
+
+    def _write(self, cached: CachedObject, data: Buffer, start: int) -> None:
+        left, begun = memoryview(data), time.monotonic()
+        while left:
+            try:
+                written = os.pwrite(cached.file, left, start)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not self.cache.disk_is_full(len(left)):
+                    if time.monotonic() > begun + FULL_SECONDS:
+                        raise CacheError(
+                            f"{self.cache.folder}: the disk is full, and all that the cache has is in use: give a "
+                            "folder on another disk"
+                        ) from error
+                    time.sleep(_LONGEST_NAP)
+                continue
+            left, start = left[written:], start + written
 
     def _check(self, file: RemoteFile, size: int, etag: str | None, got: int, start: int, end: int) -> None:
         """Raise ObjectChanged unless an answer belongs to the object that the cache has."""
@@ -246,11 +290,6 @@ class Fetcher:
         with self._count_lock:
             self.counts += more
 
-    def _teams(self) -> tuple["_Team", "_Team"]:
-        if self._pid != os.getpid():
-            self._begin()
-        return self._ahead, self._needed
-
 
 def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int | None:
     """Return the first piece whose checksum is not that of its bytes; None if all are whole, or nobody knows."""
@@ -263,11 +302,11 @@ def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int |
     return None
 
 
-def _write(descriptor: int, data: bytes | bytearray | memoryview, start: int) -> None:
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(descriptor, left, start)
-        left, start = left[written:], start + written
+def _is_there(file: RemoteFile, first: int, stop: int, start: int, end: int) -> bool:
+    """Return whether the cache has the pieces all the same, which only their checksums can tell."""
+    if file.is_whole is None:
+        return False
+    return _damaged(file, memoryview(os.pread(file.cached.file, end - start, start)), first, stop) is None
 
 
 @final
@@ -282,7 +321,13 @@ class _Team:
     def __init__(self, most: int, under_way: Callable[[], float]) -> None:
         self._most, self._under_way = most, under_way
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
-        self._lock, self._running, self._bytes = threading.Lock(), 0, 0
+        self._lock, self._running, self._bytes, self._ended = threading.Lock(), 0, 0, False
+
+    def end(self, deadline: float) -> None:
+        """Begin no more calls, and wait for those that run."""
+        self._ended = True
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def submit(self, call: Callable[[], None], size: int) -> None:
         """Have a call run, which moves `size` bytes."""
@@ -299,7 +344,8 @@ class _Team:
         """Return the next call, which counts as running from now on; None if it may not begin yet."""
         most = self._under_way()
         with self._lock:
-            if not self._waiting or self._running == self._most or (self._running and self._bytes >= most):
+            full = self._running == self._most or (self._running and self._bytes >= most)
+            if self._ended or full or not self._waiting:
                 return None
             self._running += 1
             self._bytes += self._waiting[0][1]

@@ -6,8 +6,14 @@ import weakref
 from pathlib import Path
 from typing import final
 
-MOST = 64
+import numpy as np
+from numpy.typing import NDArray
+
+MOST = 128
 """The most processes that may use a cache at once: each has one bit."""
+
+WORDS = MOST // 64
+"""The words of 64 bits that they take."""
 
 
 @final
@@ -19,8 +25,11 @@ class Lease:
     """
 
     def __init__(self, number: int, descriptor: int) -> None:
-        self.number, self._descriptor = number, descriptor
-        weakref.finalize(self, os.close, descriptor)
+        self.number, self._close = number, weakref.finalize(self, os.close, descriptor)
+
+    def end(self) -> None:
+        """Give the place up; in a forked child, close the copy that would keep it for a parent that has died."""
+        self._close()
 
 
 def take(folder: Path) -> Lease | None:
@@ -31,11 +40,22 @@ def take(folder: Path) -> Lease | None:
     return None
 
 
+def as_words(bits: int) -> NDArray[np.uint64]:
+    """Return bits of leases as they stand in columns: uint64 [WORDS]."""
+    return np.array([bits >> 64 * word & 0xFFFF_FFFF_FFFF_FFFF for word in range(WORDS)], np.uint64)
+
+
+def as_bits(words: NDArray[np.uint64]) -> int:
+    """Return the bits of leases that stand in words."""
+    return sum(int(word) << 64 * place for place, word in enumerate(words))
+
+
 def held(folder: Path) -> int:
     """Return which leases are held, as bits. The caller holds the cache's lock."""
     bits = 0
     for name in os.listdir(folder):
-        number = int(name)
+        if not name.isdecimal() or (number := int(name)) >= MOST:
+            continue
         if (descriptor := _lock(folder, number)) is None:
             bits |= 1 << number
         else:

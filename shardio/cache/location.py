@@ -11,7 +11,7 @@ VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
 """The share of the free space that a cache takes by default."""
 
-_open: dict[tuple[int, Path, int], NodeCache] = {}
+_open: dict[Path, NodeCache] = {}
 
 
 def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) -> NodeCache:
@@ -29,9 +29,8 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
     place.mkdir(parents=True, exist_ok=True)
     limit = None if size is None else parse_size(size, "cache_size")
     if limit is None:
-        known = next((cache for (pid, path, _), cache in _open.items() if (pid, path) == (os.getpid(), place)), None)
-        if known is not None:
-            return known
+        if place in _open:
+            return _open[place]
         usage = os.statvfs(place)
         free = usage.f_bavail * usage.f_frsize
         limit = round(SHARE * (free + _taken(place)))
@@ -40,10 +39,8 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
             "another place and size",
             file=sys.stderr,
         )
-    key = (os.getpid(), place, limit)
-    if key not in _open:
-        _open[key] = NodeCache(place, limit)
-    return _open[key]
+    cache = _open[place] = NodeCache.shared(place, limit)
+    return cache
 
 
 def default_folder() -> Path:

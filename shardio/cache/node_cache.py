@@ -5,40 +5,54 @@ its holder dies. A piece that a process fetches, or needs for what it is about t
 lease, so nobody drops it; the bits of processes that have died count for nothing.
 
     FOLDER/lock             locked while anything changes
-    FOLDER/state            what the processes share: bytes taken, limits, a clock
+    FOLDER/state            what the processes share: bytes taken, limits, a clock, the boot of the machine
     FOLDER/leases/N         locked by process number N as long as it lives
     FOLDER/tables/GROUP/NAME  the states of an object's pieces
     FOLDER/files/GROUP/NAME   the object, with holes where pieces are absent
+
+A process that is killed leaves its files as it saw them, but a machine that stops may not have written pieces to the
+disk that their table calls present. So pieces of an earlier boot count as absent: those that have a checksum are
+compared with it and stay, the others are fetched again.
+
+What changes a cache runs on threads other than the main one, where no signal handler can raise in its middle.
 """
 
+import errno
 import fcntl
 import mmap
 import os
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CacheError
-from ..system import holes
+from ..errors import CacheError, CacheWarning
+from ..system import background, forks, holes
+from ..system.units import format_size
 from . import leases
 from .pieces import PIECE, runs
-from .table import ABSENT, PRESENT, PieceTable
+from .table import ABSENT, PRESENT, SUSPECT, PieceTable
 
 VERSION = 1
 _STATE = np.dtype(
-    [("version", "<i8"), ("changing", "<i8"), ("clock", "<i8"), ("used", "<i8"), ("leases", "<u8"),
-     ("limits", "<i8", leases.MOST)]
+    [("version", "<i8"), ("changing", "<i8"), ("clock", "<i8"), ("used", "<i8"),
+     ("leases", "<u8", leases.WORDS), ("limits", "<i8", leases.MOST), ("boot", "S36")]
 )  # fmt: skip
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
+_MOST_TRIES = 8
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 
+T = TypeVar("T")
 Pieces: TypeAlias = NDArray[np.int64]
 
 
@@ -50,13 +64,16 @@ class CachedObject:
         path: the file that has the present pieces in their places, and zeros elsewhere. It is as large as the object.
         table: the states of the pieces.
         file: the file's descriptor.
+        was_lost: whether the file was not there, or not as large as the object.
     """
 
     def __init__(self, path: Path, table: PieceTable) -> None:
         self.path, self.table = path, table
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, self.file)
-        if os.fstat(self.file).st_size != table.size:
+        self.was_lost = os.fstat(self.file).st_size != table.size
+        if self.was_lost:
+            os.ftruncate(self.file, 0)
             os.ftruncate(self.file, table.size)
 
     def drop(self, pieces: Pieces) -> int:
@@ -73,14 +90,15 @@ Parts: TypeAlias = Sequence[tuple[CachedObject, Pieces]]
 
 @final
 class Hold:
-    """Pieces that nobody drops until `release`, or until the process ends.
+    """Pieces that nobody drops until `release`, or until the process ends; if held ahead, nobody without need."""
 
-    Attributes:
-        parts: the objects and their pieces.
-    """
+    def __init__(self, cache: "NodeCache", parts: Parts, life: object, ahead: bool) -> None:
+        self._cache, self._life, self._ahead, self._held = cache, life, ahead, [parts]
 
-    def __init__(self, cache: "NodeCache", parts: Parts) -> None:
-        self._cache, self.parts = cache, parts
+    @property
+    def parts(self) -> Parts:
+        """The objects and their pieces."""
+        return self._held[0] if self._held else ()
 
     @property
     def bytes(self) -> int:
@@ -94,9 +112,19 @@ class Hold:
 
     def release(self) -> None:
         """Let go of the pieces; you may call it twice."""
-        parts, self.parts = self.parts, ()
-        if parts:
-            self._cache.give_back(parts)
+        _release(self._cache, self._life, self._ahead, self._held)
+
+    def release_when_gone(self) -> None:
+        """Have the pieces let go of when nobody has the hold any more."""
+        background.call_when_gone(self, _release, self._cache, self._life, self._ahead, self._held)
+
+
+def _release(cache: "NodeCache", life: object, ahead: bool, held: list[Parts]) -> None:
+    try:
+        parts = held.pop()
+    except IndexError:  # it was released before
+        return
+    cache.give_back(parts, life, ahead)
 
 
 @final
@@ -121,28 +149,49 @@ class NodeCache:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not holes.are_possible(self.folder):
             raise CacheError(f"{folder}: its file system cannot free parts of files: choose a folder on another disk")
+        descriptor = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
+            self._state = np.frombuffer(mmap.mmap(descriptor, mmap.PAGESIZE), _STATE, 1)[0]
+        finally:
+            os.close(descriptor)
+        self._lock: int | None = None
         self._begin()
+        forks.reset_in_children(self)
+        _off_main_thread(self._join)
+
+    def _begin(self) -> None:
+        """Begin as a process that holds nothing."""
+        self._thread_lock, self._life = threading.Lock(), object()
+        self._lease: leases.Lease | None = None
+        # How many holds of this process each piece is in, by object, and by whether they are held ahead.
+        self._needs: dict[tuple[Path, bool], NDArray[np.uint16]] = {}
+        self._objects: dict[Path, CachedObject] = {}
+        self._looked, self._told = 0.0, False
+        self._notices: list[str] = []
+
+    def _join(self) -> None:
         with self._changing():
             pass  # takes a lease, and mends what a killed process left
 
-    def _begin(self) -> None:
-        """Open what each process has to open for itself."""
-        self._pid, self._thread_lock = os.getpid(), threading.Lock()
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        descriptor = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.ftruncate(descriptor, mmap.PAGESIZE)
-        self._state = np.frombuffer(mmap.mmap(descriptor, mmap.PAGESIZE), _STATE, 1)[0]
-        os.close(descriptor)
-        self._lease: leases.Lease | None = None
-        self._needs: dict[Path, NDArray[np.uint16]] = {}  # by object, how many holds of this process each piece is in
-        self._objects: dict[Path, CachedObject] = {}
-        self._looked = 0.0
+    def reset_in_child(self) -> None:
+        """Leave the parent's lease and lock to the parent: a copy would keep them if it were killed."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._lease is not None:
+            self._lease.end()
+        self._begin()
 
-    def __getstate__(self) -> tuple[Path, int]:
-        return self.folder, self.limit
+    @staticmethod
+    def shared(folder: Path, limit: int) -> "NodeCache":
+        """Return the cache that this process has open for a folder and a limit."""
+        if (known := _shared.get((folder, limit))) is None:
+            known = _shared[folder, limit] = NodeCache(folder, limit)
+        return known
 
-    def __setstate__(self, state: tuple[Path, int]) -> None:
-        NodeCache.__init__(self, *state)
+    def __reduce__(self) -> tuple[Callable[[Path, int], "NodeCache"], tuple[Path, int]]:
+        return NodeCache.shared, (self.folder, self.limit)
 
     @property
     def used(self) -> int:
@@ -152,7 +201,7 @@ class NodeCache:
     @property
     def most(self) -> int:
         """The limit that holds now: the smallest of those of the processes that use the cache."""
-        alive = int(self._state["leases"])
+        alive = leases.as_bits(self._state["leases"])
         limits = [int(limit) for number, limit in enumerate(self._state["limits"]) if alive >> number & 1]
         return min([self.limit, *limits])
 
@@ -167,34 +216,54 @@ class NodeCache:
         Raises:
             CacheError: the cache has pieces of an object of another size.
         """
+        return _off_main_thread(partial(self._object, group, name, size))
+
+    def find(self, group: str, name: str) -> CachedObject | None:
+        """Return an object of the cache; None if it is new."""
+        known = self._objects.get(self.folder / "files" / group / name)
+        if known is None and (self.folder / "tables" / group / name).exists():
+            return _off_main_thread(partial(self._object, group, name, None))
+        return known
+
+    def _object(self, group: str, name: str, size: int | None) -> CachedObject:
+        path, table = (self.folder / kind / group / name for kind in ("files", "tables"))
         with self._changing():
-            path = self.folder / "files" / group / name
-            if (known := self._objects.get(path)) is None:
-                table = self.folder / "tables" / group / name
-                for place in (path, table):
-                    place.parent.mkdir(exist_ok=True)
-                known = CachedObject(path, PieceTable(table, size))
-            if known.table.size != size:
+            for tries in range(_MOST_TRIES):
+                try:
+                    if size is not None and not table.exists():
+                        for place in (path, table):
+                            place.parent.mkdir(exist_ok=True)
+                        path.unlink(missing_ok=True)
+                        PieceTable.make(table, self.folder / "unfinished", size)
+                    known = self._objects.get(path) or self._load(path, table)
+                    break
+                except OSError as error:
+                    if error.errno not in _FULL or tries == _MOST_TRIES - 1 or not self._use_less(PIECE):
+                        raise
+            if size is not None and known.table.size != size:
                 raise CacheError(
                     f"{path}: the cache has pieces of an object of {known.table.size} bytes, and it has {size}: "
                     f"remove {path.parent} once nothing reads from it"
                 )
             self._objects[path] = known
             known.table.open_in |= self._bit
-            return known
-
-    def find(self, group: str, name: str) -> CachedObject | None:
-        """Return an object of the cache; None if it is new."""
-        path = self.folder / "files" / group / name
-        known = self._objects.get(path)
-        if known is None and (table := self.folder / "tables" / group / name).exists():
-            with self._changing():
-                known = self._objects.setdefault(path, CachedObject(path, PieceTable(table)))
-                known.table.open_in |= self._bit
+        self._tell()
         return known
 
-    def hold(self, parts: Parts, *, spare: int = 0) -> tuple[Hold, Parts] | None:
+    def _load(self, path: Path, table: Path) -> CachedObject:
+        known = CachedObject(path, PieceTable(table))
+        if known.was_lost and known.table.taken:  # somebody removed the file, and not its table
+            self._state["used"] += known.table.set_state(np.arange(len(known.table.state)), ABSENT)
+        return known
+
+    def hold(self, parts: Parts, *, spare: int = 0, ahead: bool = False) -> tuple[Hold, Parts] | None:
         """Hold pieces, if there is room for those that are absent and for `spare` bytes more.
+
+        Args:
+            parts: the pieces.
+            spare: bytes.
+            ahead: whether the pieces are only expected to be needed. They may be dropped where there is no other room
+                for what is needed now: so nobody waits for what others hold ahead.
 
         Returns:
             The hold, and the pieces that the caller now has to fetch and report to `fetched`; others of the hold may be
@@ -204,18 +273,22 @@ class NodeCache:
             CacheError: there never will be room.
         """
         with self._changing():
-            absent = [(one, pieces[one.table.state[pieces] == ABSENT]) for one, pieces in parts]
-            needed = sum(len(pieces) for _, pieces in absent) * PIECE
+            absent = _to_fetch(parts)
+            needed = sum(int(np.count_nonzero(one.table.state[pieces] == ABSENT)) for one, pieces in absent) * PIECE
             for one, pieces in parts:
-                self._need(one, pieces)
-            if needed and not self._make_room(needed + spare):
-                for one, pieces in parts:
-                    self._need_no_more(one, pieces)
+                self._need(one, pieces, ahead)
+            has_room = False
+            try:
+                has_room = not needed or self._make_room(needed + spare, also_expected=not ahead)
+            finally:
+                if not has_room:
+                    for one, pieces in parts:
+                        self._need_no_more(one, pieces, ahead)
+            if not has_room:
                 return None
-            claims = [(one, pieces) for one, pieces in absent if len(pieces)]
-            for one, pieces in claims:
+            for one, pieces in absent:
                 self._state["used"] += one.table.set_state(pieces, self._own.number + 1)
-        return Hold(self, parts), claims
+            return Hold(self, parts, self._life, ahead), absent
 
     def fetched(self, one: CachedObject, pieces: Pieces, *, present: bool) -> None:
         """Report pieces that this process claimed: they are in the file now, or could not be had."""
@@ -236,50 +309,93 @@ class NodeCache:
         """Claim pieces of a hold that nobody fetches any more, because their process died or failed."""
         with self._changing():
             self._bury()
-            absent = [(one, pieces[one.table.state[pieces] == ABSENT]) for one, pieces in hold.parts]
-            claims = [(one, pieces) for one, pieces in absent if len(pieces)]
+            claims = _to_fetch(hold.parts)
             if not self._make_room(sum(len(pieces) for _, pieces in claims) * PIECE):
                 return []
             for one, pieces in claims:
                 self._state["used"] += one.table.set_state(pieces, self._own.number + 1)
             return claims
 
-    def give_back(self, parts: Parts) -> None:
-        """Let go of held pieces; `Hold.release` calls it."""
-        if self._pid != os.getpid():
-            return  # the parent's
+    def disk_is_full(self, size: int) -> bool:
+        """Lower the limit, because the disk has no room for `size` bytes that were counted, and drop as many.
+
+        The limit stays lower as long as this process lives, for all processes.
+
+        Returns:
+            Whether any bytes were free to be dropped.
+        """
         with self._changing():
+            freed = self._use_less(size)
+        self._tell()
+        return freed
+
+    def _use_less(self, size: int) -> bool:
+        before, most = self.used, self.most
+        limit = max(PIECE, min(most, before) - size)
+        self._drop(size)
+        if limit < most:
+            self.limit = self._state["limits"][self._own.number] = limit
+            self._notices.append(
+                f"{self.folder}: the disk is full: the cache makes do with {format_size(limit)} or less in place of "
+                f"{format_size(most)}"
+            )
+        return self.used < before
+
+    def _tell(self) -> None:
+        """Warn of a full disk, once."""
+        if self._notices and not self._told:
+            self._told = True
+            warnings.warn(self._notices[0], CacheWarning, stacklevel=2)
+
+    def give_back(self, parts: Parts, life: object, ahead: bool) -> None:
+        """Let go of held pieces; `Hold.release` calls it."""
+        if life is self._life:  # else they are those of the parent of this process
+            _off_main_thread(partial(self._give_back, parts, life, ahead))
+
+    def _give_back(self, parts: Parts, life: object, ahead: bool) -> None:
+        with self._changing():
+            if life is not self._life:
+                return
             self._state["clock"] += 1
             for one, pieces in parts:
-                free = self._need_no_more(one, pieces)
+                free = self._need_no_more(one, pieces, ahead)
                 one.table.used[free] = self._state["clock"]
 
-    def _need(self, one: CachedObject, pieces: Pieces) -> None:
-        needs = self._needs.get(one.path)
+    def _need(self, one: CachedObject, pieces: Pieces, ahead: bool) -> None:
+        needs = self._needs.get((one.path, ahead))
         if needs is None:
-            needs = self._needs[one.path] = np.zeros(len(one.table.state), np.uint16)
+            needs = self._needs[one.path, ahead] = np.zeros(len(one.table.state), np.uint16)
         needs[pieces] += 1
-        one.table.holders[pieces] |= self._bit
+        bits = one.table.expected_by if ahead else one.table.holders
+        bits[pieces, self._word] |= self._bit[self._word]
 
-    def _need_no_more(self, one: CachedObject, pieces: Pieces) -> Pieces:
+    def _need_no_more(self, one: CachedObject, pieces: Pieces, ahead: bool) -> Pieces:
         """Forget one need of each piece; return those that this process needs no more."""
-        needs = self._needs[one.path]
+        needs = self._needs[one.path, ahead]
         needs[pieces] -= 1
         free: Pieces = pieces[needs[pieces] == 0]
-        one.table.holders[free] &= ~self._bit
+        bits = one.table.expected_by if ahead else one.table.holders
+        bits[free, self._word] &= ~self._bit[self._word]
         return free
 
-    def _make_room(self, size: int) -> bool:
-        """Drop pieces that nobody needs until `size` bytes are free; return whether there are."""
-        most = self.most
-        if self.used + size <= most:
+    def _make_room(self, size: int, *, also_expected: bool = True) -> bool:
+        """Drop pieces that nobody needs until `size` bytes are free; return whether there are.
+
+        Args:
+            size: bytes.
+            also_expected: whether pieces that are held ahead may go, if all others do not suffice.
+        """
+        if self.used + size <= self.most:
             return True
         if time.monotonic() > self._looked + _WORTH_LOOKING:
             self._bury()
+        most = self.most
         self._drop(self.used + size - most + most // _FREED_AT_ONCE)
+        if also_expected and self.used + size > most:
+            self._drop(self.used + size - most, also_expected=True)
         return self.used + size <= most
 
-    def _drop(self, size: int) -> None:
+    def _drop(self, size: int, *, also_expected: bool = False) -> None:
         """Drop `size` bytes of pieces that nobody needs, or as many as there are.
 
         Pieces that were used last go first: an epoch needs each once, so what was just read is needed last of all.
@@ -290,8 +406,11 @@ class NodeCache:
         for one in self.objects():
             table = one.table
             if table.taken:
-                free = np.flatnonzero((table.state == PRESENT) & (table.holders & alive == 0))
-                idle = table.open_in & alive == 0
+                free = np.flatnonzero(table.state >= SUSPECT)
+                free = free[~(table.holders[free] & alive).any(axis=1)]
+                if not also_expected:
+                    free = free[~(table.expected_by[free] & alive).any(axis=1)]
+                idle = not (table.open_in & alive).any()
                 used = table.used[free].astype(np.int64)
                 found.append((one, free, used - (1 << 40) if idle else -used))
         if not found:
@@ -306,55 +425,82 @@ class NodeCache:
 
     def objects(self) -> Iterator[CachedObject]:
         """Yield all objects of the cache, also those that only other processes use."""
+        for path, table in self._places():
+            yield self._objects.get(path) or self._load(path, table)
+
+    def _places(self) -> Iterator[tuple[Path, Path]]:
+        """Yield the file and the table of each object."""
         for group in os.listdir(self.folder / "tables"):
             for name in os.listdir(self.folder / "tables" / group):
-                path = self.folder / "files" / group / name
-                yield self._objects.get(path) or CachedObject(path, PieceTable(self.folder / "tables" / group / name))
+                yield self.folder / "files" / group / name, self.folder / "tables" / group / name
+
+    def _take_lease(self) -> leases.Lease:
+        if (lease := leases.take(self.folder / "leases")) is None:
+            raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
+        self._state["changing"] = 1
+        self._lease = lease
+        self._bury(1 << lease.number)
+        self._state["leases"] |= self._bit
+        self._state["limits"][lease.number] = self.limit
+        self._make_room(0)  # the limit may be lower than any before
+        return lease
 
     @property
     def _own(self) -> leases.Lease:
-        if self._lease is None:
-            self._lease = leases.take(self.folder / "leases")
-            if self._lease is None:
-                raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
-            self._bury(1 << self._lease.number)
-            self._state["leases"] |= self._bit
-            self._state["limits"][self._lease.number] = self.limit
-        return self._lease
+        return self._lease or self._take_lease()
 
     @property
-    def _bit(self) -> np.uint64:
-        return np.uint64(1 << self._own.number)
+    def _bit(self) -> NDArray[np.uint64]:
+        return leases.as_words(1 << self._own.number)
+
+    @property
+    def _word(self) -> int:
+        return self._own.number // 64
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the cache's lock; with it, what other processes did and left half-done is known and mended."""
-        if self._pid != os.getpid():  # after a fork
-            os.close(self._lock)
-            self._begin()
         with self._thread_lock:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if self._lock is None:
+                self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if self._state["changing"] or self._state["version"] != VERSION:
                     self._recover()
+                if self._lease is None:
+                    if bytes(self._state["boot"]) != _boot():
+                        self._recover()
+                    self._take_lease()
                 self._state["changing"] = 1
-                _ = self._own
                 yield
                 self._state["changing"] = 0
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _recover(self) -> None:
-        """Count anew what is there, because a process was killed, or failed, in the middle of a change."""
+        """Count anew what is there, because a process was killed, or failed, in a change, or the machine stopped."""
         if self._state["version"] not in (0, VERSION):
             raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it, or give another")
+        self._state["changing"] = 1
         self._state["version"] = VERSION
+        if doubt := bytes(self._state["boot"]) != _boot():
+            self._state["leases"] = 0
         used = 0
-        for one in self.objects():
+        for path, table in list(self._places()):
+            try:
+                one = self._objects.get(path) or self._load(path, table)
+            except ValueError:  # a machine that stopped has not written the table
+                for place in (path, table):
+                    place.unlink(missing_ok=True)
+                continue
+            if doubt:
+                one.table.doubt()
             used += one.table.recount()
             one.drop(np.flatnonzero(one.table.state == ABSENT))
         self._state["used"] = used
         self._bury()
+        self._state["boot"] = _boot()
+        self._state["changing"] = 0
 
     def _bury(self, dead: int = 0) -> None:
         """Forget what processes that have died needed, and drop what they were fetching.
@@ -364,15 +510,40 @@ class NodeCache:
         """
         if not dead:
             self._looked = time.monotonic()
-            dead = int(self._state["leases"]) & ~leases.held(self.folder / "leases")
-            self._state["leases"] &= np.uint64(~dead & 0xFFFF_FFFF_FFFF_FFFF)
+            dead = leases.as_bits(self._state["leases"]) & ~leases.held(self.folder / "leases")
         if not dead:
             return
-        alive = np.uint64(~dead & 0xFFFF_FFFF_FFFF_FFFF)
+        alive = ~leases.as_words(dead)
         fetching = np.zeros(256, np.bool_)
         fetching[[number + 1 for number in range(leases.MOST) if dead >> number & 1]] = True
         for one in self.objects():
             one.table.open_in &= alive
             if one.table.taken:
                 one.table.holders &= alive
+                one.table.expected_by &= alive
                 self._state["used"] -= one.drop(np.flatnonzero(fetching[one.table.state]))
+        self._state["leases"] &= alive  # last: a process that is killed meanwhile leaves them to be buried again
+
+
+_shared: "weakref.WeakValueDictionary[tuple[Path, int], NodeCache]" = weakref.WeakValueDictionary()
+
+
+def _to_fetch(parts: Parts) -> Parts:
+    """Return the pieces that are not there, or may not be, without those that somebody fetches."""
+    found = [(one, pieces[np.isin(one.table.state[pieces], (ABSENT, SUSPECT))]) for one, pieces in parts]
+    return [(one, pieces) for one, pieces in found if len(pieces)]
+
+
+def _off_main_thread(function: Callable[[], T]) -> T:
+    """Call a function where no signal handler can raise: an interrupt ends the wait, and the function goes on."""
+    if threading.current_thread() is threading.main_thread():
+        return background.call(function)
+    return function()
+
+
+def _boot() -> bytes:
+    """Return what names this start of the machine; empty if the system does not say."""
+    try:
+        return _BOOT.read_bytes().strip()[:36]
+    except OSError:
+        return b""

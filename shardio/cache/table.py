@@ -8,12 +8,19 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import CacheError
+from . import leases
 from .pieces import PIECE, piece_count
 
-ABSENT, PRESENT = 0, 255
-"""States of a piece; between them stands the number of the lease of the process that fetches it, plus 1."""
+ABSENT, SUSPECT, PRESENT = 0, 254, 255
+"""States of a piece: not there, perhaps there, since the machine was started anew after it was fetched, and there.
+Between them stands the number of the lease of the process that fetches it, plus 1."""
 
-_HEADER = np.dtype([("size", "<i8"), ("taken", "<i8"), ("open_in", "<u8"), ("etag", "S200")])
+_LONGEST_ETAG = 400
+_HEADER = np.dtype(
+    [("size", "<i8"), ("taken", "<i8"), ("open_in", "<u8", leases.WORDS), ("suspect", "<i8"), ("etag_size", "<i8"),
+     ("etag", f"S{_LONGEST_ETAG}")]
+)  # fmt: skip
 _ALIGN = 64
 
 
@@ -22,48 +29,83 @@ class PieceTable:
     """The pieces of one object, as columns that all processes map. Whoever changes them holds the cache's lock.
 
     Args:
-        path: the table's file, which is made if there is none.
-        size: the object's size in bytes; None for the size that the table was made with.
+        path: the table's file.
 
     Attributes:
         path: the file.
         size: the object's size in bytes.
         state: uint8 [pieces].
         used: uint32 [pieces]: when each piece was last given back, on the cache's own clock.
-        holders: uint64 [pieces]: the leases of the processes that need the piece, as bits.
-        open_in: uint64 [1]: the leases of the processes that have the object open, as bits.
+        holders: uint64 [pieces, WORDS]: the leases of the processes that need the piece, as bits.
+        expected_by: uint64 [pieces, WORDS]: the leases of those that hold it ahead, because they expect to need it.
+        open_in: uint64 [WORDS]: the leases of the processes that have the object open, as bits.
+
+    Raises:
+        ValueError: the file is not the table of an object.
     """
 
-    def __init__(self, path: Path, size: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if size is not None else 0) | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if (new := os.fstat(descriptor).st_size == 0) and size is not None:
-                os.ftruncate(descriptor, _offsets(piece_count(size))[-1])
-            mapped = mmap.mmap(descriptor, 0)
+            length = os.fstat(descriptor).st_size
+            if length < _HEADER.itemsize:
+                raise ValueError(f"{path}: the table of a cache has {length} bytes")
+            mapped = mmap.mmap(descriptor, length)
         finally:
             os.close(descriptor)
         self._header = np.frombuffer(mapped, _HEADER, 1)
-        if new and size is not None:
-            self._header["size"] = size
         self.size = int(self._header["size"][0])
-        self.open_in = self._header["open_in"]
         count = piece_count(self.size)
-        offsets = _offsets(count)
-        if len(mapped) != offsets[-1]:
-            raise ValueError(f"{path}: the table of a cache has {len(mapped)} bytes, not {offsets[-1]}")
+        offsets = _offsets(count) if 0 <= self.size <= length * PIECE else [-1]
+        if length != offsets[-1]:
+            raise ValueError(f"{path}: the table of a cache has {length} bytes, not {offsets[-1]}")
+        self.open_in = self._header["open_in"][0]
         self.state = np.frombuffer(mapped, np.uint8, count, offsets[0])
         self.used = np.frombuffer(mapped, np.uint32, count, offsets[1])
-        self.holders = np.frombuffer(mapped, np.uint64, count, offsets[2])
+        bits = (np.frombuffer(mapped, np.uint64, count * leases.WORDS, offset) for offset in offsets[2:4])
+        self.holders, self.expected_by = (column.reshape(count, leases.WORDS) for column in bits)
+
+    @staticmethod
+    def make(path: Path, unfinished: Path, size: int) -> None:
+        """Make the table of an object of `size` bytes, by way of another file: a killed process leaves none or all.
+
+        Its space is taken at once, because a page of a mapped file for which a full disk has none ends the process.
+        """
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.posix_fallocate(descriptor, 0, _offsets(piece_count(size))[-1])
+            os.pwrite(descriptor, size.to_bytes(8, "little"), 0)
+        finally:
+            os.close(descriptor)
+        unfinished.replace(path)
 
     @property
     def etag(self) -> str | None:
         """The ETag of the object that all pieces belong to; None as long as it is unknown."""
-        return bytes(self._header["etag"][0]).decode() or None
+        size = int(self._header["etag_size"][0])
+        return bytes(self._header["etag"][0])[:size].decode(errors="replace") or None
 
     @etag.setter
     def etag(self, value: str) -> None:
-        self._header["etag"] = value.encode()
+        data = value.encode()
+        if len(data) > _LONGEST_ETAG:
+            raise CacheError(f"{self.path}: an ETag may have {_LONGEST_ETAG} bytes, got {len(data)}: {value[:80]}...")
+        self._header["etag"] = data
+        self._header["etag_size"] = len(data)  # last: whoever is killed in between has set none
+
+    @property
+    def suspect(self) -> bool:
+        """Whether pieces of an earlier boot of the machine may be in the file."""
+        return bool(self._header["suspect"][0])
+
+    def doubt(self) -> None:
+        """Take what the table says for doubtful, because the machine may have stopped before all was written."""
+        self._header["suspect"] |= int(self.taken > 0)
+        self.state[self.state != ABSENT] = SUSPECT
+        self.holders[:] = 0
+        self.expected_by[:] = 0
+        self.open_in[:] = 0
 
     @property
     def taken(self) -> int:
@@ -91,6 +133,6 @@ class PieceTable:
 
 def _offsets(count: int) -> list[int]:
     """Return where the columns of `count` pieces begin, then where the file ends."""
-    sizes = [_HEADER.itemsize, count, 4 * count, 8 * count]
+    sizes = [_HEADER.itemsize, count, 4 * count, *2 * [8 * leases.WORDS * count]]
     offsets: list[int] = np.cumsum([size + -size % _ALIGN for size in sizes]).tolist()
     return offsets

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
-from ..errors import AccessDenied, ObjectChanged, StoreError, StoreUnavailable
+from ..errors import AccessDenied, ObjectChanged, ObjectNotFound, StoreError, StoreUnavailable
+from ..system import forks
 from ..system.types import Buffer
 from .base import Condition, Content, ObjectInfo, Store
 
 T = TypeVar("T")
 SECONDS = 180.0
+DENIED_SECONDS = 30.0
+"""The time for which a store that has answered before may refuse new credentials, too."""
+
 FIRST_WAIT, LONGEST_WAIT = 0.2, 20.0  # seconds
 
 
@@ -39,8 +43,9 @@ class RetryingStore:
     """Tries requests again that fail for a reason that may pass, after waits of random length that double.
 
     The wait is drawn between 0 and its longest, so that the ranks of a job do not come back all at once ("full jitter",
-    Brooker 2015). A request that the server refuses for its credentials is tried again at once with new ones; if it
-    refuses these as well, that is the error.
+    Brooker 2015). A request that the server refuses for its credentials is tried again at once with new ones. If it
+    refuses these as well, that is the error, unless the store has answered before: where credentials expire, their
+    successors may come a while later.
 
     Args:
         store: the store.
@@ -57,7 +62,13 @@ class RetryingStore:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._store, self._seconds, self._sleep, self._draw = store, seconds, sleep, draw
-        self._lock, self.counts = threading.Lock(), RequestCounts()
+        self.counts, self._has_succeeded = RequestCounts(), False
+        self.reset_in_child()
+        forks.reset_in_children(self)
+
+    def reset_in_child(self) -> None:
+        """Have a lock of this process: a thread of the parent may have held the other one."""
+        self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -101,22 +112,31 @@ class RetryingStore:
         self._store.renew()
 
     def _again(self, request: Callable[[], T]) -> T:
-        begun, tries, renewed = time.monotonic(), 0, False
+        begun, tries, denied = time.monotonic(), 0, 0
         while True:
             tries += 1
             asked = time.monotonic()
             try:
-                return request()
+                answer = request()
             except StoreError as error:
                 waited = time.monotonic() - begun
-                renewed = isinstance(error, AccessDenied) and not renewed
-                if renewed:
+                if isinstance(error, AccessDenied):
+                    denied += 1
                     self.renew()
-                elif not isinstance(error, StoreUnavailable) or waited > self._seconds:
+                    longest = self._seconds if denied < 2 else DENIED_SECONDS if self._has_succeeded else 0.0
+                elif isinstance(error, ObjectNotFound | ObjectChanged):
+                    self._has_succeeded = True  # it takes the credentials
+                    longest = 0.0
+                else:
+                    longest = self._seconds if isinstance(error, StoreUnavailable) else 0.0
+                if waited >= longest:
                     raise _after(tries, waited, error) from error
+            else:
+                self._has_succeeded = True
+                return answer
             finally:
                 self._count(time.monotonic() - asked, tries)
-            self._sleep(0.0 if renewed else self._draw() * min(LONGEST_WAIT, FIRST_WAIT * 2**tries))
+            self._sleep(0.0 if denied == 1 else self._draw() * min(LONGEST_WAIT, FIRST_WAIT * 2**tries))
 
     def _count(self, seconds: float, tries: int) -> None:
         with self._lock:
@@ -128,9 +148,7 @@ class RetryingStore:
         return self._store, self._seconds
 
     def __setstate__(self, state: tuple[Store, float]) -> None:
-        self._store, self._seconds = state
-        self._sleep, self._draw = time.sleep, random.random
-        self._lock, self.counts = threading.Lock(), RequestCounts()
+        RetryingStore.__init__(self, state[0], seconds=state[1])
 
 
 def _after(tries: int, seconds: float, error: StoreError) -> StoreError:

@@ -17,7 +17,7 @@ from ...system.types import Indices
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
 
-FREE_SHARE = 0.5
+FREE_SHARE = 0.25
 """The share of the cache that is left to what is needed now."""
 
 _MOST_STEPS = 16  # asked for at once: the first batch is not to wait for others, later ones may have neighbours
