@@ -107,6 +107,8 @@ class Fetcher:
     def __setstate__(self, state: tuple[NodeCache, int]) -> None:
         Fetcher.__init__(self, *state)
 
+    def reset_in_child(self) -> None:
+        """Begin without threads."""
         self._pace = Pace()
         # What is needed waits for nothing; what is fetched ahead leaves it the network.
         self._ahead = _Team(self._requests, lambda: self._pace.bytes_under_way)

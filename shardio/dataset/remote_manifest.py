@@ -6,6 +6,7 @@ from pathlib import Path
 from ..errors import NotADataset, ObjectNotFound
 from ..format import manifest
 from ..stores.base import Store
+from ..stores.unharmed import read_unharmed
 from ..stores.url import Url
 from ..system.directory import Directory
 
@@ -24,7 +25,7 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
     """
     place = url / manifest.FILE_NAME
     try:
-        data = bytes(store.read(place.path).data)
+        data = read_unharmed(store, place.path)
     except ObjectNotFound as error:
         raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
     if not manifest.refers_to_table(data):
@@ -33,5 +34,5 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
     table = folder / manifest.TABLE_NAME
     if not table.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        Directory(folder).write(table.name, bytes(store.read((url / manifest.TABLE_NAME).path).data))
+        Directory(folder).write(table.name, read_unharmed(store, (url / manifest.TABLE_NAME).path))
     return manifest.Manifest.from_json(data, str(place), table)
