@@ -18,6 +18,7 @@ from ..errors import CacheError, ObjectChanged, StoreError
 from ..stores.base import Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
+from ..system.units import format_size
 from .node_cache import CachedObject, Hold, NodeCache, Parts, Pieces
 from .pace import Pace
 from .pieces import PIECE, runs
@@ -110,6 +111,7 @@ class Fetcher:
     def reset_in_child(self) -> None:
         """Begin without threads."""
         self._pace = Pace()
+        self._kept: list[Hold] = []
         # What is needed waits for nothing; what is fetched ahead leaves it the network.
         self._ahead = _Team(self._requests, lambda: self._pace.bytes_under_way)
         self._needed = _Team(self._requests, lambda: math.inf)
@@ -172,14 +174,22 @@ class Fetcher:
         self._start(self._ahead, wanted, claims, SimpleQueue())
         return hold
 
+    def keep(self, wanted: Wanted) -> Hold:
+        """Like `bring`, for pieces that are not let go of before long: indexes, and shards that stay."""
+        hold = self.bring(wanted)
+        self._kept.append(hold)
+        return hold
+
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
         parts = [(file.cached, pieces) for file, pieces in wanted]
         needed = sum(len(pieces) for _, pieces in parts) * PIECE
         while (held := self.cache.hold(parts)) is None:
-            if needed > self.cache.most:
+            kept = sum(hold.bytes for hold in self._kept)
+            if needed + kept > self.cache.most:
                 raise CacheError(
-                    f"{self.cache.folder}: {needed} bytes are needed at once, and the cache has at most "
-                    f"{self.cache.most}: give a cache_size of at least {4 * needed}"
+                    f"{self.cache.folder}: {format_size(needed)} are needed at once, beside {format_size(kept)} of "
+                    f"indexes, and the cache holds {format_size(self.cache.most)}: give a cache_size of at least "
+                    f"{format_size(2 * (needed + kept))}"
                 )
             if time.monotonic() > begun + PATIENCE:
                 raise CacheError(

@@ -168,7 +168,7 @@ class RemoteShards:
         cached = shard.file.cached
         if self.total > self._fetcher.most * 7 // 8 or not cached.table.complete:
             return False
-        hold = self._fetcher.bring([_whole(shard.file)])
+        hold = self._fetcher.keep([_whole(shard.file)])
         with self._lock:
             self._holds.append(hold)
             shard.kept = True
@@ -188,13 +188,13 @@ class RemoteShards:
         name, samples = table.names[number], int(table.samples[number])
         companions = self._companions(number)
         if companions:
-            self._stays(self._fetcher.bring([_whole(companion) for companion in companions]))
+            self._stays(self._fetcher.keep([_whole(companion) for companion in companions]))
         file = self._file(name, int(table.bytes[number]) - sum(one.cached.table.size for one in companions))
         fetched: Any = _FetchedFile(file, self._fetcher)
         by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
         if by_spans:
             if fetched.pieces:
-                self._stays(self._fetcher.bring([(file, np.array(sorted(fetched.pieces)))]))
+                self._stays(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             reader = self._container.reader(file.cached.path, self._fields)
         else:
             hold = self._fetcher.bring([_whole(file)])

@@ -102,21 +102,42 @@ def test_epochs_are_those_of_the_local_dataset(
     assert remote.fetched.bytes <= stored
 
 
+@pytest.fixture(scope="module")
+def large(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Url:
+    """A dataset of 25 MB in a bucket: 200 arrays of 128 KB."""
+    folder = tmp_path_factory.mktemp("large") / "arrays"
+    with shardio.create(folder, container="tar", fields={"x": ("int16", (1 << 16,))}, shard_size="4MB") as writer:
+        for number in range(200):
+            writer.append({"x": np.full(1 << 16, number, np.int16)})
+    s3.make_bucket("large")
+    store, url = open_store(Url("s3://large", ""), s3.options), Url("s3://large", "arrays")
+    for path in sorted(folder.iterdir()):
+        store.upload((url / path.name).path, path)
+    return url
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
-def test_a_cache_smaller_than_the_data(
-    isolate: bool, places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path
-) -> None:
-    """With room for a part of the data each epoch still delivers each sample once, and the limit holds."""
-    remote = opened(places["tar"][1], s3, tmp_path, "1200KB")
+def test_a_cache_smaller_than_the_data(isolate: bool, large: Url, s3: S3Server, tmp_path: Path) -> None:
+    """With room for a third of the data each epoch still delivers each sample once, and the limit holds."""
     loader = shardio.Loader(
-        remote, 10, world=shardio.World(), threads=2, isolate=isolate, fields=["volume", "label"], verify=not isolate
+        opened(large, s3, tmp_path, "9MB"), 8, world=shardio.World(), threads=2, isolate=isolate, verify=True
     )
     for _ in range(2):
-        indices = np.concatenate([batch["index"].numpy() for batch in loader])
-        assert sorted(indices.tolist()) == list(range(COUNT))
+        indices = []
+        for batch in loader:
+            indices += batch["index"].tolist()
+            assert (batch["x"][:, 77] == batch["index"]).all()
+        assert sorted(indices) == list(range(200))
         taken = sum(path.stat().st_blocks * 512 for path in (tmp_path / "files").rglob("*") if path.is_file())
-        assert taken <= 1_200_000
+        assert taken <= 9_000_000
+
+
+def test_a_cache_that_is_too_small_says_so(large: Url, s3: S3Server, tmp_path: Path) -> None:
+    """Where not even what is read at once has room, the first batch is an error that names a size that works."""
+    loader = shardio.Loader(opened(large, s3, tmp_path, "1MB"), 32, world=shardio.World())
+    with pytest.raises(shardio.CacheError, match="give a cache_size of at least"):
+        next(iter(loader))
 
 
 RANK = """
