@@ -45,7 +45,7 @@ class RemoteFile:
         store: the store.
         name: the object's name in it.
         cached: what the cache has of it.
-        checksum: returns the checksum of piece number N of the object, or None if it has none.
+        is_whole: returns whether a piece, given by its number and its bytes, is what was written; None if nobody knows.
     """
 
     store: Store

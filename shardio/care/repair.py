@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import side_index
+from ..containers import piece_sums, side_index
 from ..containers import tar_layout as layout
 from ..dataset.output_directory import OutputDirectory, remove_temporary
 from ..dataset.shard_writer import WrittenShard, described
@@ -44,7 +44,16 @@ from ..system.local_path import local_path
 from ..system.types import Buffer
 from ..system.units import counted
 from . import repair_adopted as adopted
-from .repaired import Repair, ShardRepair, free_name, summarize, unlike_manifest
+from .repaired import (
+    SUMS_REWRITTEN,
+    Repair,
+    ShardRepair,
+    free_name,
+    has_sums,
+    restore_sums,
+    summarize,
+    unlike_manifest,
+)
 from .whole_samples import dropped, listed, lost_rows
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
@@ -101,7 +110,7 @@ def repair(
             "the metadata of the lost manifest, such as the names of the classes, is lost: "
             f"`shardio repair {shlex.quote(str(path))} --like DATASET` takes it from a dataset made in the same way"
         )
-    repaired = describe(container, fields, shards, kept_metadata)
+    repaired = describe(container, fields, shards, kept_metadata, has_sums=has_sums(old))
     finish_dataset(OutputDirectory(folder, folder), repaired)
     same = None if old is None else repaired.digest == old.digest
     return Repair(repaired, repairs, tuple(notes), same)
@@ -119,8 +128,9 @@ def _repair_adopted(folder: Directory, old: manifest.Manifest, progress: Callabl
     if not repairs:
         return Repair(old, (), (), True)
     repaired = describe(
-        old.container, old.fields, shards, old.metadata, adopted=True, conversion=adopted.kept_conversion(old)
-    )
+        old.container, old.fields, shards, old.metadata, adopted=True, conversion=adopted.kept_conversion(old),
+        has_sums=has_sums(old),
+    )  # fmt: skip
     finish_dataset(OutputDirectory(folder, folder), repaired)
     adopted.remove_dropped(folder, old, repaired)
     return Repair(repaired, repairs, (), repaired.digest == old.digest)
@@ -239,13 +249,13 @@ def _repaired_shards(
     for number, name in enumerate(names):
         path = folder.path / name
         reasons: list[str] = []
-        shard, before = None, None if old is None else int(old.shards.samples[number])
+        shard, table, before = None, None, None if old is None else int(old.shards.samples[number])
         try:
             held = _repair_tar(folder, name, fields, reasons) if container == "tar" else before
             before = held if before is None else before
-            shard = summarize(path, container, fields)
+            shard, table = summarize(path, container, fields)
             if old is not None and held is not None and shard.bytes != old.shards.bytes[number]:
-                shard = _checked(folder, container, shard, old, number, reasons)
+                shard, table = _checked(folder, container, shard, table, old, number, reasons)
         except (DatasetError, SourceError) as error:
             aside = _set_aside(folder, container, name)
             what = f"lost and set aside as {aside[name]}" if name in aside else "lost"
@@ -254,6 +264,10 @@ def _repaired_shards(
         if shard is not None and old is not None and not reasons:  # else a repair was cut off before it wrote the rest
             reasons += filter(None, [unlike_manifest(shard, old.shards.samples[number], old.shards.bytes[number])])
         kept = shard.samples if shard is not None else 0
+        if shard is not None and kept and has_sums(old):
+            files = containers.get(container).files(path)
+            if restore_sums(folder, shard, table, files) and old is not None and not reasons:
+                reasons.append(SUMS_REWRITTEN)
         if shard is not None and not kept:
             reasons.append("no complete sample is left")
         lost = None if before is None else max(0, before - kept)
@@ -263,9 +277,16 @@ def _repaired_shards(
 
 
 def _checked(
-    folder: Directory, container: str, shard: WrittenShard, old: manifest.Manifest, number: int, reasons: list[str]
-) -> WrittenShard:
-    """Compare the samples of a shard of another size with their checksums; return the shard without those that changed.
+    folder: Directory,
+    container: str,
+    shard: WrittenShard,
+    table: bytes | None,
+    old: manifest.Manifest,
+    number: int,
+    reasons: list[str],
+) -> tuple[WrittenShard, bytes | None]:
+    """Compare the samples of a shard of another size with their checksums; return the shard without those that changed,
+    and its table of checksums.
 
     The index of a tar names them no more. Other containers keep them, and their old entry in the manifest, so that
     `verify` goes on to find what only a copy can mend.
@@ -273,7 +294,7 @@ def _checked(
     path = folder.path / shard.name
     lost = lost_rows(path, container, old.fields)
     if not len(lost):
-        return shard
+        return shard, table
     if len(lost) == shard.samples:
         raise ShardCorrupt(f"{path}: no sample has its checksum any more")
     if container != "tar":
@@ -294,6 +315,7 @@ def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:
         if folder.kind(file.name) is not None:
             aside[file.name] = free_name(folder, file.name)
             folder.rename(file.name, folder, aside[file.name])
+    folder.unlink(piece_sums.path_of(Path(name)).name)
     return aside
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import hdf5, hdf5_index, side_index, store
+from ..containers import hdf5, hdf5_index, piece_sums, side_index, store
 from ..containers.base import Reader
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
@@ -25,7 +25,7 @@ from ..errors import ConfigError, DatasetError, ShardCorrupt, ShardioError
 from ..format import manifest
 from ..format.fields import Field, with_hidden
 from ..system.directory import Directory
-from .repaired import ShardRepair, free_name, summarize, unlike_manifest
+from .repaired import SUMS_REWRITTEN, ShardRepair, free_name, has_sums, restore_sums, summarize, unlike_manifest
 from .whole_samples import dropped, whole_rows
 
 _CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
@@ -44,6 +44,7 @@ def repaired_shards(folder: Directory, old: manifest.Manifest) -> Iterator[tuple
         manifest.FILE_NAME,
         manifest.TABLE_NAME,
         *(_index_name(old.container, name) for name in old.shards.names),
+        *(_sums_name(name) for name in old.shards.names),
     }
     for name in folder.names():
         temporary = re.fullmatch(r"\.(.+)\.[0-9a-f]+\.tmp", name)  # of a repair that was killed
@@ -69,8 +70,9 @@ def remove_dropped(folder: Directory, old: manifest.Manifest, repaired: manifest
     for name in set(old.shards.names) - set(repaired.shards.names):
         if folder.kind(name) == "link":
             folder.unlink(name)
-            if folder.kind(index := _index_name(old.container, name)) == "file":
-                folder.unlink(index)
+            for beside in (_index_name(old.container, name), _sums_name(name)):
+                if folder.kind(beside) == "file":
+                    folder.unlink(beside)
 
 
 def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: list[str]) -> WrittenShard:
@@ -95,9 +97,11 @@ def _repaired(folder: Directory, old: manifest.Manifest, number: int, reasons: l
         _drop_lost_rows(folder, path, reader, old.fields, reasons)
     reader.close()
     known = None if changed or reasons else (size, old.shards.checksums[number])
-    shard = summarize(path, old.container, old.fields, known)
+    shard, table = summarize(path, old.container, old.fields, known)
     if not reasons:
         reasons += filter(None, [unlike_manifest(shard, samples, size)])
+    if has_sums(old) and restore_sums(folder, shard, table, kind.files(path)) and not reasons:
+        reasons.append(SUMS_REWRITTEN)
     return shard
 
 
@@ -151,6 +155,10 @@ def _drop_lost_hdf5_rows(folder: Directory, path: Path, fields: Mapping[str, Fie
 def _index_name(container: str, name: str) -> str:
     path_of = hdf5_index.path_of if container == "hdf5" else side_index.path_of
     return path_of(Path(name)).name
+
+
+def _sums_name(name: str) -> str:
+    return piece_sums.path_of(Path(name)).name
 
 
 def _rebuild(folder: Directory, old: manifest.Manifest, name: str, reason: ShardCorrupt) -> None:

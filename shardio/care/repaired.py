@@ -1,7 +1,7 @@
 """What a repair found and did, shard by shard."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import containers
+from ..cache.pieces import PIECE
+from ..containers import piece_sums
 from ..dataset.shard_writer import WrittenShard
-from ..format import checksums, manifest
+from ..format import manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..system.directory import Directory
 from ..system.units import counted
@@ -85,14 +87,15 @@ class Repair:
 
 def summarize(
     path: Path, container: str, fields: Mapping[str, Field], known: tuple[int, str] | None = None
-) -> WrittenShard:
-    """Return a shard's entry in the manifest; raise ShardCorrupt if it cannot be opened.
+) -> tuple[WrittenShard, bytes | None]:
+    """Return a shard's entry in the manifest, and its table of checksums; raise ShardCorrupt if it cannot be opened.
 
     Args:
         path: the shard.
         container: its container.
         fields: its fields.
-        known: the size and checksum of its files; None computes them, for which the files are read.
+        known: the size and checksum of its files, and no table is returned; None computes all three, for which the
+            files are read.
     """
     kind = containers.get(container)
     reader = kind.reader(path, with_hidden(fields))
@@ -104,8 +107,43 @@ def summarize(
             sizes = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
             shapes[name] = (int(sizes[0][0]), int(sizes[0][1])) if len(sizes) == 1 else None
     reader.close()
-    size, checksum = checksums.of_files(kind.files(path)) if known is None else known
-    return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes)
+    size, checksum, table = piece_sums.of_files(kind.files(path)) if known is None else (*known, None)
+    return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes), table
+
+
+def has_sums(old: manifest.Manifest | None) -> bool:
+    """Return whether the repaired dataset gets tables of checksums: as the old one had, or if its manifest is lost."""
+    return old is None or old.piece_bytes == PIECE
+
+
+def restore_sums(folder: Directory, shard: WrittenShard, table: bytes | None, files: Sequence[Path]) -> bool:
+    """Write a shard's table of checksums unless it is right; return whether that was needed.
+
+    Args:
+        folder: the dataset's directory.
+        shard: the shard's entry in the manifest.
+        table: the table; None if the files have not been read, which is done only if the table cannot be right.
+        files: the shard's files.
+    """
+    path = folder.path / shard.name
+    if table is None:
+        size = piece_sums.size_of([file.stat().st_size for file in files])
+        found = piece_sums.load(path, size + 1)
+        if found is not None and len(found) == size and piece_sums.is_whole(shard.checksum, found):
+            return False
+        *now, table = piece_sums.of_files(files)
+        if now != [shard.bytes, shard.checksum]:  # the files have changed: checksums of what they are prove nothing
+            return False
+    elif piece_sums.matches(path, table):
+        return False
+    name = piece_sums.path_of(path).name
+    if folder.kind(name) is not None and not piece_sums.looks_like_one(path):  # damaged, or another program wrote it
+        folder.rename(name, folder, free_name(folder, name))
+    folder.write(name, table)
+    return True
+
+
+SUMS_REWRITTEN = "its table of checksums was lost or damaged; written anew"
 
 
 def unlike_manifest(shard: WrittenShard, samples: int, size: int) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
+from ..cache.pieces import PIECE
+from ..containers import piece_sums
 from ..dataset.dataset import Dataset
 from ..dataset.location import Location
 from ..engines import image_decoding
@@ -208,7 +210,7 @@ def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
             )
             raise DatasetError(f"{file.name} is missing{_target(file)}{moved}")
     shards = dataset.manifest.shards
-    size, checksum = checksums.of_files(files)
+    size, checksum, table = piece_sums.of_files(files)
     target = next(filter(None, map(_target, files)), "")
     if size != shards.bytes[shard]:
         sizes = " + ".join(str(file.stat().st_size) for file in files)
@@ -216,6 +218,10 @@ def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
         raise DatasetError(f"{found}, the manifest says {shards.bytes[shard]}{target}")
     if checksum != shards.checksums[shard]:
         raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}{target}")
+    if dataset.manifest.piece_bytes == PIECE and not piece_sums.matches(files[0], table):
+        name = piece_sums.path_of(files[0]).name
+        wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
+        raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
 
 
 def _target(file: Path) -> str:

@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import hdf5, hdf5_index, side_index
+from ..containers import hdf5, hdf5_index, piece_sums, side_index
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
@@ -157,6 +157,10 @@ def _check_indexes(container: str, files: Sequence[_AdoptTask]) -> None:
     for path in (path for file in files for path in containers.get(container).files(file.path)[1:]):
         if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not _is_index(path):
             raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
+    for file in files:
+        table = piece_sums.path_of(file.path)
+        if os.path.lexists(table) and not piece_sums.looks_like_one(file.path):
+            raise ConfigError(f"{table}: not a table that shardio wrote, and it would be replaced: take another OUT")
 
 
 def _is_index(path: Path) -> bool:
@@ -437,9 +441,10 @@ def _link(context: TaskContext, file: _AdoptTask, shards: Directory) -> None:
 def _shard(
     file: _AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
 ) -> WrittenShard:
-    """Return the entry of a file and its index in the manifest."""
+    """Write the checksums of the pieces of a file and its index; return their entry in the manifest."""
     files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
-    size, checksum = checksums.of_files(files)
+    size, checksum, table = piece_sums.of_files(files)
+    journal.open_shards().write(piece_sums.path_of(Path(file.name)).name, table)
     distinct = {name: np.unique(column, axis=0) for name, column in shapes.items()}
     common = {name: (int(rows[0][0]), int(rows[0][1])) if len(rows) == 1 else None for name, rows in distinct.items()}
     return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common)

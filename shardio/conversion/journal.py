@@ -32,10 +32,10 @@ import numpy as np
 import xxhash
 
 from .. import containers
+from ..containers import piece_sums
 from ..dataset.output_directory import JOURNAL, PLAN, Output, check_made
 from ..dataset.shard_writer import WORKPLACE, WrittenShard
 from ..errors import ConfigError, ShardioError
-from ..format import checksums
 from ..system.directory import Directory
 from .skipped import Skipped
 
@@ -212,7 +212,10 @@ class Journal:
         return {int(found[1]) for name in self._open_run().names() if (found := _DONE_NAME.fullmatch(name))}
 
     def is_whole(self, record: Record) -> bool:
-        """Return whether a shard's files match their record, by size and checksum; this reads them."""
+        """Return whether a shard's files match their record, by size and checksum; this reads them.
+
+        Their table of checksums is written anew if it is lost or damaged, or an older release has written none.
+        """
         shard = record.shard
         if not shard.samples:
             return True
@@ -220,14 +223,21 @@ class Journal:
         if not all(path.is_file() for path in files):
             return False
         with contextlib.suppress(FileNotFoundError):
-            return checksums.of_files(files) == (shard.bytes, shard.checksum)
+            size, checksum, table = piece_sums.of_files(files)
+            if (size, checksum) == (shard.bytes, shard.checksum):
+                if not any(piece_sums.matches(folder / shard.name, table) for folder in self._folders()):
+                    self.open_shards().write(piece_sums.path_of(Path(shard.name)).name, table)
+                return True
         return False
 
     def files(self, name: str) -> list[Path]:
         """Return a shard's files: in `shards`, or in the output if they are adopted or publication was interrupted."""
-        folders = (self.path / self.run / "shards", self._out.path)
+        folders = self._folders()
         names = dict.fromkeys(path.name for folder in folders for path in self._container.files(folder / name))
         return [next((folder / n for folder in folders if (folder / n).exists()), folders[-1] / n) for n in names]
+
+    def _folders(self) -> tuple[Path, Path]:
+        return self.path / self.run / "shards", self._out.path
 
     def retire(self) -> str:
         """Rename the journal of a finished conversion out of the way, in one step; return its new name to remove."""

@@ -263,7 +263,8 @@ class _PackRun:
         context, source = self._context, self._context.source
         plan = {name: value for name, value in self._plan.items() if name != "job"}
         completed = describe(
-            context.container, source.fields, written(), source.metadata, adopted=context.adopted, conversion=plan
-        )
+            context.container, source.fields, written(), source.metadata, adopted=context.adopted, conversion=plan,
+            has_sums=True,
+        )  # fmt: skip
         finish_dataset(directory, completed)
         return WrittenDataset(context.out.path, completed, tuple(skipped), rotated)

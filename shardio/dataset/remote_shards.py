@@ -5,7 +5,9 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -13,16 +15,17 @@ from numpy.typing import NDArray
 
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
-from ..cache.node_cache import Hold
-from ..cache.pieces import piece_count, pieces_of
-from ..containers import row_locator, side_index
+from ..cache.node_cache import CachedObject, Hold
+from ..cache.pieces import PIECE, piece_count, pieces_of
+from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
-from ..errors import ShardCorrupt
+from ..errors import ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
 from ..stores.url import Url
 from ..system.types import Rows
+from .remote_sums import RemoteSums
 
 
 @final
@@ -38,6 +41,29 @@ class _Shard:
 
     def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
         self.reader, self.file, self.by_spans, self.kept = reader, file, by_spans, False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a shard.
+
+    Attributes:
+        shard: the shard itself.
+        companions: its index, if it has one.
+        sums: the checksums of the pieces of all of them, if the dataset has any.
+    """
+
+    shard: RemoteFile
+    companions: Sequence[RemoteFile]
+    sums: RemoteSums | None
+
+    def needed_first(self) -> Wanted:
+        """Return what opening the shard needs: the table of checksums first, which the other pieces wait for."""
+        has_table = self.sums is not None and not self.sums.missing
+        wanted = [*([self.sums.file] if self.sums is not None and has_table else []), *self.companions]
+        begin = [(self.shard, np.arange(1))] if has_table and not self.companions else []
+        return [*map(_whole, wanted), *begin]
 
 
 @final
@@ -69,7 +95,7 @@ class RemoteShards:
     def _begin(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._open: dict[int, _Shard] = {}
-        self._files: dict[str, RemoteFile] = {}
+        self._files: dict[int, _Files] = {}
         self._holds: list[Hold] = []  # of indexes and the like
 
     @property
@@ -97,9 +123,10 @@ class RemoteShards:
         """Fetch what opening shards needs, all of them at once."""
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1:
-            wanted = [_whole(file) for number in missing for file in self._companions(number)]
+            wanted = [part for number in missing for part in self._files_of(number).needed_first()]
             if wanted:
-                self._fetcher.bring(wanted).release()
+                with suppress(ObjectNotFound):  # opening that shard tells which one, or goes on without its table
+                    self._fetcher.bring(wanted).release()
 
     @contextmanager
     def bring(self, parts: Iterable[tuple[int, Rows]], names: Iterable[str]) -> Iterator[None]:
@@ -186,10 +213,10 @@ class RemoteShards:
     def _open_shard(self, number: int) -> _Shard:
         table = self._described.shards
         name, samples = table.names[number], int(table.samples[number])
-        companions = self._companions(number)
-        if companions:
-            self._stays(self._fetcher.keep([_whole(companion) for companion in companions]))
-        file = self._file(name, int(table.bytes[number]) - sum(one.cached.table.size for one in companions))
+        files = self._files_of(number)
+        file, first = files.shard, self._bring_first(files)
+        if first is not None:
+            self._stays(first)
         fetched: Any = _FetchedFile(file, self._fetcher)
         by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
         if by_spans:
@@ -206,29 +233,52 @@ class RemoteShards:
             raise ShardCorrupt(f"{self._url / name}: {len(reader)} samples, but the manifest says {samples}")
         return _Shard(reader, file, by_spans)
 
-    def _companions(self, number: int) -> list[RemoteFile]:
-        """Return the other files of a shard."""
-        table = self._described.shards
-        names = self._container.companions(table.names[number], adopted=self._described.adopted)
-        known = None
-        if self._described.container == "tar" and not self._described.adopted:
-            known = side_index.size_of(self._fields, int(table.samples[number]))
-        return [self._file(name, known) for name in names]
+    def _bring_first(self, files: _Files) -> Hold | None:
+        """Fetch what opening a shard needs, in one round of requests; a table of checksums may be missing."""
+        while wanted := files.needed_first():
+            try:
+                return self._fetcher.bring(wanted)
+            except ObjectNotFound:
+                if files.sums is None or files.sums.missing:
+                    raise
+                files.sums.missing = True  # if another file is, the next round says so
+        return None
 
-    def _file(self, name: str, size: int | None) -> RemoteFile:
-        """Return a file of the dataset; the store is asked for its size if nobody knows it."""
+    def _files_of(self, number: int) -> _Files:
+        """Return the files of a shard; the store is asked for sizes that nobody knows."""
         with self._lock:
-            known = self._files.get(name)
+            known = self._files.get(number)
         if known is not None:
             return known
-        object_name = (self._url / name).path
+        described, table = self._described, self._described.shards
+        name, size = table.names[number], None
+        if described.container == "tar" and not described.adopted:
+            size = side_index.size_of(self._fields, int(table.samples[number]))
+        names = self._container.companions(name, adopted=described.adopted)
+        beside = [self._cached(companion, size) for companion in names]
+        shard = self._cached(name, int(table.bytes[number]) - sum(one.table.size for one in beside))
+        cached = [shard, *beside]
+        sums = None
+        if described.piece_bytes == PIECE:
+            place = self._url / f"{name}{piece_sums.SUFFIX}"
+            in_cache = self._cached(f"{name}{piece_sums.SUFFIX}", piece_sums.size_of(one.table.size for one in cached))
+            sums = RemoteSums(self._store, place.path, in_cache, table.checksums[number])
+        files, first = [], 0
+        for one, file_name in zip(cached, [name, *names], strict=True):
+            is_whole = None if sums is None else partial(sums.is_whole, first)
+            files.append(RemoteFile(self._store, (self._url / file_name).path, one, is_whole))
+            first += piece_count(one.table.size)
+        with self._lock:
+            return self._files.setdefault(number, _Files(files[0], files[1:], sums))
+
+    def _cached(self, name: str, size: int | None) -> CachedObject:
+        """Return the place in the cache of a file of the dataset."""
         cached = self._fetcher.cache.find(self._group, name)
         if cached is None:
             if size is None:
-                size = self._store.info(object_name).size
+                size = self._store.info((self._url / name).path).size
             cached = self._fetcher.cache.object(self._group, name, size)
-        with self._lock:
-            return self._files.setdefault(name, RemoteFile(self._store, object_name, cached))
+        return cached
 
     def _stays(self, hold: Hold) -> None:
         with self._lock:

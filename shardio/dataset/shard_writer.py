@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
+from ..containers import piece_sums
 from ..errors import BadSample
 from ..format import checksums, images
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
@@ -121,8 +122,10 @@ class ShardWriter:
         size, checksum = checksums.of_files(())
         if self._directory is not None and self._workplace is not None:
             files = self._container.files(self._workplace.place(self._name))
-            size, checksum = checksums.of_files(files)
-            for file in files:
+            size, checksum, table = piece_sums.of_files(files)
+            sums = piece_sums.path_of(Path(self._name))
+            self._workplace.write(sums.name, table)
+            for file in (sums, *files):
                 self._workplace.rename(file.name, self._directory, file.name)
             self._directory.remove(self._workplace.path.name)
         shapes = {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in self._shapes.items()}

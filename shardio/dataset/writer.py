@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from .. import containers
+from ..cache.pieces import PIECE
+from ..containers import piece_sums
 from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
@@ -106,7 +108,7 @@ class DatasetWriter:
             self._end_shard(self._builder)
         if self._fields is None:
             raise ConfigError(f"{self._place.final.path}: no sample was written, so fields= must be given")
-        completed = describe(self._container, self._fields, self._written, self._metadata)
+        completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
         finish_dataset(self._place, completed)
         self._place.discard()
         return completed
@@ -188,7 +190,10 @@ def finish_dataset(place: OutputDirectory, completed: manifest.Manifest) -> None
     manifest.save(completed, place.directory)
     # Not every adopted shard has an index, so the names of the files are looked up in both directories.
     folders = (place.directory.place(), place.final.place()) if completed.adopted else (Path(),)
-    place.publish({file.name for name in names for folder in folders for file in kind.files(folder / name)})
+    files = {file.name for name in names for folder in folders for file in kind.files(folder / name)}
+    if completed.piece_bytes is not None:
+        files |= {piece_sums.path_of(Path(name)).name for name in names}
+    place.publish(files)
 
 
 def describe(
@@ -199,6 +204,7 @@ def describe(
     *,
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
+    has_sums: bool = False,
 ) -> manifest.Manifest:
     """Return the manifest of some shards: compute their digest, and the shapes that their images have in common.
 
@@ -209,6 +215,7 @@ def describe(
         metadata: JSON values that the manifest keeps.
         adopted: whether the shards are files of other programs.
         conversion: JSON values on how a conversion made the dataset.
+        has_sums: whether the checksums of its pieces are beside each shard.
     """
     shards: list[WrittenShard] = []
     digest = checksums.Digest(fields)
@@ -233,4 +240,5 @@ def describe(
         metadata=metadata,
         adopted=adopted,
         conversion=conversion or {},
+        piece_bytes=PIECE if has_sums else None,
     )

@@ -5,7 +5,8 @@ XXH3 (https://xxhash.com) detects damage at memory speed. It is not cryptographi
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,43 @@ def _of_parts(parts: Sequence[Buffer]) -> int:
 def of_files(paths: Iterable[Path]) -> tuple[int, str]:
     """Return the total size of some files in bytes, and XXH3-128 over their content end to end, as 32 hex digits."""
     state, size = xxhash.xxh3_128(), 0
+    for block in _blocks(paths):
+        state.update(block)
+        size += len(block)
+    return size, state.hexdigest()
+
+
+def of_files_and_pieces(paths: Iterable[Path], piece: int) -> tuple[int, str, NDArray[np.uint64]]:
+    """Return what `of_files` does, and XXH3-64 of each piece of the files, from one reading.
+
+    Args:
+        paths: the files.
+        piece: bytes of a piece, a power of two up to 1 MiB; the last one of each file may be shorter.
+
+    Returns:
+        Size, checksum, and uint64 [pieces of all files].
+    """
+    state, size, sums = xxhash.xxh3_128(), 0, array("Q")
+    for block in _blocks(paths):
+        state.update(block)
+        size += len(block)
+        sums.extend(xxhash.xxh3_64_intdigest(block[begin : begin + piece]) for begin in range(0, len(block), piece))
+    return size, state.hexdigest(), np.array(sums, np.uint64)
+
+
+def _blocks(paths: Iterable[Path]) -> Iterator[memoryview]:
+    """Yield the content of files in blocks of 1 MiB; only the last one of a file is shorter. Each replaces the last."""
     block = memoryview(bytearray(_BLOCK))  # reused: fresh memory would cost more than the read
     for path in paths:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
-            while read := file.readinto(block):
-                state.update(block[:read])
-                size += read
-    return size, state.hexdigest()
+            filled = 0
+            while read := file.readinto(block[filled:]):
+                filled += read
+                if filled == _BLOCK:
+                    yield block
+                    filled = 0
+            if filled:
+                yield block[:filled]
 
 
 class Digest:

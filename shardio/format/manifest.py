@@ -47,6 +47,7 @@ class Manifest:
         metadata: what the source states about itself, as JSON values (class names, origin).
         adopted: whether the shards' files belong to others; shardio never removes them.
         conversion: what distinguishes the conversion that wrote this dataset from others, as JSON values.
+        piece_bytes: the size in bytes of the pieces whose checksums are beside each shard; None without such tables.
     """
 
     container: str
@@ -56,6 +57,7 @@ class Manifest:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     adopted: bool = False
     conversion: Mapping[str, Any] = field(default_factory=dict)
+    piece_bytes: int | None = None
 
     @property
     def samples(self) -> int:
@@ -78,6 +80,7 @@ class Manifest:
             "metadata": dict(self.metadata),
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
+            **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
             "shards": self._shards_to_json()
             if table is None
             else {"count": len(self.shards), "checksum": _checksum(table)},
@@ -115,8 +118,9 @@ class Manifest:
             shards = _shards_inline(value.shards) if value.shards.count is None else _shards_mapped(value.shards, table)
             fields = as_fields(value.fields)
             manifest = cls(
-                value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion
-            )
+                value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion,
+                value.piece_bytes,
+            )  # fmt: skip
             _check_sizes(shards)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
@@ -170,6 +174,7 @@ class _File(msgspec.Struct):
     metadata: dict[str, Any] = {}
     adopted: bool = False
     conversion: dict[str, Any] = {}
+    piece_bytes: int | None = None
 
 
 def _shards_inline(value: _Shards) -> ShardTable:
