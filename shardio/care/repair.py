@@ -309,13 +309,16 @@ def _checked(
 
 
 def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:
-    """Rename the files of a shard, as far as they are there; return their old names and the new ones."""
+    """Rename the files of a shard, as far as they are there; return their old names and the new ones.
+
+    The table of checksums goes with them; it is not among those returned."""
     aside = {}
-    for file in containers.get(container).files(folder.path / name):
+    table = piece_sums.path_of(folder.path / name)
+    for file in (*containers.get(container).files(folder.path / name), table):
         if folder.kind(file.name) is not None:
             aside[file.name] = free_name(folder, file.name)
             folder.rename(file.name, folder, aside[file.name])
-    folder.unlink(piece_sums.path_of(Path(name)).name)
+    aside.pop(table.name, None)  # of no use without the shard, and not worth a word
     return aside
 
 

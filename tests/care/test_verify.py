@@ -98,9 +98,10 @@ def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) ->
 
 
 def forge(dataset: shardio.Dataset) -> None:
-    """Update sizes and checksums of files in the manifest, so that only deep verification finds the change."""
+    """Update sizes and checksums of files in the manifest, and drop those of their pieces, so that only deep verification finds the change."""
     place = dataset.path / manifest.FILE_NAME
     told = json.loads(place.read_text())
+    told.pop("piece_bytes", None)
     for number, name in enumerate(told["shards"]["names"]):
         files = [dataset.path / name, *dataset.path.glob(f"{Path(name).stem}.idx.npy")]
         told["shards"]["bytes"][number], told["shards"]["checksums"][number] = checksums.of_files(files)

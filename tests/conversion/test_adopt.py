@@ -115,8 +115,8 @@ class TestAdoption:
         files = state(tmp_path / "in")
         convert(source, tmp_path / "out", container="lmdb", overwrite=True, tell=lambda note: None)
         assert state(tmp_path / "in") == files
-        left = {path.suffix for path in (tmp_path / "out").iterdir()}
-        assert left == {".lmdb", ".json"}
+        left = {"".join(path.suffixes) for path in (tmp_path / "out").iterdir()}
+        assert left == {".lmdb", ".lmdb.sums.npy", ".json"}
 
     def test_training(self, source: Any, tmp_path: Path) -> None:
         """Two ranks read every sample of an adopted dataset once, decoded."""
@@ -179,7 +179,7 @@ class TestBeside:
         first = shardio.open(folder)
         after = state(folder)
         assert before.items() <= after.items()
-        assert len(after) == 2 * len(before) + 1
+        assert len(after) == 3 * len(before) + 1  # an index and a table of checksums each, and the manifest
         assert "must be empty; --overwrite replaces the dataset" in run(
             "index", folder, "-o", folder, *_given(options), code=2
         )
@@ -623,7 +623,7 @@ def test_kill_at_random_moments(tmp_path: Path, beside: bool) -> None:
     adopt(webdataset(tmp_path / "in", key=False), out, resume=True)
     found = state(tmp_path / "in")
     assert before.items() <= found.items()
-    assert len(found) == len(before) + (len(before) + 1 if beside else 0)
+    assert len(found) == len(before) + (2 * len(before) + 1 if beside else 0)
     names = sorted(path.name for path in whole.iterdir())
     assert sorted(path.name for path in out.iterdir()) == names
     assert all((out / name).read_bytes() == (whole / name).read_bytes() for name in names if "json" not in name)

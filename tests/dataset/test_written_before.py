@@ -53,7 +53,7 @@ def test_files_are_those_that_were_written() -> None:
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path: Path) -> None:
-    """Today's writer gives the old dataset's files."""
+    """Today's writer gives the old dataset's files, and beside them the checksums of pieces."""
     old = shardio.open(FOLDER / container)
     names = ("label", "key", "note", "points", "row", "raw")
     fields = {"image": shardio.Field("image"), **{name: old.fields[name] for name in names}}
@@ -61,6 +61,9 @@ def test_the_same_samples_are_written_as_the_same_bytes(container: str, tmp_path
         for number in range(len(old)):
             writer.append(old[number])
     new = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    for shard in shardio.open(tmp_path / "new").manifest.shards.names:
+        del new[f"{shard}.sums.npy"]
+    new["shardio.json"] = new["shardio.json"].replace(b' "piece_bytes": 65536,\n', b"")
     assert new == {path.name: path.read_bytes() for path in (FOLDER / container).iterdir()}
 
 

@@ -1,0 +1,132 @@
+"""Pieces of shards in a store are compared with the checksums that were written with them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.cache.fetcher import Fetcher
+from shardio.cache.node_cache import NodeCache
+from shardio.dataset.dataset import Dataset
+from shardio.dataset.remote_manifest import load_remote
+from shardio.dataset.remote_shards import RemoteShards
+from shardio.errors import ObjectNotFound, StoreError
+from shardio.format.fields import with_hidden
+from shardio.format.manifest import Manifest
+from shardio.stores.base import Content, Store
+from shardio.stores.url import Url, as_url
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+CONTAINERS = ["tar", "hdf5", "lmdb"]
+COUNT = 60
+
+
+def value(number: int) -> bytes:
+    """A value of sample `number`: random bytes."""
+    return np.random.default_rng(number).bytes(9000 + 10 * number)
+
+
+@pytest.fixture(params=CONTAINERS)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
+    """The objects of a dataset of three shards in a bucket."""
+    with shardio.create(tmp_path / "d", container=request.param, shard_size="200KB") as writer:
+        for number in range(COUNT):
+            writer.append({"blob": value(number), "label": number})
+    return {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()}
+
+
+def opened(store: Store, cache: Path, described: Manifest | None = None) -> Dataset:
+    """The dataset in a store, whose manifest may be known."""
+    url = as_url("s3://bucket/d")
+    assert isinstance(url, Url)
+    fetcher = Fetcher(NodeCache(cache, 1 << 26), requests=1)  # one at a time, so that the same ones fail each time
+    described = described or load_remote(store, url, fetcher.cache.folder)
+    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
+
+
+def check(dataset: Dataset) -> None:
+    """Compare all samples with what was written."""
+    got = dataset.read(range(COUNT))
+    assert got["blob"] == [value(number) for number in range(COUNT)]
+    assert got["label"].tolist() == list(range(COUNT))
+
+
+class Corrupt:
+    """A store that changes one byte of some objects when it is read, a number of times."""
+
+    def __init__(self, store: MemoryStore, suffix: str, offset: int, times: int) -> None:
+        self._store, self._suffix, self._offset, self.left = store, suffix, offset, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
+        content = self._store.read(name, start, stop, etag=etag)
+        at = self._offset - start
+        if self.left and name.endswith(self._suffix) and 0 <= at < len(content.data):
+            self.left -= 1
+            data = bytearray(content.data)
+            data[at] ^= 1
+            return Content(data, content.start, content.info)
+        return content
+
+
+def test_a_table_is_one_request_beside_the_index(objects: dict[str, bytes], tmp_path: Path) -> None:
+    """Samples are those that were written; the table of a shard is read once, and not again from a warm cache."""
+    store = FaultyStore(MemoryStore(objects), Faults())
+    dataset = opened(store, tmp_path / "cache")
+    check(dataset)
+    tables = [name for name, *_ in store.reads if name.endswith(".sums.npy")]
+    assert sorted(tables) == sorted(name for name in objects if name.endswith(".sums.npy"))
+    again = FaultyStore(MemoryStore(objects), Faults())
+    check(opened(again, tmp_path / "cache"))
+    assert {name for name, *_ in again.reads} == {"d/shardio.json"}
+
+
+def test_corrupt_pieces_are_fetched_again(objects: dict[str, bytes], tmp_path: Path) -> None:
+    """With a tenth of all answers corrupt, of shards, indexes and tables alike, every sample is right."""
+    good, faults = MemoryStore(objects), 0
+    described = opened(good, tmp_path / "cache").manifest  # of which a reader knows no checksum beforehand
+    for seed in range(4):
+        store = FaultyStore(good, Faults(corrupt=0.1), seed)
+        check(opened(store, tmp_path / f"{seed}", described))
+        faults += store.count
+    assert faults
+
+
+@pytest.mark.parametrize("damaged", ["shard", "index", "table"])
+def test_what_stays_corrupt_is_an_error(objects: dict[str, bytes], damaged: str, tmp_path: Path) -> None:
+    """Damage in a shard, its index or its table that no third try mends is an error that names object and bytes."""
+    ends = {"shard": (".tar", ".h5", ".lmdb"), "index": ".idx.npy", "table": ".sums.npy"}[damaged]
+    name = next((name for name in objects if "000001" in name and name.endswith(ends)), None)
+    if name is None:
+        pytest.skip("this container has no index")
+    dataset = opened(Corrupt(MemoryStore(objects), name, 135, 1000), tmp_path / "cache")
+    with pytest.raises(StoreError, match=rf"{name}: bytes 0 to \d+ are not those that were written.*3 times"):
+        dataset.read(range(COUNT))
+    check(opened(Corrupt(MemoryStore(objects), name, 135, 2), tmp_path / "second"))
+
+
+def test_datasets_without_tables(objects: dict[str, bytes], tmp_path: Path) -> None:
+    """A manifest that names no tables, or those of pieces of another size, asks for none; unknown keys do no harm."""
+    for number, piece_bytes in enumerate([None, 1 << 20]):
+        told = json.loads(objects["d/shardio.json"])
+        told.pop("piece_bytes")
+        told["a key of later releases"] = 1
+        if piece_bytes is not None:
+            told["piece_bytes"] = piece_bytes
+        store = FaultyStore(MemoryStore({**objects, "d/shardio.json": json.dumps(told).encode()}), Faults())
+        check(opened(store, tmp_path / f"{number}"))
+        assert not any("sums" in name for name, *_ in store.reads)
+
+
+def test_tables_that_are_missing(objects: dict[str, bytes], tmp_path: Path) -> None:
+    """Where the store lacks the tables, samples are read without them; other missing objects are named."""
+    left = {name: data for name, data in objects.items() if "sums" not in name}
+    check(opened(MemoryStore(left), tmp_path / "cache"))
+    gone = next(name for name in left if "000001" in name)
+    with pytest.raises(ObjectNotFound, match=gone):
+        check(opened(MemoryStore({n: data for n, data in left.items() if n != gone}), tmp_path / "other"))
