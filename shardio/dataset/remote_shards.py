@@ -236,12 +236,13 @@ class RemoteShards:
     def _bring_first(self, files: _Files) -> Hold | None:
         """Fetch what opening a shard needs, in one round of requests; a table of checksums may be missing."""
         while wanted := files.needed_first():
+            with_table = files.sums is not None and wanted[0][0] is files.sums.file
             try:
                 return self._fetcher.bring(wanted)
             except ObjectNotFound:
-                if files.sums is None or files.sums.missing:
+                if files.sums is None or not with_table:
                     raise
-                files.sums.missing = True  # if another file is, the next round says so
+                files.sums.missing = True  # if it is another file that is missing, the next round says so
         return None
 
     def _files_of(self, number: int) -> _Files:

@@ -10,6 +10,7 @@ import xxhash
 
 from ..cache.fetcher import TRIES, RemoteFile
 from ..cache.node_cache import CachedObject
+from ..cache.table import ABSENT
 from ..containers import piece_sums
 from ..errors import ObjectNotFound, StoreError
 from ..stores.base import Store
@@ -67,7 +68,8 @@ class RemoteSums:
                     return int.from_bytes(found, "little")
             now = time.monotonic()
             until = until or now + _PATIENCE
-            if now > until:  # it was dropped, or its request waits behind others
+            nobody_fetches = bool((cached.table.state == ABSENT).any())  # it was dropped, or could not be had
+            if nobody_fetches or now > until:  # or its request waits behind others
                 self._read_directly()
             else:
                 time.sleep(_NAP)

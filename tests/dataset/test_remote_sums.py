@@ -38,11 +38,11 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
     return {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()}
 
 
-def opened(store: Store, cache: Path, described: Manifest | None = None) -> Dataset:
+def opened(store: Store, cache: Path, described: Manifest | None = None, requests: int = 1) -> Dataset:
     """The dataset in a store, whose manifest may be known."""
     url = as_url("s3://bucket/d")
     assert isinstance(url, Url)
-    fetcher = Fetcher(NodeCache(cache, 1 << 26), requests=1)  # one at a time, so that the same ones fail each time
+    fetcher = Fetcher(NodeCache(cache, 1 << 26), requests)  # one at a time: the same ones fail each time
     described = described or load_remote(store, url, fetcher.cache.folder)
     return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
 
@@ -126,7 +126,7 @@ def test_datasets_without_tables(objects: dict[str, bytes], tmp_path: Path) -> N
 def test_tables_that_are_missing(objects: dict[str, bytes], tmp_path: Path) -> None:
     """Where the store lacks the tables, samples are read without them; other missing objects are named."""
     left = {name: data for name, data in objects.items() if "sums" not in name}
-    check(opened(MemoryStore(left), tmp_path / "cache"))
+    check(opened(MemoryStore(left), tmp_path / "cache", requests=8))
     gone = next(name for name in left if "000001" in name)
     with pytest.raises(ObjectNotFound, match=gone):
-        check(opened(MemoryStore({n: data for n, data in left.items() if n != gone}), tmp_path / "other"))
+        check(opened(MemoryStore({n: data for n, data in left.items() if n != gone}), tmp_path / "other", requests=8))
