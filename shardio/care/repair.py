@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,9 @@ def _repaired_shards(
         if shard is not None and old is not None and not reasons:  # else a repair was cut off before it wrote the rest
             reasons += filter(None, [unlike_manifest(shard, old.shards.samples[number], old.shards.bytes[number])])
         kept = shard.samples if shard is not None else 0
+        if shard is not None and old is not None and not reasons and shard.checksum != old.shards.checksums[number]:
+            # Only `verify --deep` tells what changed: the entry stays, so that neither it nor a table vouches for that.
+            shard, table = replace(shard, checksum=old.shards.checksums[number]), None
         if shard is not None and kept and has_sums(old):
             files = containers.get(container).files(path)
             if restore_sums(folder, shard, table, files) and old is not None and not reasons:
@@ -285,8 +289,9 @@ def _checked(
     number: int,
     reasons: list[str],
 ) -> tuple[WrittenShard, bytes | None]:
-    """Compare the samples of a shard of another size with their checksums; return the shard without those that changed,
-    and its table of checksums.
+    """Compare the samples of a shard of another size with their checksums; return it without those that changed.
+
+    Its table of checksums, in what is returned too, follows; None if the old one stays.
 
     The index of a tar names them no more. Other containers keep them, and their old entry in the manifest, so that
     `verify` goes on to find what only a copy can mend.
@@ -311,7 +316,8 @@ def _checked(
 def _set_aside(folder: Directory, container: str, name: str) -> dict[str, str]:
     """Rename the files of a shard, as far as they are there; return their old names and the new ones.
 
-    The table of checksums goes with them; it is not among those returned."""
+    The table of checksums goes with them; it is not among those returned.
+    """
     aside = {}
     table = piece_sums.path_of(folder.path / name)
     for file in (*containers.get(container).files(folder.path / name), table):

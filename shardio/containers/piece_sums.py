@@ -1,4 +1,4 @@
-"""The checksums of the pieces of a shard's files: `NAME.sums.npy` beside the shard, which is optional.
+"""The checksums of the pieces of a shard's files: `NAME.sums.idx.npy` beside the shard, which is optional.
 
 A cache fetches files in pieces of `PIECE` bytes, and compares each one with its checksum before anyone sees it. The
 table is an array in `.npy` format: XXH3-64 of each piece of the shard, then of each piece of its index. In it stand
@@ -22,7 +22,7 @@ from ..system.types import Buffer
 from . import store
 from .side_index import npy_header
 
-SUFFIX = ".sums.npy"
+SUFFIX = ".sums.idx.npy"
 _DTYPE = np.dtype([("xxh3_64", "<u8")])
 _ENTRY = _DTYPE.itemsize
 _HEADER = len(npy_header(_DTYPE, (0,)))
@@ -31,8 +31,9 @@ _PAYLOAD = PIECE - _ENTRY
 
 
 def path_of(shard: Path) -> Path:
-    """Return the path of a shard's table: `shard-000000.tar` has `shard-000000.tar.sums.npy`."""
-    # The whole name counts: adopted files may differ only in what follows a dot.
+    """Return the path of a shard's table: `shard-000000.tar` has `shard-000000.tar.sums.idx.npy`."""
+    # The whole name counts: adopted files may differ only in what follows a dot. It ends like an index, so that no
+    # release takes it for a file of others that lies in a folder of them.
     return shard.with_name(shard.name + SUFFIX)
 
 

@@ -172,7 +172,7 @@ def _existing(final: Directory) -> list[str]:
 
 _SHARD = r"shard-[0-9]{6,}"
 _SHARD_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)*")
-_INDEX_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)?\.(idx\.[a-z0-9]+|sums\.npy)")
+_INDEX_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
 _OWN_TAR = re.compile(rf"{_SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
 _OTHERS_INDEX = re.compile(rf"{_SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")

@@ -281,7 +281,7 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
     if place == "out":  # links to files that were dropped, and their indexes, go with them
         left = shardio.open(out).manifest
         files = [file for name in left.shards.names for file in containers.get(left.container).files(out / name)]
-        files += [out / f"{name}.sums.npy" for name in left.shards.names]
+        files += [out / f"{name}.sums.idx.npy" for name in left.shards.names]
         assert {path.name for path in out.iterdir()} == {"shardio.json", *(file.name for file in files)}
     assert repair(out).done == ()
     if kind != "hdf5":

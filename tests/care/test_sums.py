@@ -54,7 +54,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def tables_of(path: Path) -> dict[str, bytes]:
     """The tables in a folder."""
-    return {file.name: file.read_bytes() for file in path.glob("*.sums.npy")}
+    return {file.name: file.read_bytes() for file in path.glob("*.sums.idx.npy")}
 
 
 def check_tables(path: Path) -> None:
@@ -65,7 +65,7 @@ def check_tables(path: Path) -> None:
     for number, name in enumerate(described.shards.names):
         size, checksum, table = piece_sums.of_files(containers.get(described.container).files(path / name))
         assert (size, checksum) == (described.shards.bytes[number], described.shards.checksums[number])
-        expected[f"{name}.sums.npy"] = table
+        expected[f"{name}.sums.idx.npy"] = table
     assert tables_of(path) == expected
 
 
@@ -96,7 +96,7 @@ def test_a_table_that_is_lost_or_damaged(dataset: Path) -> None:
 
 def test_older_datasets_stay_without(dataset: Path) -> None:
     """A dataset that was written without tables is whole, and a repair gives it none."""
-    for table in dataset.glob("*.sums.npy"):
+    for table in dataset.glob("*.sums.idx.npy"):
         table.unlink()
     told = json.loads((dataset / "shardio.json").read_text())
     del told["piece_bytes"]
@@ -104,6 +104,21 @@ def test_older_datasets_stay_without(dataset: Path) -> None:
     assert verify(dataset).problems == ()
     assert repair(dataset).done == ()
     assert tables_of(dataset) == {}
+
+
+def test_a_repair_vouches_for_no_damage(tmp_path: Path) -> None:
+    """A changed byte that a repair does not see is found by `verify` afterwards, though another shard was repaired."""
+    path = write(tmp_path / "d", "tar")
+    first, second = sorted(path.glob("*.tar"))[:2]
+    with open(first, "r+b") as file:
+        file.seek(2000)
+        file.write(b"changed")
+    before = tables_of(path)
+    second.with_name(f"{second.stem}.idx.npy").unlink()
+    assert [shard.shard for shard in repair(path).shards] == [second.name]
+    assert tables_of(path) == before
+    (problem,) = verify(path).problems
+    assert problem.startswith(f"{first.name}: checksum ")
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
@@ -135,7 +150,7 @@ def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             shardio.convert(tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
     (shards,) = (tmp_path / "out" / ".converting").glob("run-*/shards")
     inodes = {path.name: path.stat().st_ino for path in shards.glob("*.tar")}
-    for table in sorted(shards.glob("*.sums.npy"))[::2]:
+    for table in sorted(shards.glob("*.sums.idx.npy"))[::2]:
         table.unlink()
     shardio.convert(
         tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB", resume=True
@@ -147,7 +162,7 @@ def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_an_array_of_others_in_the_place_of_a_table(tmp_path: Path) -> None:
     """An index beside files refuses to replace what is no table, by name, before it writes anything."""
     folder = tars(tmp_path / "in")
-    mine = folder / f"{min(folder.iterdir()).name}.sums.npy"
+    mine = folder / f"{min(folder.iterdir()).name}.sums.idx.npy"
     np.save(mine, np.arange(5))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises((ConfigError, SourceError), match=f"{mine.name}: not a table that shardio wrote"):

@@ -98,7 +98,7 @@ def replace_in(dataset: shardio.Dataset, number: int, old: bytes, new: bytes) ->
 
 
 def forge(dataset: shardio.Dataset) -> None:
-    """Update sizes and checksums of files in the manifest, and drop those of their pieces, so that only deep verification finds the change."""
+    """Make the manifest fit the files, without checksums of pieces, so that only deep verification finds the change."""
     place = dataset.path / manifest.FILE_NAME
     told = json.loads(place.read_text())
     told.pop("piece_bytes", None)

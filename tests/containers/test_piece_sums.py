@@ -67,7 +67,7 @@ def test_one_reading_gives_what_three_would(sizes: tuple[int, int], tmp_path: Pa
 
 def test_what_lies_in_the_place_of_a_table(tmp_path: Path) -> None:
     """Arrays of others, text, pipes' places without a file: none is taken for a table; one of another shard is."""
-    shard, place = tmp_path / "a.tar", tmp_path / "a.tar.sums.npy"
+    shard, place = tmp_path / "a.tar", tmp_path / "a.tar.sums.idx.npy"
     assert piece_sums.path_of(shard) == place
     assert not piece_sums.looks_like_one(shard)
     np.save(place, np.arange(20, dtype="<u8"))

@@ -116,7 +116,7 @@ class TestAdoption:
         convert(source, tmp_path / "out", container="lmdb", overwrite=True, tell=lambda note: None)
         assert state(tmp_path / "in") == files
         left = {"".join(path.suffixes) for path in (tmp_path / "out").iterdir()}
-        assert left == {".lmdb", ".lmdb.sums.npy", ".json"}
+        assert left == {".lmdb", ".lmdb.sums.idx.npy", ".json"}
 
     def test_training(self, source: Any, tmp_path: Path) -> None:
         """Two ranks read every sample of an adopted dataset once, decoded."""

@@ -467,7 +467,7 @@ def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Pa
     assert {path.name: path.read_bytes() for path in old.path.iterdir()} == before
     new = write(tmp_path / "d", "hdf5", count=5, overwrite=True)
     assert len(new) == 5
-    assert all(path.name.endswith((".h5", ".h5.sums.npy", ".json")) for path in new.path.iterdir())
+    assert all(path.name.endswith((".h5", ".h5.sums.idx.npy", ".json")) for path in new.path.iterdir())
 
 
 def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:

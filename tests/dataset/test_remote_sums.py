@@ -79,8 +79,8 @@ def test_a_table_is_one_request_beside_the_index(objects: dict[str, bytes], tmp_
     store = FaultyStore(MemoryStore(objects), Faults())
     dataset = opened(store, tmp_path / "cache")
     check(dataset)
-    tables = [name for name, *_ in store.reads if name.endswith(".sums.npy")]
-    assert sorted(tables) == sorted(name for name in objects if name.endswith(".sums.npy"))
+    tables = [name for name, *_ in store.reads if name.endswith(".sums.idx.npy")]
+    assert sorted(tables) == sorted(name for name in objects if name.endswith(".sums.idx.npy"))
     again = FaultyStore(MemoryStore(objects), Faults())
     check(opened(again, tmp_path / "cache"))
     assert {name for name, *_ in again.reads} == {"d/shardio.json"}
@@ -100,7 +100,7 @@ def test_corrupt_pieces_are_fetched_again(objects: dict[str, bytes], tmp_path: P
 @pytest.mark.parametrize("damaged", ["shard", "index", "table"])
 def test_what_stays_corrupt_is_an_error(objects: dict[str, bytes], damaged: str, tmp_path: Path) -> None:
     """Damage in a shard, its index or its table that no third try mends is an error that names object and bytes."""
-    ends = {"shard": (".tar", ".h5", ".lmdb"), "index": ".idx.npy", "table": ".sums.npy"}[damaged]
+    ends = {"shard": (".tar", ".h5", ".lmdb"), "index": "000001.idx.npy", "table": ".sums.idx.npy"}[damaged]
     name = next((name for name in objects if "000001" in name and name.endswith(ends)), None)
     if name is None:
         pytest.skip("this container has no index")
