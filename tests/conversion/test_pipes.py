@@ -79,7 +79,8 @@ def test_datasets(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     TARGETS[name].write(folder)
     for path in pipes(folder):
-        assert path.name in refusal(partial(read, folder))
+        text = refusal(partial(read, folder))
+        assert path.name in text or (".sums." in path.name and not text)  # which local datasets leave unread
         assert path.name in (refusal(partial(shardio.verify, folder)) or str(shardio.verify(folder).problems))
 
 
