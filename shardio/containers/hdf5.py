@@ -117,7 +117,7 @@ class Hdf5Container:
         if adopted:
             return False  # the index names the datasets, and damage in the file may hold libhdf5
         try:
-            with importlib.import_module("h5py").File(file, "r") as opened:
+            with store.open_hdf5_stream(file) as opened:
                 return all(_is_contiguous(opened, name, field) for name, field in fields.items())
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StoreError):

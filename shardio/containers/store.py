@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,6 +34,11 @@ def open_hdf5(path: Path) -> Any:
     """Open an h5py.File; OSError if libhdf5 refuses it."""
     status(path)
     return importlib.import_module("h5py").File(path, "r")
+
+
+def open_hdf5_stream(file: BinaryIO) -> Any:
+    """Open an h5py.File that is read through an open file; OSError if libhdf5 refuses it."""
+    return importlib.import_module("h5py").File(file, "r")
 
 
 def map_npy(path: Path, largest_header: int) -> Any:

@@ -238,7 +238,7 @@ class RemoteShards:
         while wanted := files.needed_first():
             with_table = files.sums is not None and wanted[0][0] is files.sums.file
             try:
-                return self._fetcher.bring(wanted)
+                return self._fetcher.keep(wanted)
             except ObjectNotFound:
                 if files.sums is None or not with_table:
                     raise
