@@ -1,8 +1,10 @@
 """The configuration of a measurement."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from ..dataset.store_access import StoreAccess
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
@@ -15,7 +17,7 @@ class BenchConfig:
     """The configuration of a measurement.
 
     Attributes:
-        dataset: the path of the dataset.
+        dataset: the path or URL of the dataset.
         batch_size: samples per rank and step; None takes that of `emulate`, or 256.
         epochs: the number of whole epochs to measure, after one that warms up.
         seconds: the seconds to measure instead of epochs, over as many epochs as that takes; they are measured in five
@@ -44,6 +46,7 @@ class BenchConfig:
         device: the device to deliver batches on; each step then waits until its batch has arrived.
         hw_decoder_load: the share of the images that a GPU's JPEG decoder gets; None leaves it to the engine.
         on_bad_sample: how bad samples are handled, as for the Loader; any number of them is accepted.
+        cache, cache_size, store_options: for a dataset given as a URL, as for `shardio.open`.
 
     Raises ConfigError for a value that breaks a rule.
     """
@@ -72,6 +75,9 @@ class BenchConfig:
     device: str | None = None
     hw_decoder_load: float | None = None
     on_bad_sample: OnBadSample = "raise"
+    cache: str | None = None
+    cache_size: int | str | None = None
+    store_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "ranks", "batch_size", "image_size"):
@@ -84,6 +90,11 @@ class BenchConfig:
             raise ConfigError(f"seconds must be more than 0, got {self.seconds}")
         if self.emulate is not None:
             accelerator(self.emulate)
+
+    @property
+    def access(self) -> StoreAccess:
+        """How a dataset at a URL is reached."""
+        return StoreAccess(self.cache, self.cache_size, self.store_options)
 
     @property
     def accelerator(self) -> Accelerator | None:

@@ -8,6 +8,7 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.store_access import without_secrets
 from ..system.units import format_size
 from .rank import StepTimes
 from .result import BenchResult, Timeline
@@ -35,7 +36,7 @@ def page(result: BenchResult) -> str:
         _section("Rate", _rates(result)),
         _section("Ranks", _rank_table(result)),
         _section("All figures", f"<pre>{escape(summary(result))}</pre>"),
-        _section("Settings", _table(asdict(config))),
+        _section("Settings", _table(without_secrets(asdict(config)))),
         _section("Machine", _table(result.machine)),
     ]
     return (

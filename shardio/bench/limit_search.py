@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
 from .accelerators import accelerator as known
 from .config import BenchConfig
@@ -46,7 +47,7 @@ class Limit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        return {"schema": "shardio-bench-limit/1", **asdict(self)}
+        return without_secrets({"schema": "shardio-bench-limit/1", **asdict(self)})
 
 
 def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = None) -> Limit:

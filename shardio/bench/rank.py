@@ -151,7 +151,7 @@ class Progress:
 
 def build_loader(config: BenchConfig, world: World) -> Loader:
     """Return the loader that is measured; raise what `shardio.Loader` raises."""
-    dataset = open_dataset(config.dataset)
+    dataset = open_dataset(config.dataset, **config.access.keywords_for(config.dataset))
     return Loader(
         dataset,
         config.samples_per_step,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.dataset import open as open_dataset
+from ..dataset.remote_manifest import load_manifest
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..order.plan import Plan, Schedule, Shuffle, Tail
 from ..order.world import World
@@ -89,21 +90,25 @@ def read_plan(
     tail: Tail = "drop",
     seed: int = 0,
     epoch: int = 0,
+    access: StoreAccess | None = None,
 ) -> ReadPlan:
     """Return what each of `world` ranks would read in an epoch; the other arguments are the Loader's.
+
+    `access` is for a dataset at a URL, of which only the manifest is read.
 
     With more than 17 million samples, evenly spread ranks are looked at instead of all.
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
     """
-    opened = open_dataset(dataset)
-    plan = Plan(len(opened), seed=seed, epoch=epoch, shuffle=shuffle, block=block, window=window)
+    described = load_manifest(dataset, access or StoreAccess())
+    samples = described.samples
+    plan = Plan(samples, seed=seed, epoch=epoch, shuffle=shuffle, block=block, window=window)
     if world < 1:
         raise ConfigError(f"world must be at least 1, got {world}")
-    first = Schedule(len(opened), World(0, world, 0, 1), batch_size, tail)
+    first = Schedule(samples, World(0, world, 0, 1), batch_size, tail)
     steps = len(first)
     first.check_steps()
-    shards = opened.manifest.shards
+    shards = described.shards
     means = shards.bytes / np.maximum(shards.samples, 1)
     count = max(1, min(world, EXACT // max(1, steps * batch_size)))
     ranks = np.unique(np.linspace(0, world - 1, count).astype(np.int64)).tolist()
@@ -111,7 +116,7 @@ def read_plan(
     for rank in ranks:
         seen = np.zeros(len(shards), np.bool_)
         size, by_step = 0.0, []
-        schedule = Schedule(len(opened), World(rank, world, 0, 1), batch_size, tail)
+        schedule = Schedule(samples, World(rank, world, 0, 1), batch_size, tail)
         for numbers in _samples(schedule, plan, steps):
             where = shards.locate(numbers)[0]
             size += float(means[where].sum())
@@ -120,9 +125,9 @@ def read_plan(
         sizes.append(size)
         touched.append(int(seen.sum()))
         per_step.append(np.concatenate(by_step))
-    rest = len(opened) - steps * first.global_batch
+    rest = samples - steps * first.global_batch
     return ReadPlan(
-        samples=len(opened),
+        samples=samples,
         shards=len(shards),
         world=world,
         batch_size=batch_size,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.store_access import without_secrets
 from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import describe
@@ -156,7 +157,7 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values; see docs/bench.md."""
-        return {"schema": SCHEMA, **asdict(self), "passed": self.passed}
+        return without_secrets({"schema": SCHEMA, **asdict(self), "passed": self.passed})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
+from ..stores.url import as_url
 
 SECONDS = 2.0  # for each of the rates
 _ALIGNED = 4096
@@ -49,6 +50,8 @@ def storage_rates(dataset: str | os.PathLike[str], *, threads: int = 8, seconds:
 
     Raises ConfigError if the dataset has no files, and what `shardio.open` raises.
     """
+    if (url := as_url(dataset)) is not None:
+        raise ConfigError(f"storage reads local files, got the URL {url}: leave it out")
     opened = open_dataset(dataset)
     files = [path for path in _files(Path(dataset)) if path.stat().st_size >= _ALIGNED]
     if not files:

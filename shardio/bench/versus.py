@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
 from .config import BenchConfig
 from .machine import Installation
@@ -41,7 +42,7 @@ class Versus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        return {"schema": "shardio-bench-versus/1", **asdict(self)}
+        return without_secrets({"schema": "shardio-bench-versus/1", **asdict(self)})
 
 
 def versus(
@@ -92,7 +93,7 @@ def other_side(config: BenchConfig, other: str) -> BenchConfig:
     first = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
     dataset = ",".join(parts[:first])  # a path may have commas
     changes: dict[str, Any] = {"dataset": dataset} if dataset else {}
-    kinds = get_type_hints(BenchConfig)
+    kinds = {name: kind for name, kind in get_type_hints(BenchConfig).items() if name != "store_options"}
     for part in parts[first:]:
         typed, equals, text = part.partition("=")
         name = typed.strip().removeprefix("--").replace("-", "_")

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
+from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
-from ..errors import BadSample, ConfigError, DatasetError
+from ..errors import AccessDenied, BadSample, ConfigError, DatasetError, StoreUnavailable
 from ..format.fields import Field
 from ..loader.batch.bad_samples import is_bad_sample
 from ..system import cpus
@@ -24,9 +25,12 @@ ReadBlock: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
 """Some samples and their stored fields, or one sample and the reason why it cannot be read."""
 
 
-def opened(dataset: str | os.PathLike[str] | Dataset) -> AbstractContextManager[Dataset]:
-    """Open a dataset given as a path, and close it at the end of the `with` block; leave a Dataset open."""
-    return nullcontext(dataset) if isinstance(dataset, Dataset) else closing(open_dataset(dataset))
+def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> AbstractContextManager[Dataset]:
+    """Open a dataset given as a path or URL, and close it at the end of the `with` block; leave a Dataset open."""
+    access.check_needed(dataset)
+    if isinstance(dataset, Dataset):
+        return nullcontext(dataset)
+    return closing(open_dataset(dataset, **access.keywords_for(dataset)))
 
 
 def blocks(dataset: Dataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
@@ -54,7 +58,7 @@ def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Ite
         selection = dataset.select(indices)
         block = indices, {name: selection.stored(name) for name in names}
     except (DatasetError, OSError, MemoryError) as error:
-        if not (isinstance(error, MemoryError) or is_bad_sample(error)):
+        if not (isinstance(error, MemoryError) or concerns_data(error)):
             raise
         block = indices, error
     if isinstance(block[1], Exception) and len(indices) > 1:
@@ -73,11 +77,16 @@ def decode(field: Field, stored: bytes) -> Any:
         raise BadSample(f"not {field.kind}: {error}") from error
 
 
+def concerns_data(error: BaseException) -> bool:
+    """Return whether an error tells something of a dataset, and not of this process or the network."""
+    return is_bad_sample(error) and not isinstance(error, (AccessDenied, StoreUnavailable))
+
+
 def reason(error: Exception, dataset: Dataset, shard: str) -> str:
     """Return an error's message without the path of the shard, which the caller names separately."""
     message = error.strerror or f"{error}" if isinstance(error, OSError) else f"{error}"
-    path = f"{dataset.path / shard}"
-    return message.removeprefix(f"{path}, ").removeprefix(f"{path}: ").replace(f"{dataset.path}{os.sep}", "")
+    path = str(dataset.path / shard)
+    return message.removeprefix(f"{path}, ").removeprefix(f"{path}: ").replace(f"{dataset.path}/", "")
 
 
 def threads(workers: int | None) -> int:

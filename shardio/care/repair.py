@@ -39,6 +39,7 @@ from ..errors import (
 from ..foreign import members, tar
 from ..format import found_instead, manifest
 from ..format.fields import Field, shape_column, with_hidden
+from ..stores.url import as_url
 from ..system import strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
@@ -84,6 +85,11 @@ def repair(
     Raises NotADataset if the directory holds no shards or none can be saved, ConfigError if shardio did not write them
     or nothing states the fields, OSError if a file cannot be read or written.
     """
+    if (url := as_url(directory)) is not None:
+        raise ConfigError(
+            f"repair works on local files, got the URL {url}: copy the dataset to a local disk, repair it there, and "
+            "write the result to the store under a new name"
+        )
     path = local_path(directory)
     old = _load_manifest(path)
     folder = Directory(path)

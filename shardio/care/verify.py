@@ -19,14 +19,15 @@ from ..cache.pieces import PIECE
 from ..containers import piece_sums
 from ..dataset.dataset import Dataset
 from ..dataset.location import Location
+from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
-from ..errors import BadSample, ConfigError, DatasetError
+from ..errors import BadSample, ConfigError, DatasetError, ObjectNotFound
 from ..format import checksums
 from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, shape_column
-from ..loader.batch.bad_samples import is_bad_sample
+from ..stores.stream import checksum_of
 from ..system.threads import in_order
 from ..system.types import Indices
-from .examine import blocks, decode, opened, read_blocks, reason, threads
+from .examine import blocks, concerns_data, decode, opened, read_blocks, reason, threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +98,28 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
     most: int = 20,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: Mapping[str, str] | None = None,
 ) -> Verification:
     """Compare the files of every shard with the manifest, and the checksums of the samples with its digest.
 
     Args:
-        dataset: a path or a Dataset.
+        dataset: a path or URL, or a Dataset.
         deep: also read every sample through the container, compare its own checksum, decode its images, texts, JSON and
             arrays, and compare the sizes of its images with the stored ones.
         progress: called with the number of shards done and the total.
         workers: the number of threads; None for one per core. It does not change the result.
         most: the number of bad samples to list per shard; further ones are counted.
+        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`. Files are compared as they
+            are in the store; samples are read through the cache.
 
     Raises ConfigError for a wrong argument, and for a path whatever `shardio.open` raises. The result contains the
     problems of the shards.
     """
     if most < 0:
         raise ConfigError(f"most must be at least 0, got {most}")
-    with opened(dataset) as source:
+    with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
         shards = source.manifest.shards
         digest = checksums.Digest(source.fields)
         found: list[Problem] = []
@@ -162,18 +168,30 @@ class Findings:
 def _checks(dataset: Dataset, deep: bool) -> Iterator[Check]:
     for shard, (start, stop) in enumerate(pairwise(dataset.manifest.shards.starts.tolist())):
         yield shard, None
-        files = _files(dataset, shard)
-        if deep and all(file.is_file() for file in files):
+        if deep and (size := _size(dataset, shard)) is not None:
             # A file that is too short for all samples cannot be opened, and one check says so.
-            size = sum(file.stat().st_size for file in files)
-            count = stop - start if not files or size >= CHECKSUM_BYTES * (stop - start) else 1
+            count = stop - start if size >= CHECKSUM_BYTES * (stop - start) else 1
             for indices in blocks(dataset, np.arange(start, start + count)):
                 yield shard, indices
 
 
 def _files(dataset: Dataset, shard: int) -> tuple[Path, ...]:
+    """Return the files of a shard of a local dataset."""
     name = dataset.manifest.shards.names[shard]
-    return containers.get(dataset.manifest.container).files(dataset.path / name)
+    return containers.get(dataset.manifest.container).files(Path(dataset.path) / name)
+
+
+def _size(dataset: Dataset, shard: int) -> int | None:
+    """Return the bytes of a shard's files; None if one is missing. Of a dataset in memory, those of the manifest."""
+    if (objects := dataset.objects(shard)) is not None:
+        store, names = objects
+        try:
+            return sum(store.info(name).size for name in names)
+        except ObjectNotFound:
+            return None
+    if not (files := _files(dataset, shard)):
+        return int(dataset.manifest.shards.bytes[shard])
+    return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
 
 
 def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem]:
@@ -189,12 +207,15 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
     shard, indices = check
     try:
         if indices is None:
-            _check_files(dataset, shard, _files(dataset, shard))
+            if dataset.is_remote:
+                _check_objects(dataset, shard)
+            else:
+                _check_files(dataset, shard, _files(dataset, shard))
             start, stop = dataset.manifest.shards.starts[shard : shard + 2]
             return Findings(shard, checksums=dataset.select(np.arange(start, stop)).column(CHECKSUM))
         dataset.reader(shard)
     except (DatasetError, OSError) as error:
-        if not is_bad_sample(error):
+        if not concerns_data(error):
             raise
         return Findings(shard, (reason(error, dataset, dataset.manifest.shards.names[shard]),))
     return _check_samples(dataset, most, shard, indices)
@@ -209,19 +230,39 @@ def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
                 "; if that has moved, index it again; `shardio repair` goes on without it" if file.is_symlink() else ""
             )
             raise DatasetError(f"{file.name} is missing{_target(file)}{moved}")
-    shards = dataset.manifest.shards
     size, checksum, table = piece_sums.of_files(files)
     target = next(filter(None, map(_target, files)), "")
-    if size != shards.bytes[shard]:
-        sizes = " + ".join(str(file.stat().st_size) for file in files)
-        found = f"{size} bytes" if len(files) == 1 else f"with its index {sizes} = {size} bytes"
-        raise DatasetError(f"{found}, the manifest says {shards.bytes[shard]}{target}")
-    if checksum != shards.checksums[shard]:
-        raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}{target}")
+    sizes = [size] if len(files) == 1 else [file.stat().st_size for file in files]
+    _compare(dataset, shard, sizes, checksum, target)
     if dataset.manifest.piece_bytes == PIECE and not piece_sums.matches(files[0], table):
         name = piece_sums.path_of(files[0]).name
         wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
         raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
+
+
+def _check_objects(dataset: Dataset, shard: int) -> None:
+    """Compare the files of a shard in a store with the manifest; they are read from there, not from the cache."""
+    objects = dataset.objects(shard)
+    if objects is None:
+        return
+    store, names = objects
+    try:
+        sizes, checksum = checksum_of(store, names)
+    except ObjectNotFound as error:
+        missing = next(name for name in names if f"/{name}: " in f"{error}")
+        raise DatasetError(f"{missing.rpartition('/')[2]} is missing") from error
+    _compare(dataset, shard, sizes, checksum, "")
+
+
+def _compare(dataset: Dataset, shard: int, sizes: Sequence[int], checksum: str, target: str) -> None:
+    """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
+    shards, size = dataset.manifest.shards, sum(sizes)
+    if size != shards.bytes[shard]:
+        listed = " + ".join(map(str, sizes))
+        found = f"{size} bytes" if len(sizes) == 1 else f"with its index {listed} = {size} bytes"
+        raise DatasetError(f"{found}, the manifest says {shards.bytes[shard]}{target}")
+    if checksum != shards.checksums[shard]:
+        raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}{target}")
 
 
 def _target(file: Path) -> str:

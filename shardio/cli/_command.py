@@ -17,6 +17,7 @@ _KEYWORDS = {
     "compression": "--compress",
     "checkpoint_every_steps": "--checkpoint-every",
     "metrics_every_steps": "--metrics-every",
+    "store_options": "--store-option",
 }
 """Keywords of the Python interface that are called otherwise on the command line, with their options."""
 

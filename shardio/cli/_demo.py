@@ -40,7 +40,7 @@ def run(src: Path, output: Path, epochs: int, ranks: int) -> None:
     benches = [_bench(dataset) for dataset in trains]
     sheet = output / "sheet.png"
     contact_sheet(trains[0], sheet, augment=True)
-    result = _train(trains[0].path, test.path, output / "run", epochs, ranks)
+    result = _train(Path(trains[0].path), Path(test.path), output / "run", epochs, ranks)
     _print_tables(trains, benches, result, sheet, time.monotonic() - started)
 
 

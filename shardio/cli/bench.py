@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from ..errors import ConfigError
+from ..stores.url import as_url
 from ._bench_display import comparison_text, live, versus_progress
 from ._options import threads_option
 from ._output import check_place, write_json, write_text
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 if TYPE_CHECKING:
     from ..bench import BenchConfig, BenchResult
@@ -35,10 +37,10 @@ SLOWER = 3
 """The exit code of a comparison that finds B slower than A."""
 
 
+@with_store_options
 def bench(
-    dataset: Annotated[
-        Path | None, typer.Argument(help="The dataset's directory.", metavar="DATASET", show_default=False)
-    ] = None,
+    stores: StoreOptions,
+    dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET", show_default=False)] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(help="Samples per rank and step; 256, or that of --emulate.", show_default=False),
@@ -221,6 +223,8 @@ def bench(
 
       shardio bench data/photos --storage --json bench.json
 
+      shardio bench s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
+
       shardio bench --compare before.json after.json
 
       shardio bench data/photos --image-size 224 --device cuda --engine dali --tune
@@ -234,8 +238,11 @@ def bench(
     check_place(html, "--html")
     from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
+    access = stores.access(dataset, versus)
+    if storage and as_url(dataset) is not None:
+        raise ConfigError(f"--storage reads local files, got the URL {dataset}")
     config = BenchConfig(
-        dataset=str(dataset),
+        dataset=dataset,
         batch_size=batch_size,
         epochs=epochs,
         seconds=seconds,
@@ -259,6 +266,9 @@ def bench(
         device=device,
         hw_decoder_load=hw_decoder_load,
         on_bad_sample=on_bad_sample,
+        cache=None if access.cache is None else str(access.cache),
+        cache_size=access.cache_size,
+        store_options=access.store_options,
     )
     alone = {"--versus": versus, "--versus-python": versus_python, "--find-limit": find_limit}
     beside = {"--html": html, "--storage": storage, "--apply": apply, "--tune": tune}

@@ -1,37 +1,110 @@
 """`shardio info`: show a summary of a dataset's manifest."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from ..cache.pieces import PIECE
+from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
+from ..dataset.remote_manifest import load_manifest
+from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError
 from ..format import manifest
 from ..format.fields import describe
-from ..system.units import format_size
+from ..system.units import format_size, parse_size
+from ._store_options import DATASET, STORES, parse_store_options
+
+COST = "The cost of an epoch"
 
 
 def info(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost",
+            help="Estimate the requests and bytes of an epoch from a store, and with prices the money.",
+            rich_help_panel=COST,
+        ),
+    ] = False,
+    nodes: Annotated[
+        int | None, typer.Option(help="The number of nodes of the job. The default is 1.", rich_help_panel=COST)
+    ] = None,
+    cache_size: Annotated[
+        str | None,
+        typer.Option(
+            help="The most bytes that the cache of a node holds, such as 200GB; by default all that the node reads.",
+            metavar="SIZE",
+            rich_help_panel=COST,
+        ),
+    ] = None,
+    block: Annotated[
+        int | None,
+        typer.Option(help="How many samples block shuffle keeps together. The default is 64.", rich_help_panel=COST),
+    ] = None,
+    price_per_1000_requests: Annotated[
+        float | None, typer.Option(help="The price of 1,000 requests that read.", rich_help_panel=COST)
+    ] = None,
+    price_per_gb: Annotated[
+        float | None, typer.Option(help="The price of 10^9 bytes that leave the store.", rich_help_panel=COST)
+    ] = None,
+    store_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of the store, such as region=eu-west-1; may be given several times.",
+            metavar="KEY=VALUE",
+            show_default=False,
+            rich_help_panel=STORES,
+        ),
+    ] = None,
 ) -> None:
-    """Show a dataset's samples, fields, shards and digest.
+    """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
+
+    Only the manifest is read. The cost is an estimate for samples of equal size; docs/remote.md says how it is made.
 
     Examples:
 
       shardio info data/photos
 
       shardio info data/photos --json
+
+      shardio info s3://bucket/photos --store-option region=eu-west-1
+
+      shardio info data/photos --cost --nodes 8 --cache-size 200GB --block 256
+
+      shardio info data/photos --cost --price-per-1000-requests 0.001 --price-per-gb 0.05
     """
-    loaded = manifest.load(dataset)
+    wanting = {
+        "--nodes": nodes, "--cache-size": cache_size, "--block": block,
+        "--price-per-1000-requests": price_per_1000_requests, "--price-per-gb": price_per_gb,
+    }  # fmt: skip
+    for name, value in wanting.items():
+        if value is not None and not cost:
+            raise ConfigError(f"{name} goes with --cost")
+    access = StoreAccess(store_options=parse_store_options(store_option))
+    access.check_needed(dataset)
+    loaded = load_manifest(dataset, access)
+    room = None if cache_size is None else parse_size(cache_size, "cache_size")
+    prices, costs = Prices(price_per_1000_requests, price_per_gb), tuple[EpochCost, ...]()
+    if cost:
+        costs = epoch_cost(loaded, nodes=nodes or 1, cache_bytes=room, block=block or 64, prices=prices)
     size = int(loaded.shards.bytes.sum())
     if as_json:
-        print(json.dumps(_summary(dataset, loaded, size), indent=1))
+        summary = _summary(dataset, loaded, size)
+        if cost:
+            summary["cost"] = {
+                "piece_bytes": PIECE, "cache_bytes": room, "block": block or 64, "prices": asdict(prices),
+                "epochs": [one.to_json() for one in costs],
+            }  # fmt: skip
+        print(json.dumps(summary, indent=1))
         return
     shards = loaded.shards
     rows = {
-        "dataset": str(dataset),
+        "dataset": dataset,
         "container": loaded.container,
         "samples": f"{loaded.samples:,}",
         "shards": f"{len(shards):,}" + _range(shards.names),
@@ -43,6 +116,26 @@ def info(
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
+    for line in _cost_lines(costs):
+        print(line)
+
+
+def _cost_lines(costs: Sequence[EpochCost]) -> Iterator[str]:
+    """Yield a table of costs, per node and for all nodes."""
+    if not costs:
+        return
+    priced = costs[0].first_price is not None
+    yield ""
+    yield f"estimated cost     {'per node':26}  {'all nodes':26}{'  price' if priced else ''}"
+    for one in costs:
+        for epoch, traffic, price in (("first", one.first, one.first_price), ("later", one.later, one.later_price)):
+            money = "" if price is None else f"  {price:,.2f}"
+            name = f"{one.shuffle}, {epoch} epoch"
+            yield f"{name:19}{_traffic(traffic):26}  {_traffic(traffic * one.nodes):26}{money}".rstrip()
+
+
+def _traffic(traffic: Traffic) -> str:
+    return f"{traffic.requests:,} GETs, {format_size(traffic.bytes)}"
 
 
 def _range(names: Sequence[str]) -> str:
@@ -51,7 +144,7 @@ def _range(names: Sequence[str]) -> str:
     return f" ({' to '.join(ends)})" if ends else ""
 
 
-def _summary(path: Path, loaded: manifest.Manifest, size: int) -> dict[str, Any]:
+def _summary(path: str, loaded: manifest.Manifest, size: int) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(loaded.to_json())
     del content["shards"]
-    return {"path": str(path), **content, "shards": len(loaded.shards), "bytes": size}
+    return {"path": path, **content, "shards": len(loaded.shards), "bytes": size}

@@ -8,14 +8,18 @@ import typer
 from ..conversion.dataset_source import DatasetSource
 from ..errors import ConfigError
 from ._packing import PackingOptions, with_packing_options
+from ._store_options import StoreOptions, with_store_options
 
 
+@with_store_options
 @with_packing_options
 def merge(
     paths: Annotated[
-        list[Path], typer.Argument(help="The datasets' directories, then the new one's.", metavar="IN... OUT")
+        list[str],
+        typer.Argument(help="The datasets' directories or URLs, then the new one's directory.", metavar="IN... OUT"),
     ],
     packing: PackingOptions,
+    stores: StoreOptions,
 ) -> None:
     """Merge datasets: write their samples, one dataset after the other, as one. Fields and classes must be the same.
 
@@ -23,9 +27,12 @@ def merge(
 
       shardio merge data/2024 data/2025 data/all --to hdf5
 
+      shardio merge s3://bucket/2024 data/2025 data/all --cache /local/cache --cache-size 200GB \
+          --store-option region=eu-west-1
+
       shardio merge data/a data/b data/mixed --shuffle 1
     """
     if len(paths) < 3:
-        raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(map(str, paths))}")
+        raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    packing.convert(DatasetSource(datasets), out)
+    packing.convert(DatasetSource(datasets, stores.access(*datasets)), Path(out))

@@ -1,12 +1,12 @@
 """`shardio plan`: what each rank would read."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from ..system.units import counted, format_size
 from ._output import write_json
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 if TYPE_CHECKING:
     from ..bench.read_plan import ReadPlan
@@ -15,8 +15,10 @@ Shuffle: TypeAlias = Literal["global", "block", "none"]
 Tail: TypeAlias = Literal["drop", "pad"]
 
 
+@with_store_options
 def plan(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    stores: StoreOptions,
     world: Annotated[int, typer.Option(help="The number of ranks.")],
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
     shuffle: Annotated[Shuffle, typer.Option(help="The order.")] = "global",
@@ -39,6 +41,8 @@ def plan(
       shardio plan data/photos --world 8 --batch-size 4 --tail pad --json -
 
       shardio plan data/photos --world 8 --batch-size 4 --shuffle block --block 4 --window 2
+
+      shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
     from ..bench.read_plan import read_plan  # imported here because it loads torch
 
@@ -52,6 +56,7 @@ def plan(
         tail=tail,
         seed=seed,
         epoch=epoch,
+        access=stores.access(dataset),
     )
     if not write_json(json_file, found.to_json()):
         print(text(found))

@@ -7,13 +7,16 @@ import typer
 
 from ..conversion.dataset_source import DatasetSource
 from ._packing import PackingOptions, with_packing_options
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 
+@with_store_options
 @with_packing_options
 def reshard(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="IN")],
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="IN")],
     out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty or nonexistent.", metavar="OUT")],
     packing: PackingOptions,
+    stores: StoreOptions,
 ) -> None:
     """Rewrite a dataset in another container, in shards of another size, or in another order.
 
@@ -26,6 +29,9 @@ def reshard(
 
       shardio reshard data/photos data/shuffled --shuffle 1
 
+      shardio reshard s3://bucket/photos data/photos --cache /local/cache --cache-size 200GB \
+          --store-option region=eu-west-1
+
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """
-    packing.convert(DatasetSource([dataset]), out)
+    packing.convert(DatasetSource([dataset], stores.access(dataset)), out)

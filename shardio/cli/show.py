@@ -6,10 +6,13 @@ from typing import Annotated
 import typer
 
 from ..dataset.dataset import open as open_dataset
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 
+@with_store_options
 def show(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    stores: StoreOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("sheet.png"),
     samples: Annotated[int, typer.Option(help="Number of samples to show.")] = 32,
     columns: Annotated[int, typer.Option(help="Samples per row.")] = 8,
@@ -23,8 +26,11 @@ def show(
       shardio show data/photos -o sheet.png
 
       shardio show data/photos -o augmented.png --augment --samples 64
+
+      shardio show s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
     """
     from ..care.contact_sheet import contact_sheet  # imported here because it loads torch
 
-    count = contact_sheet(open_dataset(dataset), output, samples=samples, columns=columns, augment=augment, seed=seed)
+    opened = open_dataset(dataset, **stores.access(dataset).keywords_for(dataset))
+    count = contact_sheet(opened, output, samples=samples, columns=columns, augment=augment, seed=seed)
     print(f"{output}: {count} samples of {dataset}")

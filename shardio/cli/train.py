@@ -8,6 +8,7 @@ import typer
 
 from ..errors import Preempted
 from ._options import threads_option
+from ._store_options import StoreOptions, with_store_options
 
 REQUEUE = 85
 """The exit code of a run that a signal has stopped, and that may be resumed."""
@@ -26,10 +27,12 @@ Task: TypeAlias = Literal["classification", "regression"]
 OnBadSample: TypeAlias = Literal["raise", "replace"]
 
 
+@with_store_options
 def train(
-    dataset: Annotated[Path, typer.Argument(help="The training dataset's directory.", metavar="TRAIN")],
+    stores: StoreOptions,
+    dataset: Annotated[str, typer.Argument(help="The training dataset's directory or URL.", metavar="TRAIN")],
     output: Annotated[Path, typer.Option(help="Directory for checkpoints and logs; all ranks must share it.")],
-    val: Annotated[Path | None, typer.Option(help="The validation dataset's directory.")] = None,
+    val: Annotated[str | None, typer.Option(help="The validation dataset's directory or URL.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 128,
     accumulate: Annotated[
@@ -233,15 +236,19 @@ def train(
 
       shardio train data/volumes --val data/more --output runs/volumes --task regression --optimizer adamw --lr 0.001
 
+      shardio train s3://bucket/train --output runs/one --cache /local/cache --cache-size 200GB \
+          --store-option region=eu-west-1
+
     The exit status is 85 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint. See also docs/training.md.
     """
     from .. import train as trainer  # imported here because it loads torch
 
+    access = stores.access(dataset, val or "")
     try:
         trainer.run(
             trainer.TrainConfig(
-                train=str(dataset),
-                val=None if val is None else str(val),
+                train=dataset,
+                val=val,
                 output=str(output),
                 epochs=epochs,
                 batch_size=batch_size,
@@ -292,6 +299,9 @@ def train(
                 precision=precision,
                 hook=hook,
                 on_bad_sample=on_bad_sample,
+                cache=None if access.cache is None else str(access.cache),
+                cache_size=access.cache_size,
+                store_options=access.store_options,
             )
         )
     except Preempted as stopped:

@@ -1,6 +1,5 @@
 """`shardio verify`: compare a dataset with its manifest."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +9,13 @@ from ..errors import ShardCorrupt
 from ..system.units import counted
 from ._output import write_json
 from ._progress import progress
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 
+@with_store_options
 def verify(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    stores: StoreOptions,
     deep: Annotated[bool, typer.Option("--deep", help="Also read and decode every sample.")] = False,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
     most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
@@ -29,6 +31,8 @@ def verify(
       shardio verify data/photos
 
       shardio verify data/photos --deep --json result.json
+
+      shardio verify s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
     """
     with progress("shards") as show:
         result = run(
@@ -37,8 +41,9 @@ def verify(
             progress=lambda done, total: show("verifying", done, total),
             workers=workers,
             most=most,
+            **stores.access(dataset).keywords_for(dataset),
         )
-    only_json = write_json(json_file, {"dataset": str(dataset), "deep": deep, **result.to_dict()})
+    only_json = write_json(json_file, {"dataset": dataset, "deep": deep, **result.to_dict()})
     for problem in () if only_json else result.problems:
         print(problem)
     if result.found:

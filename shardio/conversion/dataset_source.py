@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.shard_writer import Encoded
+from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import checksums
 from ..format.fields import CHECKSUM, Field, shape_column
+from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample
 
@@ -27,19 +29,21 @@ class DatasetSource:
     """The samples of one or more datasets, one dataset after the other, as a `Source`.
 
     Args:
-        paths: the datasets' directories.
+        paths: the datasets' directories or URLs.
+        access: how those at URLs are reached.
 
     Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
     """
 
     threads = True
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._paths = [local_path(path).absolute() for path in paths]
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], access: StoreAccess | None = None) -> None:
+        self._places = [as_url(path) or local_path(path).absolute() for path in paths]
+        self._access = access or StoreAccess()
         self._open()
 
     def _open(self) -> None:
-        self._datasets = [open_dataset(path) for path in self._paths]
+        self._datasets = [open_dataset(place, **self._access.keywords_for(place)) for place in self._places]
         first = self._datasets[0]
         self._fields = _fields(first)
         for other in self._datasets[1:]:
@@ -110,11 +114,11 @@ class DatasetSource:
         which = int(np.searchsorted(self._ends, index, side="right"))
         return self._datasets[which], index - (int(self._ends[which - 1]) if which else 0)
 
-    def __getstate__(self) -> list[Path]:
-        return self._paths
+    def __getstate__(self) -> tuple[list[Path | Url], StoreAccess]:
+        return self._places, self._access
 
-    def __setstate__(self, paths: list[Path]) -> None:
-        self._paths = paths
+    def __setstate__(self, state: tuple[list[Path | Url], StoreAccess]) -> None:
+        self._places, self._access = state
         self._open()
 
 

@@ -26,6 +26,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
 from ..stores import open_store
+from ..stores.base import Store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
@@ -182,6 +183,10 @@ class Dataset:
                 with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
                     if (locator := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(locator, start, stop)
+
+    def objects(self, shard: int) -> tuple[Store, list[str]] | None:
+        """Return the store that a shard is in, with the names of its files there; None for a local dataset."""
+        return self._readers.objects(shard) if isinstance(self._readers, RemoteShards) else None
 
     @property
     def is_remote(self) -> bool:

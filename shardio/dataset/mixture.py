@@ -29,6 +29,7 @@ from .dataset import open as open_dataset
 from .location import Location
 from .readable import FileSpans
 from .selection import Selection
+from .store_access import StoreAccess
 
 
 def mix(
@@ -36,6 +37,9 @@ def mix(
     weights: Mapping[str, float] | None = None,
     *,
     samples: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: Mapping[str, str] | None = None,
 ) -> Mixture:
     """Combine several datasets into one, for `shardio.Loader`.
 
@@ -43,10 +47,11 @@ def mix(
     others have ended, and a large source continues in the next epoch where it stopped.
 
     Args:
-        sources: datasets, or their paths, by name. They must have at least one field in common; the mixture leaves out
-            the fields that a source lacks.
+        sources: datasets, or their paths or URLs, by name. They must have at least one field in common; the mixture
+            leaves out the fields that a source lacks.
         weights: the proportions in which to draw from the sources. None takes every sample of all sources once.
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
+        cache, cache_size, store_options: for sources given as URLs, see `shardio.open`.
 
     Raises ConfigError for weights that do not fit the sources, no field in common, or a field that sources have in
     different kinds, dtypes or shapes; and whatever `shardio.open` raises. Warns (StateWarning) of a source whose share
@@ -62,7 +67,12 @@ def mix(
             raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
         if not isinstance(source, (Dataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a Dataset, got {source!r}")
-    opened = {name: source if isinstance(source, Dataset) else open_dataset(source) for name, source in sources.items()}
+    access = StoreAccess(cache, cache_size, store_options)
+    access.check_needed(*sources.values())
+    opened = {
+        name: source if isinstance(source, Dataset) else open_dataset(source, **access.keywords_for(source))
+        for name, source in sources.items()
+    }
     mixture = Mixture(opened, weights, samples)
     if weights is not None and mixture.weights is not None:
         for told in rounded_shares(weights, mixture.weights):

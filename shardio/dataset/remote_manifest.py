@@ -1,14 +1,30 @@
 """The manifest of a dataset in a store."""
 
 import hashlib
+import os
+import tempfile
 from pathlib import Path
 
 from ..errors import NotADataset, ObjectNotFound
 from ..format import manifest
+from ..stores import open_store
 from ..stores.base import Store
 from ..stores.unharmed import read_unharmed
-from ..stores.url import Url
+from ..stores.url import Url, as_url
 from ..system.directory import Directory
+from .store_access import StoreAccess
+
+
+def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifest.Manifest:
+    """Read the manifest of a dataset at a path or a URL, without a cache.
+
+    Raises what `shardio.open` raises.
+    """
+    if (url := as_url(place)) is None:
+        return manifest.load(place)
+    folder = url.parent if url.name == manifest.FILE_NAME else url
+    with tempfile.TemporaryDirectory() as temporary:  # a table of shards stays mapped when its file is gone
+        return load_remote(open_store(folder, access.store_options or {}), folder, Path(temporary))
 
 
 def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:

@@ -245,6 +245,12 @@ class RemoteShards:
                 files.sums.missing = True  # if it is another file that is missing, the next round says so
         return None
 
+    def objects(self, number: int) -> tuple[Store, list[str]]:
+        """Return the store, and the names in it of all files of a shard, the shard itself first."""
+        name = self._described.shards.names[number]
+        names = (name, *self._container.companions(name, adopted=self._described.adopted))
+        return self._store, [(self._url / one).path for one in names]
+
     def _files_of(self, number: int) -> _Files:
         """Return the files of a shard; the store is asked for sizes that nobody knows."""
         with self._lock:

@@ -8,18 +8,20 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from ..dataset.dataset import open as open_dataset
 from ..dataset.readable import ReadableDataset
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..format import found_instead
 from ..format.manifest import FILE_NAME
 
 
-def readable(dataset: ReadableDataset | str | os.PathLike[str]) -> ReadableDataset:
-    """Open a path; return a dataset or a mixture unchanged.
+def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAccess) -> ReadableDataset:
+    """Open a path or URL; return a dataset or a mixture unchanged.
 
     Raises ConfigError for anything else, which says what to use for it, and whatever `shardio.open` raises.
     """
+    access.check_needed(dataset)
     if isinstance(dataset, (str, os.PathLike)):
-        return open_dataset(dataset)
+        return open_dataset(dataset, **access.keywords_for(dataset))
     if not _is_readable(dataset):
         given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
         advice = _advice(dataset)

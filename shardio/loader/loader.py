@@ -15,6 +15,7 @@ import torch
 from .. import native
 from ..dataset.methods_of_others import WEBDATASET, no_attribute
 from ..dataset.readable import ReadableDataset
+from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
 from ..errors import ConfigError, StateWarning
@@ -70,7 +71,7 @@ class Loader:
     any more.
 
     Args:
-        dataset: a path, a Dataset or a Mixture (see `shardio.mix`).
+        dataset: a path or URL, a Dataset or a Mixture (see `shardio.mix`).
         batch_size: samples per rank and step.
         transforms: a list for the one image field (if there is none, for the one field of arrays of one shape), or
             {field: list}; see the transforms in `shardio`.
@@ -135,6 +136,8 @@ class Loader:
         timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
             it is a bad sample.
 
+        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
+
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
@@ -173,10 +176,13 @@ class Loader:
         max_value_bytes: int = MAX_VALUE_BYTES,
         isolate: bool = False,
         timeout: float = 300.0,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
         check_switches(self._arguments, "orient", "channels_last", "gpu_direct", "verify", "isolate")
-        self.dataset = readable(dataset)
+        self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         self.world = rank_and_size(world)
         self._world_detected = world is None
         batch_size = whole_number(batch_size, "batch_size")
@@ -189,6 +195,8 @@ class Loader:
             channels_last=channels_last,
             gpu_direct=gpu_direct,
         )
+        if gpu_direct and self.dataset.is_remote:
+            raise ConfigError(f"gpu_direct reads local files, and {self.dataset.path} is in a store: leave it out")
         if gpu_direct:
             needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
             check_gpu_direct(target.device, others=[name for name, given in needs_host.items() if given])
@@ -435,6 +443,7 @@ class Loader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.
+        # Without those that opened the dataset, which knows them itself.
         arguments = self._arguments | {"dataset": self.dataset, "world": self.world}
         return _rebuild, (arguments, self.state_dict(), self._world_detected)
 

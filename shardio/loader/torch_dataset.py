@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch.utils.data
 
 from ..dataset.readable import ReadableDataset
+from ..dataset.store_access import StoreAccess
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
@@ -33,7 +34,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     texts, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
 
     Args:
-        dataset: a path or a Dataset.
+        dataset: a path or URL, or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
         decode, orient: see `shardio.Loader`.
         fields: the fields to deliver; None delivers all.
@@ -41,6 +42,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
         verify: compare each sample's checksum with the stored one.
         max_image_pixels, max_value_bytes: the most that a sample may claim; see `shardio.Loader`.
+        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
@@ -58,10 +60,13 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         verify: bool = False,
         max_image_pixels: int = MAX_IMAGE_PIXELS,
         max_value_bytes: int = MAX_VALUE_BYTES,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
-        self.dataset = readable(dataset)
+        self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         if "source" in self.dataset.id_columns:
             raise ConfigError(
                 "TorchDataset takes no mixture, which has an order of its own: use shardio.Loader, or a single dataset"

@@ -35,7 +35,7 @@ _KEYWORDS = {
     "workersplitter": _DIVIDES,
     "empty_check": _DIVIDES,
     "handler": "on_bad_sample= takes its place: 'replace' or 'mask', with max_bad=",
-    "cache_dir": "leave it out: shards are read from where they lie, so copy them to a local disk first",
+    "cache_dir": "cache= takes its place, for a dataset at a URL; local shards are read from where they lie",
 }
 
 

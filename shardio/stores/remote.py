@@ -142,7 +142,7 @@ class RemoteStore:
         exceptions = optional.load("obstore", purpose=self._root, extra="remote").exceptions
         try:
             yield
-        except StoreError:
+        except (StoreError, ConfigError):
             raise
         except FileNotFoundError as error:
             raise ObjectNotFound(f"{self._place(name)}: there is no such object") from error

@@ -2,11 +2,13 @@
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
 from .optimizers import OptimizerName
 from .schedule import Curve, Scaling
@@ -32,9 +34,9 @@ class TrainConfig:
     """The configuration of a training run, the same on every rank; a wrong value raises ConfigError.
 
     Attributes:
-        train: path of the training set. For classification it has an `image` field and an integer `label` field, for
-            regression a field of volumes [C, D, H, W] and one of targets, all floats.
-        val: path of the validation set; None trains without one.
+        train: path or URL of the training set. For classification it has an `image` field and an integer `label`
+            field, for regression a field of volumes [C, D, H, W] and one of targets, all floats.
+        val: path or URL of the validation set; None trains without one.
         output: directory for checkpoints, `log.jsonl`, `metrics.jsonl` and `result.json`, shared by all ranks.
         epochs: number of passes over the training set.
         batch_size: number of samples per rank and step.
@@ -100,6 +102,7 @@ class TrainConfig:
         synthetic: before training, measure the throughput on one batch in memory, the most that any input allows.
         timeout: seconds that a rank waits for the others before it ends the run with an error.
         device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.
+        cache, cache_size, store_options: for datasets given as URLs, as for `shardio.open`.
     """
 
     train: str
@@ -156,6 +159,9 @@ class TrainConfig:
     synthetic: bool = False
     timeout: float = 600.0
     device: str | None = None
+    cache: str | None = None
+    cache_size: int | str | None = None
+    store_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("train", "output", "val", "resume"):
@@ -211,7 +217,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a checkpoint stores them."""
-        return asdict(self)
+        return without_secrets(asdict(self))
 
     def _check_path(self, name: str, *, optional: bool) -> None:
         value = getattr(self, name)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset.dataset import open as open_dataset
+from ..dataset.store_access import StoreAccess
 from ..loader.loader import Loader
 from .config import TrainConfig
 from .distributed import Job
@@ -35,8 +36,10 @@ def open_data(config: TrainConfig, job: Job) -> Data:
 
     Raises ConfigError if a dataset lacks a field or the two disagree, and what `shardio.open` raises.
     """
-    train = open_dataset(config.train)
-    val = None if config.val is None else open_dataset(config.val)
+    access = StoreAccess(config.cache, config.cache_size, config.store_options)
+    access.check_needed(config.train, config.val)
+    train = open_dataset(config.train, **access.keywords_for(config.train))
+    val = None if config.val is None else open_dataset(config.val, **access.keywords_for(config.val))
     kind = ImageClassification if config.task == "classification" else VolumeRegression
     task: Task = kind.of(config, train, val, job)
     train_transforms, val_transforms = task.transforms()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset.dataset import Dataset
+from ...dataset.store_access import StoreAccess
 from ...errors import BadSample, ConfigError
 from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
@@ -40,15 +41,19 @@ def stats(
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: Mapping[str, str] | None = None,
 ) -> DatasetStats:
     """Return figures of what a dataset holds.
 
     Args:
-        dataset: a path or a Dataset.
+        dataset: a path or URL, or a Dataset.
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none.
         seed: the seed of that choice.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the number of samples done and the total.
+        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
 
     Returns:
         All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.
@@ -59,7 +64,7 @@ def stats(
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
         raise ConfigError(f"sample must be a whole number of at least 0, got {sample!r}")
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
-    with opened(dataset) as source:
+    with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
         counters = {name: FieldCounter(name, field, len(source)) for name, field in source.fields.items()}
         _count(source, counters, report_progress)
         sampled, bad = _inspect(source, counters, sample, seed, thread_count, report_progress)

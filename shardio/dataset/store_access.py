@@ -1,0 +1,57 @@
+"""How datasets at URLs are reached: the store's options, and the cache of the node."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from ..errors import ConfigError
+from ..stores.url import as_url
+
+KEYWORDS = ("cache", "cache_size", "store_options")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """The arguments of `shardio.open` for URLs; None leaves one to its default.
+
+    Attributes:
+        cache: the folder of the cache.
+        cache_size: the most bytes in it, a number or text such as `"200GB"`.
+        store_options: options of the store by name. They may hold keys, so no `repr` shows them.
+    """
+
+    cache: str | os.PathLike[str] | None = None
+    cache_size: int | str | None = None
+    store_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the arguments that are not None."""
+        return [name for name in KEYWORDS if getattr(self, name) is not None]
+
+    def keywords_for(self, place: str | os.PathLike[str]) -> dict[str, Any]:
+        """Return the keyword arguments of `shardio.open` for a dataset: none for a local path."""
+        return {name: getattr(self, name) for name in self.given} if as_url(place) is not None else {}
+
+    def check_needed(self, *places: Any) -> None:
+        """Raise ConfigError if an argument is given, and none of the places is a URL that it could be for."""
+        if self.given and not any(isinstance(one, (str, os.PathLike)) and as_url(one) for one in places):
+            got = ", ".join(
+                repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
+            )
+            raise ConfigError(f"{self.given[0]} goes with the URL of a dataset, got {got}")
+
+
+def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return plain values, such as those of a configuration, in which `store_options` tell only their names."""
+    return {name: _without_secrets(name, value) for name, value in plain.items()}
+
+
+def _without_secrets(name: str, value: Any) -> Any:
+    if name == "store_options" and value:
+        return dict.fromkeys(value, "...")
+    if isinstance(value, list):
+        return [_without_secrets("", one) for one in value]
+    return without_secrets(value) if isinstance(value, dict) else value

@@ -1,0 +1,32 @@
+"""Datasets in a bucket of the real server, and how commands reach them."""
+
+from pathlib import Path
+
+from _s3 import S3Server
+
+from shardio.stores import open_store
+from shardio.stores.url import as_url
+
+
+def uploaded(s3: S3Server, folder: Path, url: str) -> str:
+    """Copy the files of a folder to a URL; return the URL."""
+    place = as_url(url)
+    assert place is not None
+    s3.make_bucket(place.root.removeprefix("s3://"))
+    store = open_store(place, s3.options)
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        store.upload((place / path.name).path, path)
+    return url
+
+
+def names_in(s3: S3Server, url: str) -> list[str]:
+    """The names of the objects at a URL."""
+    place = as_url(url)
+    assert place is not None
+    return [info.name.removeprefix(f"{place.path}/") for info in open_store(place, s3.options).list(place.path)]
+
+
+def options_of(s3: S3Server, cache: Path) -> list[str]:
+    """The options of a command that reads from the server."""
+    given = [f"--store-option={name}={value}" for name, value in s3.options.items()]
+    return [f"--cache={cache}", "--cache-size=64MB", *given]

@@ -1,0 +1,198 @@
+"""Everything that takes a dataset's path for reading takes its URL."""
+
+import json
+import pickle
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _bucket import options_of, uploaded
+from _builders import jpeg
+from _s3 import S3Server
+from typer.testing import CliRunner, Result
+
+import shardio
+from shardio.cache.pieces import PIECE
+from shardio.cli import app
+from shardio.stores import open_store
+from shardio.stores.url import as_url
+
+COUNT = 60
+
+
+def make(path: Path, container: str = "tar", first: int = 0) -> Path:
+    """A dataset of photos with labels and vectors, in three shards."""
+    with shardio.create(path, container=container, shard_size="100KB", metadata={"classes": ["a", "b", "c"]}) as out:
+        for number in range(first, first + COUNT):
+            image = jpeg(40, 50, seed=number)
+            out.append({"image": image, "label": number % 3, "vector": np.full(900, number, np.float32)})
+    return path
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A local dataset."""
+    return make(tmp_path_factory.mktemp("local") / "photos")
+
+
+@pytest.fixture(scope="module")
+def url(s3: S3Server, local: Path) -> str:
+    """The same dataset in a bucket."""
+    return uploaded(s3, local, "s3://reading/photos")
+
+
+def command(line: str, *more: str) -> Result:
+    """Run a command of shardio's."""
+    return CliRunner().invoke(app, [*shlex.split(line), *more], prog_name="shardio")
+
+
+def access(s3: S3Server, cache: Path) -> dict[str, object]:
+    """The keywords that lead to the server."""
+    return {"cache": cache, "cache_size": "64MB", "store_options": s3.options}
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(s3: S3Server, tmp_path: Path, container: str) -> None:
+    """`Loader(URL)`, `TorchDataset(URL)` and `mix` of URLs give the batches that they give of paths."""
+    folder = make(tmp_path / "d", container)
+    place = uploaded(s3, folder, f"s3://reading/{container}")
+    keywords = access(s3, tmp_path / "cache")
+    for one, other in zip(
+        shardio.Loader(folder, 8, seed=3, shuffle="block"),
+        shardio.Loader(place, 8, seed=3, shuffle="block", **keywords),  # type: ignore[arg-type]
+        strict=True,
+    ):
+        assert one["index"].tolist() == other["index"].tolist()
+        assert one["vector"].equal(other["vector"])
+        assert [bytes(x) for x in map(np.asarray, one["image"])] == [bytes(x) for x in map(np.asarray, other["image"])]
+    samples = shardio.TorchDataset(place, fields=["label"], **keywords)  # type: ignore[arg-type]
+    assert [samples[n]["label"].item() for n in range(5)] == [0, 1, 2, 0, 1]
+    mixed = shardio.mix({"far": place, "near": folder}, **keywords)  # type: ignore[arg-type]
+    assert len(mixed) == 2 * COUNT
+    assert mixed.select(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
+
+
+def test_a_loader_of_a_url_can_be_pickled(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """A pickled Loader, as Lightning and spawned processes make it, goes on with the same store and cache."""
+    loader = shardio.Loader(url, 10, **access(s3, tmp_path / "cache"))  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(loader))  # noqa: S301  # its own
+    assert [batch["index"].tolist() for batch in again] == [batch["index"].tolist() for batch in loader]
+
+
+def test_commands_that_read(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
+    """`info`, `plan`, `verify --deep`, `stats` and `show` say of the URL what they say of the local dataset."""
+    options = options_of(s3, tmp_path / "cache")
+    store = options[2:]
+    lines = {
+        "info {} --json": store, "plan {} --world 2 --batch-size 4 --json -": options,
+        "verify {} --deep --json -": options, "stats {} --json -": options,
+    }  # fmt: skip
+    for line, more in lines.items():
+        far, near = command(line.format(url), *more), command(line.format(local))
+        assert far.exit_code == near.exit_code == 0, (line, far.output, far.exception)
+        assert json.loads(far.stdout) == json.loads(near.stdout.replace(str(local), url)), line
+    sheet = tmp_path / "sheet.png"
+    assert command(f"show {url} -o {sheet}", *options).exit_code == 0
+    near_sheet = tmp_path / "near.png"
+    assert command(f"show {local} -o {near_sheet}").exit_code == 0
+    assert sheet.read_bytes() == near_sheet.read_bytes()
+
+
+def test_reshard_and_merge_read_urls(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
+    """`reshard` and `merge` take URLs as inputs, also beside local paths, and keep every sample and its checksum."""
+    options = options_of(s3, tmp_path / "cache")
+    done = command(f"reshard {url} {tmp_path / 'h5'} --to hdf5 --workers 2", *options)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert shardio.open(tmp_path / "h5").digest == shardio.open(local).digest
+    done = command(f"merge {url} {local} {tmp_path / 'all'}", *options)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert len(shardio.open(tmp_path / "all")) == 2 * COUNT
+
+
+@pytest.mark.long
+def test_bench_and_train(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """`bench` and `train` read URLs, and write no key of a store to their results."""
+    options = options_of(s3, tmp_path / "cache")
+    line = f"bench {url} --image-size 32 --epochs 1 --batch-size 10 --json {tmp_path / 'bench.json'}"
+    done = command(line, *options)
+    assert done.exit_code == 0, (done.output, done.exception)
+    line = f"train {url} --val {url} --output {tmp_path / 'run'} --epochs 1 --batch-size 20 --image-size 32"
+    done = command(f"{line} --device cpu", *options)
+    assert done.exit_code == 0, (done.output, done.exception)
+    for path in [tmp_path / "bench.json", *(path for path in (tmp_path / "run").rglob("*") if path.is_file())]:
+        assert s3.options["secret_access_key"].encode() * 2 not in path.read_bytes()
+    written = json.loads((tmp_path / "bench.json").read_text())["config"]["store_options"]
+    assert written == dict.fromkeys(s3.options, "...")
+
+
+def test_verify_reads_the_store_and_not_the_cache(s3: S3Server, local: Path, tmp_path: Path) -> None:
+    """What was damaged in the bucket, or is missing there, is found, though the cache has it whole."""
+    place = uploaded(s3, local, "s3://reading/damaged")
+    keywords = access(s3, tmp_path / "cache")
+    assert not shardio.verify(place, deep=True, **keywords).problems  # type: ignore[arg-type]
+    root = as_url(place)
+    assert root is not None
+    store = open_store(root, s3.options)
+    shard = bytearray((local / "shard-000001.tar").read_bytes())
+    shard[len(shard) // 2] ^= 1
+    store.write("damaged/shard-000001.tar", bytes(shard))
+    store.delete(["damaged/shard-000002.tar"])
+    found = shardio.verify(place, **keywords).problems  # type: ignore[arg-type]
+    assert len(found) == 2
+    assert found[0].startswith("shard-000001.tar: checksum ")
+    assert found[1] == "shard-000002.tar is missing"
+
+
+def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
+    """Options that no store has, options of URLs beside local paths, and repairs in place are refused in words."""
+    refused = {
+        f"verify {url} --cache {tmp_path} --store-option enpoint=http://x": "Configuration key: 'enpoint' is not valid",
+        f"verify {url} --store-option endpoint": "--store-option must be KEY=VALUE",
+        f"verify {local} --cache {tmp_path}": "--cache goes with the URL of a dataset",
+        f"stats {local} --cache-size 1GB": "--cache-size goes with the URL of a dataset",
+        f"info {local} --store-option region=x": "--store-option goes with the URL of a dataset",
+        f"info {local} --nodes 3": "--nodes goes with --cost",
+        f"repair {url}": "repair works on local files, got the URL s3://reading/photos",
+        f"bench {url} --storage": "--storage reads local files",
+    }
+    for line, words in refused.items():
+        done = command(line)
+        assert done.exit_code != 0, line
+        assert words in f"{done.exception}", (line, done.exception)
+    with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got Dataset"):
+        shardio.Loader(shardio.open(local), 4, cache=tmp_path)
+    with pytest.raises(shardio.ConfigError, match="gpu_direct reads local files"):
+        shardio.Loader(url, 4, gpu_direct=True, **access(s3, tmp_path))  # type: ignore[arg-type]
+
+
+def test_a_notebook_shows_a_remote_dataset(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """A notebook's view of a dataset at a URL has its URL and its samples."""
+    shown = shardio.open(url, **access(s3, tmp_path / "cache"))._repr_html_()  # type: ignore[arg-type]
+    assert f"<strong>{url}</strong>" in shown
+    assert "cannot be shown" not in shown
+
+
+def test_files_by_http(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
+    """A plain file server that knows ranges serves a dataset."""
+    place = f"{s3.filer}/buckets/{url.removeprefix('s3://')}"
+    dataset = shardio.open(place, cache=tmp_path / "cache", cache_size="64MB")
+    assert dataset.digest == shardio.open(local).digest
+    assert not shardio.verify(dataset, deep=True).problems
+
+
+def test_the_estimated_cost_is_what_an_epoch_takes(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """`info --cost` names about the requests and bytes that the first epoch of one node takes; prices give money."""
+    line = f"info {url} --cost --price-per-1000-requests 2 --price-per-gb 0.5 --json"
+    done = command(line, *options_of(s3, tmp_path)[2:])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = json.loads(done.stdout)["cost"]["epochs"][0]
+    dataset = shardio.open(url, **access(s3, tmp_path / "cache"))  # type: ignore[arg-type]
+    for _ in shardio.Loader(dataset, 10):
+        pass
+    size = int(dataset.manifest.shards.bytes.sum())
+    assert found["first"]["bytes"] == pytest.approx(size, abs=PIECE)
+    assert found["first"]["requests"] <= 3 + 1 + COUNT
+    money = found["first"]["requests"] / 1000 * 2 + found["first"]["bytes"] / 1e9 * 0.5
+    assert found["first_price"] == pytest.approx(money)
+    assert found["later"] == {"requests": 0, "bytes": 0}
