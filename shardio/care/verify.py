@@ -182,7 +182,7 @@ def _files(dataset: Dataset, shard: int) -> tuple[Path, ...]:
 
 
 def _size(dataset: Dataset, shard: int) -> int | None:
-    """Return the bytes of a shard's files; None if one is missing. Of a dataset in memory, those of the manifest."""
+    """Return the bytes of a shard's files; None if one is missing. A dataset in memory has enough of them."""
     if (objects := dataset.objects(shard)) is not None:
         store, names = objects
         try:
@@ -190,7 +190,7 @@ def _size(dataset: Dataset, shard: int) -> int | None:
         except ObjectNotFound:
             return None
     if not (files := _files(dataset, shard)):
-        return int(dataset.manifest.shards.bytes[shard])
+        return CHECKSUM_BYTES * int(dataset.manifest.shards.samples[shard])
     return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
 
 

@@ -23,6 +23,7 @@ from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import describe
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
+from ..stores.url import Url
 from ..system.units import counted, format_size
 from ._command import typed
 from ._progress import progress
@@ -357,7 +358,7 @@ def print_note(note: str) -> None:
     print(f"note: {typed(note)}", file=sys.stderr)
 
 
-def print_dataset(out: Path, dataset: WrittenDataset) -> None:
+def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
     manifest = dataset.manifest
     shards = counted(len(manifest.shards), f"{manifest.container} shard")
     content = f"{counted(manifest.samples, 'sample')} in {shards}"

@@ -9,18 +9,25 @@ from ..conversion.indexing import Format
 from ..conversion.indexing import index as adopt_files
 from ..conversion.pack import OnError
 from ..order.world import World
+from ..stores.url import Url
 from ._packing import advising, print_dataset, print_note, print_rotated, print_skipped
 from ._progress import progress
+from ._store_options import parse_store_options
 
 
 def index(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Files, directories of files, or patterns, all of one format, whatever their names.", metavar="PATH..."
+            help="Files, directories of files, or patterns, all of one format, whatever their names; or URLs of such "
+            "objects.",
+            metavar="PATH...",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The dataset's directory.", metavar="OUT")],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", help="The dataset's directory; the URL that objects are in.", metavar="OUT"),
+    ],
     fields: Annotated[
         str | None, typer.Option(help="The fields to take, and what to call them: image=jpg,label=cls.")
     ] = None,
@@ -48,11 +55,20 @@ def index(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if anything would be left out or renamed, instead of telling it.")
     ] = False,
+    store_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For URLs: an option of the store, such as region=eu-west-1; may be given several times.",
+            metavar="KEY=VALUE",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
 
     All samples are read once, for their checksums. If OUT is the files' own directory, the index is written beside
-    them; otherwise OUT holds links to them. The files must not be changed afterwards.
+    them; otherwise OUT holds links to them. The files must not be changed afterwards. Tars and TFRecords in a store
+    are streamed once each; OUT is the URL that they are in, and the index is written there.
 
     Examples:
 
@@ -63,6 +79,8 @@ def index(
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
 
       shardio index records -o data/records --strict
+
+      shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1
     """
     world = World.detect()
     with advising(report, world, resumed=resume), progress("samples", quiet=world.rank > 0) as report_progress:
@@ -82,9 +100,10 @@ def index(
             overwrite=overwrite,
             progress=report_progress,
             tell=lambda note: None if world.rank else print_note(note),
+            store_options=parse_store_options(store_option),
         )
     if not world.rank:
         (dataset,) = made.datasets.values()
         print_skipped(made.skipped, report)
-        print_dataset(output, dataset)
+        print_dataset(dataset.path if isinstance(dataset.path, Url) else Path(output), dataset)
         print_rotated([dataset])

@@ -34,11 +34,11 @@ from .source import Adoptable, HasNames, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _AdoptTask:
+class AdoptTask:
     """A file to adopt.
 
     Attributes:
@@ -113,7 +113,7 @@ def adopt(
         samples = range(start, int(source.starts[number + 1]))
         name = path.name if beside else f"shard-{number:06d}{_suffix(path)}"
         if samples:
-            files.append(_AdoptTask(number, samples, path, name, state_of(path)))
+            files.append(AdoptTask(number, samples, path, name, state_of(path)))
     if not files:
         raise SourceError("the files hold no samples")
     if beside:
@@ -121,7 +121,7 @@ def adopt(
     return pack(context, files, _plan(source, files), options)
 
 
-def _plan(source: Adoptable, files: Sequence[_AdoptTask]) -> dict[str, Any]:
+def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
     states = [[file.name, *file.state, file.count] for file in files]
     return {
@@ -146,16 +146,16 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
     if len(inside) < len(files):
         raise ConfigError(f"{out} holds {len(inside)} of {len(files)} files: name all files in it, or another OUT")
     for path in files:
-        if not _PLAIN.fullmatch(path.name):
+        if not PLAIN.fullmatch(path.name):
             rule = "a shard's name is letters, digits, '_', '-' and '.'"
             raise ConfigError(f"{out}: {rule}, got {path.name!r}: take another OUT")
     return True
 
 
-def _check_indexes(container: str, files: Sequence[_AdoptTask]) -> None:
+def _check_indexes(container: str, files: Sequence[AdoptTask]) -> None:
     """Raise ConfigError if an array that is no side index lies where one belongs: it would be replaced."""
     for path in (path for file in files for path in containers.get(container).files(file.path)[1:]):
-        if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not _is_index(path):
+        if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not is_index(path):
             raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
     for file in files:
         table = piece_sums.path_of(file.path)
@@ -163,7 +163,8 @@ def _check_indexes(container: str, files: Sequence[_AdoptTask]) -> None:
             raise ConfigError(f"{table}: not a table that shardio wrote, and it would be replaced: take another OUT")
 
 
-def _is_index(path: Path) -> bool:
+def is_index(path: Path) -> bool:
+    """Return whether a file called as a side index is one."""
     try:
         index = side_index.load(path.with_name(path.name.removesuffix(side_index.SUFFIX)))
     except ShardCorrupt:
@@ -188,34 +189,34 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
     """
     path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
-    file = _AdoptTask(number, range(start, stop), path, name, state_of(path))
+    file = AdoptTask(number, range(start, stop), path, name, state_of(path))
     if not isinstance(source, HasPlaces):
         found = _hdf5_columns(source, file, True, lambda count: None)
         if not len(found.columns[CHECKSUM]):
             raise ShardCorrupt(f"{path}: no complete sample is left")
         hdf5_index.write(folder, name, found.names, found.columns)
         return
-    index, _, _ = _places(source, file, True, lambda count: None)
+    index, _, _ = index_of_places(source, file, True, lambda count: None)
     if not len(index):
         raise ShardCorrupt(f"{path}: no complete sample is left")
     side_index.write(folder, name, index)
 
 
-def _index_places(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
+def _index_places(context: TaskContext, file: AdoptTask, journal: Journal, advance: Advance) -> Record:
     """Write the index of a file whose values are contiguous in it, see `containers.side_index`; return the record."""
     source: Any = context.source
-    index, skipped, rotated = _places(source, file, context.skip, advance)
+    index, skipped, rotated = index_of_places(source, file, context.skip, advance)
     if not len(index):
         return Record(NO_SHARD, skipped)
     shards = journal.open_shards()
     _link(context, file, shards)
     side_index.write(shards, file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return Record(_shard(file, journal, index[CHECKSUM], shapes), skipped, rotated)
+    return Record(_entry(file, journal, index[CHECKSUM], shapes), skipped, rotated)
 
 
-def _places(
-    source: Any, file: _AdoptTask, skip: bool, advance: Advance
+def index_of_places(
+    source: Any, file: AdoptTask, skip: bool, advance: Advance
 ) -> tuple[NDArray[Any], tuple[Skipped, ...], int]:
     """Return the side index of a file, the samples that were left out, and the number of images that a tag rotates."""
     index = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields)))
@@ -299,7 +300,7 @@ class _Hdf5Index:
     skipped: tuple[Skipped, ...]
 
 
-def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advance: Advance) -> Record:
+def _index_hdf5(context: TaskContext, file: AdoptTask, journal: Journal, advance: Advance) -> Record:
     """Write the index of an HDF5 file (its datasets' names as fields, scalars, hidden columns); return the record."""
     found = _hdf5_columns(context.source, file, context.skip, advance)
     if not len(found.columns[CHECKSUM]):
@@ -307,10 +308,10 @@ def _index_hdf5(context: TaskContext, file: _AdoptTask, journal: Journal, advanc
     shards = journal.open_shards()
     _link(context, file, shards)
     hdf5_index.write(shards, file.name, found.names, found.columns)
-    return Record(_shard(file, journal, found.columns[CHECKSUM], found.sizes), found.skipped)
+    return Record(_entry(file, journal, found.columns[CHECKSUM], found.sizes), found.skipped)
 
 
-def _hdf5_columns(source: Any, file: _AdoptTask, skip: bool, advance: Advance) -> _Hdf5Index:
+def _hdf5_columns(source: Any, file: AdoptTask, skip: bool, advance: Advance) -> _Hdf5Index:
     """Read an HDF5 file for its index; with `skip`, rows that cannot be read are left out and named."""
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: path for name, path in source.names.items() if name not in scalars}
@@ -354,7 +355,7 @@ class _Hdf5Rows:
     def __init__(
         self,
         source: Any,
-        file: _AdoptTask,
+        file: AdoptTask,
         reader: hdf5.Hdf5Reader,
         scalars: Mapping[str, NDArray[Any]],
         fields: Mapping[str, Field],
@@ -411,7 +412,7 @@ class _Hdf5Rows:
         return hidden
 
 
-def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
+def _scalars(source: Any, file: AdoptTask, name: str) -> NDArray[Any]:
     """Return a file's part of the column of a scalar field."""
     column: NDArray[Any] | None = source.column(name)
     if column is None:
@@ -419,7 +420,7 @@ def _scalars(source: Any, file: _AdoptTask, name: str) -> NDArray[Any]:
     return column[file.samples.start : file.samples.stop]
 
 
-def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:
+def _image_shape(file: AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:
     try:
         info = images.probe(value)
     except BadSample as error:
@@ -427,7 +428,7 @@ def _image_shape(file: _AdoptTask, name: str, row: int, value: bytes) -> tuple[i
     return info.height, info.width
 
 
-def _link(context: TaskContext, file: _AdoptTask, shards: Directory) -> None:
+def _link(context: TaskContext, file: AdoptTask, shards: Directory) -> None:
     """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
     if context.beside:
         return
@@ -438,13 +439,31 @@ def _link(context: TaskContext, file: _AdoptTask, shards: Directory) -> None:
     shards.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
 
 
-def _shard(
-    file: _AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
+def _entry(
+    file: AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
 ) -> WrittenShard:
     """Write the checksums of the pieces of a file and its index; return their entry in the manifest."""
     files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
-    size, checksum, table = piece_sums.of_files(files)
+    shard, table = shard_of(file, files, sample_checksums, shapes)
     journal.open_shards().write(piece_sums.path_of(Path(file.name)).name, table)
+    return shard
+
+
+def shard_of(
+    file: AdoptTask,
+    files: Sequence[Path],
+    sample_checksums: NDArray[np.uint64],
+    shapes: Mapping[str, NDArray[np.int32]],
+) -> tuple[WrittenShard, bytes]:
+    """Return the entry of a file and its index in the manifest, and the table of the checksums of their pieces.
+
+    Args:
+        file: the file.
+        files: the paths of the file and its index.
+        sample_checksums: the checksum of each sample, uint64 [samples].
+        shapes: for each image field the height and width of each image, int32 [samples, 2].
+    """
+    size, checksum, table = piece_sums.of_files(files)
     distinct = {name: np.unique(column, axis=0) for name, column in shapes.items()}
     common = {name: (int(rows[0][0]), int(rows[0][1])) if len(rows) == 1 else None for name, rows in distinct.items()}
-    return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common)
+    return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common), table

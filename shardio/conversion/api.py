@@ -21,6 +21,7 @@ from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
+from ..stores.url import Url
 from ..system import cpus
 from ..system.local_path import local_path
 from ..system.types import Indices
@@ -75,8 +76,8 @@ class Conversion:
         return f"<Conversion: {written}{words}; fields {', '.join(self.fields)}; {counted(len(self.notes), 'note')}>"
 
     @property
-    def path(self) -> Path:
-        """The dataset's directory. Raises ConfigError unless exactly one dataset was written."""
+    def path(self) -> Path | Url:
+        """The dataset's directory, or its URL. Raises ConfigError unless exactly one dataset was written."""
         return self._only_dataset().path
 
     @property

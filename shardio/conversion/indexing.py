@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, SourceWarning
 from ..foreign.formats import FoundFiles, find_by_content
 from ..order.world import World
+from ..stores import open_store
+from ..stores.url import as_url
 from ..system import cpus
 from ..system.local_path import local_path
 from . import source as sources
 from .adopt import adopt
 from .api import Conversion, PathLike
+from .indexing_objects import ObjectAdoption, find_objects
 from .notes import remarks_of, shards_among
 from .pack import OnError
 from .runners import Progress
@@ -42,19 +46,26 @@ def index(
     overwrite: bool = False,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
+    store_options: Mapping[str, str] | None = None,
 ) -> Conversion:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest at `out`, copy nothing.
 
     All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
     them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
 
+    Tars and TFRecords may lie in a store: then `out` is the URL that they are directly in, where the index is written,
+    and each of them is streamed once, through a temporary folder that holds a few of them at a time.
+
     Args:
-        paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names.
-        out: the dataset's directory.
+        paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names; or the
+            URLs of such objects.
+        out: the dataset's directory, or its URL.
         fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
             `{"image": "jpg", "label": "cls"}`; None takes all.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
+            For URLs, `workers` are threads, and there is no `dask`, `world` or `resume`.
+        store_options: for URLs: options of their store, see `shardio.open`.
 
     Returns:
         The dataset, with the samples that were left out and the notes.
@@ -68,6 +79,18 @@ def index(
         OSError: the output cannot be written.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    access = StoreAccess(store_options=store_options)
+    access.check_needed(out, *given)
+    if as_url(out) is not None or any(as_url(path) is not None for path in given):
+        if dask is not None or resume or (world or World.detect()).size > 1:
+            raise ConfigError("objects in a store are indexed by one process: leave out dask, resume and other ranks")
+        made = _index_objects(
+            [os.fspath(path) for path in given], out, access, fields, format, on_error, overwrite, strict, tell,
+            workers=cpus.usable() if workers is None else workers, max_bad=max_bad, progress=progress,
+        )  # fmt: skip
+        if report is not None:
+            write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
+        return made
     files = find_by_content([os.fspath(path) for path in given], format, on_error)
     source, world = _source(files, fields, on_error), world or World()
     remarks = remarks_of(source, files.remarks, strict=strict)
@@ -94,6 +117,44 @@ def index(
     if report is not None and not world.rank:
         write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])
     return Conversion({"": dataset}, source.fields, notes)
+
+
+def _index_objects(
+    given: Sequence[str],
+    out: PathLike,
+    access: StoreAccess,
+    fields: str | Mapping[str, str] | None,
+    format: Format | None,
+    on_error: OnError,
+    overwrite: bool,
+    strict: bool,
+    tell: Callable[[str], None] | None,
+    *,
+    workers: int,
+    max_bad: float,
+    progress: Progress | None,
+) -> Conversion:
+    """Adopt objects in a store, see `index`."""
+    folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
+    if folder is None or len(objects) < len(given):
+        local = os.fspath(out) if folder is None else next(path for path in given if as_url(path) is None)
+        raise ConfigError(
+            f"out and all paths must be URLs or all local, got {local} beside a URL: the index of objects in a store "
+            "lies beside them"
+        )
+    if workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
+    store = open_store(folder, access.store_options or {})
+    found = find_objects(store, objects, folder, format, overwrite=overwrite)
+    with ObjectAdoption(found, on_error, lambda files: _source(files, fields, on_error)) as adoption:
+        remarks = remarks_of(adoption.source, found.remarks, strict=strict)
+        for remark in remarks:
+            if tell is None:
+                warnings.warn(remark, SourceWarning, stacklevel=3)
+            else:
+                tell(remark)
+        made = adoption.run(workers=workers, max_bad=max_bad, progress=progress)
+        return Conversion({"": made}, adoption.source.fields, tuple(remarks))
 
 
 def _source(files: FoundFiles, fields: str | Mapping[str, str] | None, on_error: str) -> Any:

@@ -14,6 +14,7 @@ from ..foreign.names import printable
 from ..format import manifest
 from ..loader import quarantine
 from ..order.world import World
+from ..stores.url import Url
 from . import ranks
 from .dask_runner import on_dask
 from .journal import LOCK, Journal, Lock, Record, compare, remove_retired
@@ -30,13 +31,13 @@ class WrittenDataset:
     """A dataset that a conversion wrote.
 
     Attributes:
-        path: its directory.
+        path: its directory, or its URL.
         manifest: its manifest.
         skipped: the samples that were left out; on the first rank only.
         rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
     """
 
-    path: Path
+    path: Path | Url
     manifest: manifest.Manifest
     skipped: tuple[Skipped, ...] = ()
     rotated: int = 0

@@ -5,10 +5,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from ..errors import NotADataset, ObjectNotFound
+from ..errors import NotADataset, ObjectChanged, ObjectNotFound
 from ..format import manifest
 from ..stores import open_store
-from ..stores.base import Store
+from ..stores.base import Condition, Store
 from ..stores.unharmed import read_unharmed
 from ..stores.url import Url, as_url
 from ..system.directory import Directory
@@ -25,6 +25,28 @@ def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifes
     folder = url.parent if url.name == manifest.FILE_NAME else url
     with tempfile.TemporaryDirectory() as temporary:  # a table of shards stays mapped when its file is gone
         return load_remote(open_store(folder, access.store_options or {}), folder, Path(temporary))
+
+
+def save_remote(store: Store, url: Url, described: manifest.Manifest, condition: Condition) -> None:
+    """Write the manifest of a dataset in a store, after the table of its shards if it needs one.
+
+    Args:
+        store: the store that the URL is in.
+        url: the dataset.
+        described: the manifest.
+        condition: the state that the manifest there must have, see `stores.base.Condition`.
+
+    Raises ObjectChanged if another process wrote it meanwhile.
+    """
+    table = manifest.table_of(described)
+    if table is not None:
+        store.write((url / manifest.TABLE_NAME).path, table)
+    try:
+        store.write((url / manifest.FILE_NAME).path, described.to_json(table), condition=condition)
+    except ObjectChanged as error:
+        raise ObjectChanged(
+            f"{url / manifest.FILE_NAME}: another process wrote it meanwhile; its dataset stays"
+        ) from error
 
 
 def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:

@@ -259,7 +259,7 @@ def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], descripti
         elif path.exists():
             paths = [path]
         else:
-            paths = [Path(name) for text in _expanded(str(path)) for name in _globbed(text)]
+            paths = [Path(name) for text in expanded(str(path)) for name in _globbed(text)]
         paths = [found for found in paths if not found.name.endswith(containers.index_suffixes())]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
@@ -280,7 +280,7 @@ def _folders_in(path: Path) -> str:
     return f" itself, but folders: {named}; give one of them" if folders else ""
 
 
-def _expanded(text: str) -> Iterator[str]:
+def expanded(text: str) -> Iterator[str]:
     """Expand numeric ranges: `a{08..10}` to `a08`, `a09`, `a10`."""
     ranges = [(int(low), int(high), _width(low, high)) for low, high in _RANGE.findall(text)]
     count = 1

@@ -114,8 +114,8 @@ def _content(path: Path) -> _Content:
     if compression:
         kind = _kind(peek(path, compression, _HEAD))
         # What cannot be unpacked here may still say by its name what it is.
-        return _Content(kind or _named_kind(path.name), compression)
-    return _Content(kind or _named_kind(path.name))
+        return _Content(kind or named_kind(path.name), compression)
+    return _Content(kind or named_kind(path.name))
 
 
 def _kind(head: bytes) -> str | None:
@@ -129,7 +129,8 @@ def _kind(head: bytes) -> str | None:
     return "webdataset" if tar.is_header(head) else None
 
 
-def _named_kind(name: str) -> str | None:
+def named_kind(name: str) -> str | None:
+    """Return the format that a file's name tells; None for other names."""
     if name.lower().endswith(tar.SUFFIXES):
         return "webdataset"
     if name.lower().endswith(_HDF5_SUFFIXES):

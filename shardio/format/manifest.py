@@ -254,10 +254,16 @@ def refers_to_table(data: bytes) -> bool:
 
 def save(manifest: Manifest, directory: Directory) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
-    table: bytes | None = None
-    if len(manifest.shards) > MOST_INLINE:
-        stream = io.BytesIO()
-        np.save(stream, manifest.shards.to_array(), allow_pickle=False)
-        table = stream.getvalue()
+    table = table_of(manifest)
+    if table is not None:
         directory.write(TABLE_NAME, table)
     directory.write(FILE_NAME, manifest.to_json(table))
+
+
+def table_of(manifest: Manifest) -> bytes | None:
+    """Return the content of `shardio.shards.npy`; None if the shards are few enough for `shardio.json`."""
+    if len(manifest.shards) <= MOST_INLINE:
+        return None
+    stream = io.BytesIO()
+    np.save(stream, manifest.shards.to_array(), allow_pickle=False)
+    return stream.getvalue()
