@@ -11,7 +11,9 @@ from .dataset.dataset import open as open
 from .dataset.mixture import Mixture as Mixture
 from .dataset.mixture import mix as mix
 from .dataset.writer import create as create
+from .errors import AccessDenied as AccessDenied
 from .errors import BadSample as BadSample
+from .errors import CacheError as CacheError
 from .errors import CacheWarning as CacheWarning
 from .errors import ConfigError as ConfigError
 from .errors import DatasetError as DatasetError
@@ -21,6 +23,8 @@ from .errors import MapError as MapError
 from .errors import MissingDependency as MissingDependency
 from .errors import NativeWarning as NativeWarning
 from .errors import NotADataset as NotADataset
+from .errors import ObjectChanged as ObjectChanged
+from .errors import ObjectNotFound as ObjectNotFound
 from .errors import PairingWarning as PairingWarning
 from .errors import PipelineClosed as PipelineClosed
 from .errors import PipelineStalled as PipelineStalled
@@ -31,6 +35,8 @@ from .errors import SourceError as SourceError
 from .errors import SourceWarning as SourceWarning
 from .errors import StateMismatch as StateMismatch
 from .errors import StateWarning as StateWarning
+from .errors import StoreError as StoreError
+from .errors import StoreUnavailable as StoreUnavailable
 from .errors import TooManyBad as TooManyBad
 from .errors import WorkerDied as WorkerDied
 from .format.fields import Field as Field
@@ -75,7 +81,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "BadSample",
+    "CacheError",
     "CacheWarning",
     "CenterCrop",
     "CenterSpatialCrop",
@@ -98,6 +106,8 @@ __all__ = [
     "NativeWarning",
     "Normalize",
     "NotADataset",
+    "ObjectChanged",
+    "ObjectNotFound",
     "PairingWarning",
     "PipelineClosed",
     "PipelineStalled",
@@ -122,6 +132,8 @@ __all__ = [
     "SourceWarning",
     "StateMismatch",
     "StateWarning",
+    "StoreError",
+    "StoreUnavailable",
     "ToFloat",
     "TooManyBad",
     "TorchDataset",

@@ -194,8 +194,8 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
 
 
 def _credentials_of_profile(profile: str) -> Any:
-    boto3 = optional.load("boto3", purpose=f"the AWS profile {profile}", extra="remote")
-    provider = optional.load("obstore.auth.boto3", purpose=f"the AWS profile {profile}", extra="remote")
+    boto3 = optional.load("boto3", purpose=f"the AWS profile {profile}", extra="aws")
+    provider = optional.load("obstore.auth.boto3", purpose=f"the AWS profile {profile}", extra="aws")
     return provider.Boto3CredentialProvider(boto3.Session(profile_name=profile))
 
 

