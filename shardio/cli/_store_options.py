@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -13,6 +13,18 @@ from ..errors import ConfigError
 
 STORES = "Datasets at URLs"
 DATASET = "The dataset's directory, or its URL, such as s3://BUCKET/PATH."
+
+
+StoreOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An option of the store, such as region=eu-west-1; may be given several times.",
+        metavar="KEY=VALUE",
+        show_default=False,
+        rich_help_panel=STORES,
+    ),
+]
+"""`--store-option` of a command that reads no more than a manifest, or needs no cache."""
 
 
 @dataclass(frozen=True, slots=True)

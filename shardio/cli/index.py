@@ -12,7 +12,7 @@ from ..order.world import World
 from ..stores.url import Url
 from ._packing import advising, print_dataset, print_note, print_rotated, print_skipped
 from ._progress import progress
-from ._store_options import parse_store_options
+from ._store_options import StoreOption, parse_store_options
 
 
 def index(
@@ -55,14 +55,7 @@ def index(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if anything would be left out or renamed, instead of telling it.")
     ] = False,
-    store_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="For URLs: an option of the store, such as region=eu-west-1; may be given several times.",
-            metavar="KEY=VALUE",
-            show_default=False,
-        ),
-    ] = None,
+    store_option: StoreOption = None,
 ) -> None:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
 

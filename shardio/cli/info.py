@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..format import manifest
 from ..format.fields import describe
 from ..system.units import format_size, parse_size
-from ._store_options import DATASET, STORES, parse_store_options
+from ._store_options import DATASET, StoreOption, parse_store_options
 
 COST = "The cost of an epoch"
 
@@ -52,15 +52,7 @@ def info(
     price_per_gb: Annotated[
         float | None, typer.Option(help="The price of 10^9 bytes that leave the store.", rich_help_panel=COST)
     ] = None,
-    store_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of the store, such as region=eu-west-1; may be given several times.",
-            metavar="KEY=VALUE",
-            show_default=False,
-            rich_help_panel=STORES,
-        ),
-    ] = None,
+    store_option: StoreOption = None,
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 

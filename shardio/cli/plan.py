@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
+from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
 from ._output import write_json
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, StoreOption, parse_store_options
 
 if TYPE_CHECKING:
     from ..bench.read_plan import ReadPlan
@@ -15,10 +16,8 @@ Shuffle: TypeAlias = Literal["global", "block", "none"]
 Tail: TypeAlias = Literal["drop", "pad"]
 
 
-@with_store_options
 def plan(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreOptions,
     world: Annotated[int, typer.Option(help="The number of ranks.")],
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
     shuffle: Annotated[Shuffle, typer.Option(help="The order.")] = "global",
@@ -31,6 +30,7 @@ def plan(
         str | None,
         typer.Option("--json", help="Write the figures as JSON to this file; - is standard output.", metavar="FILE"),
     ] = None,
+    store_option: StoreOption = None,
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
 
@@ -44,6 +44,8 @@ def plan(
 
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
+    access = StoreAccess(store_options=parse_store_options(store_option))
+    access.check_needed(dataset)
     from ..bench.read_plan import read_plan  # imported here because it loads torch
 
     found = read_plan(
@@ -56,7 +58,7 @@ def plan(
         tail=tail,
         seed=seed,
         epoch=epoch,
-        access=stores.access(dataset),
+        access=access,
     )
     if not write_json(json_file, found.to_json()):
         print(text(found))

@@ -85,7 +85,7 @@ def test_commands_that_read(s3: S3Server, url: str, local: Path, tmp_path: Path)
     options = options_of(s3, tmp_path / "cache")
     store = options[2:]
     lines = {
-        "info {} --json": store, "plan {} --world 2 --batch-size 4 --json -": options,
+        "info {} --json": store, "plan {} --world 2 --batch-size 4 --json -": store,
         "verify {} --deep --json -": options, "stats {} --json -": options,
     }  # fmt: skip
     for line, more in lines.items():
