@@ -20,7 +20,7 @@ from ..system.local_path import local_path
 from . import source as sources
 from .adopt import adopt
 from .api import Conversion, PathLike
-from .indexing_objects import ObjectAdoption, find_objects
+from .indexing_objects import MOST_THREADS, ObjectAdoption, find_objects
 from .notes import remarks_of, shards_among
 from .pack import OnError
 from .runners import Progress
@@ -86,7 +86,8 @@ def index(
             raise ConfigError("objects in a store are indexed by one process: leave out dask, resume and other ranks")
         made = _index_objects(
             [os.fspath(path) for path in given], out, access, fields, format, on_error, overwrite, strict, tell,
-            workers=cpus.usable() if workers is None else workers, max_bad=max_bad, progress=progress,
+            workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
+            progress=progress,
         )  # fmt: skip
         if report is not None:
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])

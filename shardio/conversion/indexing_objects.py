@@ -45,6 +45,8 @@ from .source import state_of
 
 _KINDS = ("webdataset", "tfrecord")
 _LISTED = 5
+MOST_THREADS = 8
+"""Threads that are started unless the user says how many: each keeps an object on the disk, and they share the GIL."""
 
 MakeSource = Callable[[FoundFiles], Any]
 """Returns the source of some files."""
@@ -92,6 +94,8 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
     """
     if kind not in (None, *_KINDS):
         raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
+    if folder.root.startswith("http"):
+        raise ConfigError(f"{folder}: a file server neither lists nor stores objects: index them on a local disk")
     for one in given:
         if one != folder and one.parent != folder:
             raise ConfigError(

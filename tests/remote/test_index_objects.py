@@ -118,6 +118,8 @@ def test_places_that_no_manifest_can_name_are_refused(s3: S3Server, tmp_path: Pa
     ):
         with pytest.raises(shardio.ConfigError, match=words):
             shardio.index(f"{url}/*.tar", out, store_options=s3.options)
+    with pytest.raises(shardio.ConfigError, match="a file server neither lists nor stores"):
+        shardio.index("http://host/x.tar", "http://host")
     with pytest.raises(shardio.ConfigError, match="format must be webdataset or tfrecord"):
         shardio.index(url, url, format="lmdb", store_options=s3.options)
     with pytest.raises(shardio.ConfigError, match="indexed by one process: leave out dask, resume"):
