@@ -208,7 +208,7 @@ def test_the_advice_on_transforms() -> None:
         ("workersplitter", None, "among the ranks itself"),
         ("empty_check", False, "leave it out"),
         ("handler", None, "on_bad_sample="),
-        ("cache_dir", "/tmp", "a local disk"),
+        ("cache_dir", "/tmp", "cache= takes its place"),
     ],
 )
 def test_keywords_of_others(keyword: str, value: Any, instead: str) -> None:
