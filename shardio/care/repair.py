@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import piece_sums, side_index
 from ..containers import tar_layout as layout
-from ..dataset.output_directory import OutputDirectory, remove_temporary
+from ..dataset.output_directory import SHARD, OutputDirectory, remove_temporary
 from ..dataset.shard_writer import WrittenShard, described
 from ..dataset.writer import describe, finish_dataset
 from ..errors import (
@@ -179,7 +179,7 @@ def _find_shards(folder: Directory, old: manifest.Manifest | None) -> tuple[str,
 
 
 def _shard_name(container: str) -> re.Pattern[str]:
-    return re.compile(rf"shard-[0-9]{{6,}}{re.escape(containers.get(container).suffix)}")
+    return re.compile(rf"{SHARD}{re.escape(containers.get(container).suffix)}")
 
 
 def _check_names(folder: Directory, container: str, names: list[str], *, links: bool) -> None:

@@ -23,9 +23,10 @@ from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import describe
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
-from ..stores.url import Url
+from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
 from ._command import typed
+from ._options import parse_store_options
 from ._progress import progress
 
 ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
@@ -80,6 +81,14 @@ class PackingOptions:
             rich_help_panel=SHARDS,
         ),
     ] = False
+    store_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For a URL: an option of its store, such as endpoint=http://10.0.0.1:9000; may be repeated.",
+            metavar="KEY=VALUE",
+            rich_help_panel=SHARDS,
+        ),
+    ] = None
     where: Annotated[
         str | None,
         typer.Option(
@@ -219,7 +228,7 @@ class PackingOptions:
         """Convert `source` and print the result."""
         self._check(source)
         world = World.detect()
-        first_rank = world.rank == 0
+        first_rank, place = world.rank == 0, as_url(out) or out
         with (
             advising(self.report, world, resumed=self.resume),
             progress("samples", quiet=not first_rank) as report_progress,
@@ -233,11 +242,11 @@ class PackingOptions:
                 **self._keywords(),
             )
         if first_rank and self.dry_run:
-            self._print_estimates(out, result)
+            self._print_estimates(place, result)
         elif first_rank:
             print_skipped(result.skipped, self.report)
             for name, dataset in result.datasets.items():
-                print_dataset(out / name, dataset)
+                print_dataset(place / name if name else place, dataset)
             print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
     def _check(self, source: Source) -> None:
@@ -270,6 +279,7 @@ class PackingOptions:
         if self.compress is not None:
             keywords["compression"] = None if self.compress == "none" else self.compress
         return keywords | {
+            "store_options": parse_store_options(self.store_option),
             "container": self.to,
             "dtype": parse_dtypes(self.dtype),
             "as_image": parse_names(self.as_image),
@@ -277,11 +287,11 @@ class PackingOptions:
             "squeeze": parse_names(self.squeeze),
         }
 
-    def _print_estimates(self, out: Path, result: Conversion) -> None:
+    def _print_estimates(self, out: Path | Url, result: Conversion) -> None:
         for name, estimate in result.estimates.items():
             text = f"{counted(estimate.samples, 'sample')} in {counted(estimate.shards, f'{estimate.container} shard')}"
             size = format_size(estimate.bytes)
-            print(f"{out / name}: would have {text}, of about {size}, and what the container adds")
+            print(f"{out / name if name else out}: would have {text}, of about {size}, and what the container adds")
         width = max(map(len, result.fields))
         for name, field in result.fields.items():
             print(f"  {name:{width}}  {describe(field)}")

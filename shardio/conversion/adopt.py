@@ -432,7 +432,7 @@ def _link(context: TaskContext, file: AdoptTask, shards: Directory) -> None:
     """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
     if context.beside:
         return
-    out = Path(os.path.realpath(context.out.path))  # a relative link is resolved from the directory's real path
+    out = Path(os.path.realpath(context.local.path))  # a relative link is resolved from the directory's real path
     near = out.parent in file.path.absolute().parents
     shards.unlink(file.name)
     # Relative to the link's final directory, not to the one in which it is created.

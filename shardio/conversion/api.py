@@ -15,13 +15,15 @@ import numpy as np
 
 from .. import containers
 from ..dataset.output_directory import Output
+from ..dataset.store_output import StoreOutput
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..stores.url import Url
+from ..stores import open_store
+from ..stores.url import Url, as_url
 from ..system import cpus
 from ..system.local_path import local_path
 from ..system.types import Indices
@@ -36,6 +38,7 @@ from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
 from .skipped import Skipped, open_report, write_report
 from .source import Converter, Source
+from .store_pack import pack_to_store
 from .subset import SubsetOptions, choose, parse_split
 from .tasks import TaskContext
 from .transformed_source import RawImages, TransformedSource
@@ -133,6 +136,7 @@ def convert(
     resume: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    store_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
     **container_options: Any,
@@ -148,7 +152,8 @@ def convert(
             - without `converter`, the directory of a shardio dataset, to rewrite it in other shards, or a list of such
               directories, to merge datasets that have the same fields and classes;
             - a `shardio.source.Source`.
-        out: the dataset's directory: empty or nonexistent. With `split` it holds a directory for each split.
+        out: the dataset's directory: empty or nonexistent; or its URL, such as `s3://bucket/photos`, to which each
+            shard is uploaded once it is finished. With `split` it holds a directory for each split.
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
@@ -197,6 +202,7 @@ def convert(
             and kept; so is a finished dataset.
         overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
         dry_run: write nothing; return estimates of what would be written.
+        store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
             left out or renamed are warnings (SourceWarning), on the first rank.
@@ -211,7 +217,8 @@ def convert(
         SourceError: the source cannot be read, or holds no samples; with `strict`, data would be left out.
         BadSample: a sample is bad, with `on_error="raise"`.
         TooManyBad: more samples are bad than `max_bad` allows.
-        OSError: the output cannot be written.
+        OSError: the output cannot be written; StoreError if it is in a store.
+        ObjectChanged: another process has made a dataset at the same URL meanwhile, which stays.
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
@@ -228,7 +235,9 @@ def convert(
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
     _check_options(container_options, converter)
-    place, world = local_path(out), world or World()
+    if store_options is not None and as_url(out) is None and not _may_be_remote(source):
+        raise ConfigError(f"store_options are for URLs, and {os.fspath(out)!r} is a local path")
+    place, world = _place(out, store_options), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
         workers=count,
@@ -263,9 +272,10 @@ def convert(
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
     _announce(found_notes, remarks, tell, world)
+    folder = place if isinstance(place, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:
-        open_report(skip_report, place).close()  # fails now rather than after the work
+        open_report(skip_report, folder).close()  # fails now rather than after the work
     choice = choose(samples, subset, job.runner(), job.progress)
     check_strict(choice.remarks, strict=strict)
     _announce(choice.remarks, choice.remarks, tell, world)
@@ -276,14 +286,14 @@ def convert(
     datasets = {}
     try:
         for name, chosen in choice.parts.items():
-            datasets[name] = _write(samples, Output(place.absolute(), name), chosen, shards, _of_split(job, name))
+            datasets[name] = _write(samples, _of_part(place, name), chosen, shards, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
-            write_report(skip_report, place, [("", sample) for sample in error.skipped])
+            write_report(skip_report, folder, [("", sample) for sample in error.skipped])
         raise
     if skip_report is not None:
         write_report(
-            skip_report, place, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
+            skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     return Conversion(datasets, samples.fields, found_notes)
 
@@ -298,8 +308,29 @@ def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str]
             warnings.warn(remark, SourceWarning, stacklevel=3)  # where `convert` is called
 
 
+def _place(out: PathLike, store_options: Mapping[str, str] | None) -> Path | StoreOutput:
+    """Return the place that `out` names; ConfigError for one that cannot be written to."""
+    url = as_url(out)
+    return local_path(out) if url is None else StoreOutput(url, open_store(url, store_options or {}))
+
+
+def _may_be_remote(source: Any) -> bool:
+    """Return whether a source may be datasets in stores."""
+    paths = source if isinstance(source, list | tuple) else [source]
+    return isinstance(source, DatasetSource) or any(
+        isinstance(path, str | os.PathLike) and as_url(path) is not None for path in paths
+    )
+
+
+def _of_part(place: Path | StoreOutput, split: str) -> Output | StoreOutput:
+    """Return where the dataset of a split is written, or the only one if `split` is ""."""
+    if isinstance(place, Path):
+        return Output(place.absolute(), split)
+    return replace(place, url=place.url / split) if split else place
+
+
 def _write(
-    source: Source, out: Output, numbers: Indices | None, shards: ShardOptions, options: PackOptions
+    source: Source, out: Output | StoreOutput, numbers: Indices | None, shards: ShardOptions, options: PackOptions
 ) -> WrittenDataset:
     context = TaskContext(
         source,
@@ -309,6 +340,8 @@ def _write(
         skip=options.on_error == "skip",
     )
     tasks, written_plan = plan(context, numbers, shards)
+    if isinstance(out, StoreOutput):
+        return pack_to_store(context, out, tasks, written_plan, options)
     return pack(context, tasks, written_plan, options)
 
 

@@ -142,10 +142,11 @@ def _etag_of_manifest(store: Store, folder: Url, *, overwrite: bool) -> str | No
         raise ConfigError(f"{folder}: there is a dataset already; overwrite replaces it")
     found = store.read(place.path)
     with tempfile.TemporaryDirectory() as temporary:
-        table = Path(temporary) / manifest.TABLE_NAME
-        if manifest.refers_to_table(bytes(found.data)):
-            table.write_bytes(store.read((folder / manifest.TABLE_NAME).path).data)
         try:
+            name = manifest.table_named_in(bytes(found.data)) or manifest.TABLE_NAME
+            table = Path(temporary) / name
+            if manifest.table_named_in(bytes(found.data)) is not None:
+                table.write_bytes(store.read((folder / name).path).data)
             adopted = manifest.Manifest.from_json(bytes(found.data), str(place), table).adopted
         except ManifestError as error:
             raise ConfigError(f"{error}: index replaces only a dataset of adopted objects: remove it first") from error

@@ -35,6 +35,7 @@ from .. import containers
 from ..containers import piece_sums
 from ..dataset.output_directory import JOURNAL, PLAN, Output, check_made
 from ..dataset.shard_writer import WORKPLACE, WrittenShard
+from ..dataset.store_output import NamedState
 from ..errors import ConfigError, ShardioError
 from ..system.directory import Directory
 from .skipped import Skipped
@@ -50,11 +51,13 @@ class Record:
         shard: the shard.
         skipped: the samples that were left out of it.
         rotated: the number of its images that an EXIF tag rotates or mirrors.
+        objects: in a store, the shard's objects as they were written.
     """
 
     shard: WrittenShard
     skipped: tuple[Skipped, ...]
     rotated: int = 0
+    objects: tuple[NamedState, ...] = ()
 
 
 class _File(msgspec.Struct):
@@ -66,6 +69,7 @@ class _File(msgspec.Struct):
     image_shapes: dict[str, tuple[int, int] | None]
     skipped: list[tuple[int, str]]
     rotated: int = 0
+    objects: list[NamedState] = []
 
 
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
@@ -166,23 +170,11 @@ class Journal:
             text = self.open().read(PLAN, _MOST_TEXT)
         except FileNotFoundError:
             return None
-        try:
-            plan = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ShardioError(f"{self.path / PLAN} is damaged: {error}; start over with overwrite") from error
-        if not isinstance(plan, dict):
-            raise ShardioError(f"{self.path / PLAN} is damaged: not an object; start over with overwrite")
-        return plan
+        return decode_plan(text, f"{self.path / PLAN}")
 
     def write(self, number: int, record: Record) -> None:
         """Write the record of a shard whose files are finished."""
-        shard = record.shard
-        file = _File(
-            shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
-            dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
-        )  # fmt: skip
-        data = msgspec.msgpack.encode(file)
-        self._open_run().write(f"{number:06d}.done", xxhash.xxh3_128_digest(data) + data)
+        self._open_run().write(f"{number:06d}.done", encode_record(record))
 
     def read(self, number: int) -> Record | None:
         """Return the record of a shard, or None if there is none; ShardioError if it is damaged."""
@@ -191,21 +183,7 @@ class Journal:
             data = self._open_run().read(name)
         except FileNotFoundError:
             return None
-        place = f"{self.path}, the record of shard {number}"
-        checksum, data = data[:_CHECKSUM], data[_CHECKSUM:]
-        if checksum != xxhash.xxh3_128_digest(data):  # the shard itself does not tell a damaged image size
-            raise ShardioError(f"{place} is damaged: it does not begin with its checksum; start over with overwrite")
-        try:
-            file = msgspec.msgpack.decode(data, type=_File)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ShardioError(f"{place} is damaged: {error}") from error
-        if not 0 <= file.samples == len(file.sample_checksums) / 8:
-            raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
-        if file.samples and not _FILE_NAME.fullmatch(file.name):
-            raise ShardioError(f"{place}: {file.name!r} is not the name of a file")
-        values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
-        shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
-        return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated)
+        return decode_record(data, f"{self.path}, the record of shard {number}")
 
     def done(self) -> set[int]:
         """Return the numbers of the shards that have records."""
@@ -246,6 +224,48 @@ class Journal:
         return aside
 
 
+def encode_record(record: Record) -> bytes:
+    """Return the stored form of a record: its checksum, and then what it says."""
+    shard = record.shard
+    file = _File(
+        shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
+        dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
+        list(record.objects),
+    )  # fmt: skip
+    data = msgspec.msgpack.encode(file)
+    return xxhash.xxh3_128_digest(data) + data
+
+
+def decode_record(data: bytes, place: str) -> Record:
+    """Return the record that `encode_record` has stored; ShardioError, which names `place`, if it is damaged."""
+    checksum, data = data[:_CHECKSUM], data[_CHECKSUM:]
+    if checksum != xxhash.xxh3_128_digest(data):  # the shard itself does not tell a damaged image size
+        raise ShardioError(f"{place} is damaged: it does not begin with its checksum; start over with overwrite")
+    try:
+        file = msgspec.msgpack.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ShardioError(f"{place} is damaged: {error}") from error
+    if not 0 <= file.samples == len(file.sample_checksums) / 8:
+        raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
+    for name in [*([file.name] if file.samples else []), *(name for name, _, _ in file.objects)]:
+        if not _FILE_NAME.fullmatch(name):
+            raise ShardioError(f"{place}: {name!r} is not the name of a file")
+    values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
+    shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
+    return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated, tuple(file.objects))
+
+
+def decode_plan(text: bytes, place: str) -> dict[str, Any]:
+    """Return a plan as it was written; ShardioError, which names `place`, if it is damaged."""
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardioError(f"{place} is damaged: {error}; start over with overwrite") from error
+    if not isinstance(plan, dict):
+        raise ShardioError(f"{place} is damaged: not an object; start over with overwrite")
+    return plan
+
+
 def remove_retired(out: Output) -> None:
     """Remove the journals of finished conversions that were killed before they had removed them."""
     try:
@@ -267,7 +287,7 @@ _ADDED = frozenset(("names",))
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
     unknown = _ADDED - found.keys()
-    for key in sorted({*found, *wanted} - {"job", "run", "begun"} - unknown):
+    for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
                 f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "

@@ -1,7 +1,7 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -74,6 +74,101 @@ class PackOptions:
         return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
 
 
+@final
+class Tally:
+    """What a conversion has done so far, and what that comes to: the same wherever its shards go.
+
+    Args:
+        context: what the tasks share.
+        tasks: a task for each shard.
+        plan: JSON values that distinguish this conversion from others.
+        options: how the work is carried out.
+        watches: whether to see to it that the source's files stay as they are.
+    """
+
+    def __init__(
+        self,
+        context: TaskContext,
+        tasks: Sequence[ShardTask],
+        plan: Mapping[str, Any],
+        options: PackOptions,
+        *,
+        watches: bool = True,
+    ) -> None:
+        self._context, self._plan, self._options = context, plan, options
+        self.total = sum(task.count for task in tasks)
+        self._states = file_states(context.source) if watches else {}
+        self._skipped = 0
+
+    def report(self, done: int) -> None:
+        """Report progress."""
+        self._options.progress(self._context.doing, min(done, self.total), self.total)
+
+    def on_result(self, result: TaskResult) -> None:
+        """Count the samples that a task has left out; TooManyBad if there are too many by now."""
+        self._skipped += result.skipped
+        if result.first_skipped is not None and self._context.knows_samples:
+            self._check_budget(self._skipped, self.total, result.first_skipped)
+
+    def check_unchanged(self) -> None:
+        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
+        now = file_states(self._context.source)
+        for path in (path for path, state in self._states.items() if now[path] != state):
+            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
+
+    def publish(self, records: Iterable[Record], finish: Callable[[manifest.Manifest], None]) -> WrittenDataset:
+        """Describe the shards, all of which are written, and have `finish` write the manifest.
+
+        Raises TooManyBad, and SourceError if no sample is left.
+        """
+        skipped: list[Skipped] = []
+        samples = rotated = 0
+
+        def written() -> Iterator[WrittenShard]:
+            nonlocal samples, rotated
+            for record in records:
+                rotated += record.rotated
+                skipped.extend(record.skipped)
+                samples += record.shard.samples
+                if record.shard.samples:
+                    yield record.shard
+            if not samples:
+                raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}")
+            if skipped:
+                self._check_budget(len(skipped), samples + len(skipped), skipped[0])
+
+        context, source = self._context, self._context.source
+        completed = describe(
+            context.container,
+            source.fields,
+            written(),
+            source.metadata,
+            adopted=context.adopted,
+            conversion=self._plan,
+            has_sums=True,
+        )
+        finish(completed)
+        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated)
+
+    def check(self, record: Record | None, number: int, place: object) -> Record:
+        """Return the record of shard `number`; SourceError if there is none at `place`, or it is of other fields."""
+        if record is None:
+            raise SourceError(f"{place}: the record of shard {number} is missing")
+        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
+        if record.shard.samples and record.shard.image_shapes.keys() != images:
+            raise SourceError(f"{place}: the record of shard {number} is of other fields")
+        return record
+
+    def _check_budget(self, skipped: int, samples: int, example: Skipped) -> None:
+        """Raise TooManyBad if more samples are bad than `max_bad` allows."""
+        most = self._options.max_bad
+        if skipped > (allowed := quarantine.allowance(most, samples)):
+            raise TooManyBad(
+                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
+                f"max_bad={samples} would allow all; one of them: {example.reason}"
+            )
+
+
 def pack(
     context: TaskContext, tasks: Sequence[ShardTask], plan: Mapping[str, Any], options: PackOptions
 ) -> WrittenDataset:
@@ -91,17 +186,17 @@ def pack(
     OSError.
     """
     if not options.world.rank:
-        remove_retired(context.out)
+        remove_retired(context.local)
     finished = _finished_before(context, plan, options)
     if finished is not None:
-        return WrittenDataset(context.out.path, finished)
+        return WrittenDataset(context.local.path, finished)
     return _PackRun(context, tasks, {"job": ranks.job(), **plan}, options).run()
 
 
 def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: PackOptions) -> manifest.Manifest | None:
     """Return the manifest of the dataset that this conversion has finished before, None if there is work to do."""
-    out = context.out.path
-    unfinished = Journal(context.out, context.container).exists()
+    out = context.local.path
+    unfinished = Journal(context.local, context.container).exists()
     if not options.resume or options.overwrite or not (out / manifest.FILE_NAME).exists() or unfinished:
         return None
     finished = manifest.load(out)
@@ -117,10 +212,10 @@ class _PackRun:
         self, context: TaskContext, tasks: Sequence[ShardTask], plan: dict[str, Any], options: PackOptions
     ) -> None:
         self._context, self._tasks, self._plan, self._options = context, tasks, plan, options
-        self._total = sum(task.count for task in tasks)
-        self._journal = Journal(context.out, context.container)
-        self._states = {} if options.world.rank else file_states(context.source)
-        self._skipped = 0
+        self._out = context.local
+        self._journal = Journal(self._out, context.container)
+        own = {name: value for name, value in plan.items() if name != "job"}
+        self._tally = Tally(context, tasks, own, options, watches=not options.world.rank)
 
     def run(self) -> WrittenDataset:
         if self._options.world.rank:
@@ -132,22 +227,23 @@ class _PackRun:
         ranks.wait_for_leader(self._journal, self._options.world, self._plan)
         self._join_run()
         self._run_tasks()
-        return WrittenDataset(self._context.out.path, ranks.wait_for_end(self._journal, self._context.out.path))
+        return WrittenDataset(self._out.path, ranks.wait_for_end(self._journal, self._out.path))
 
     def _lead(self) -> WrittenDataset:
         """Begin the journal, work, and publish the dataset: the first rank's part."""
         overwrite, resume, beside = self._options.overwrite, self._options.resume, self._context.beside
         anew = not self._journal.exists()
-        missing = [path for path in (self._context.out.path, *self._context.out.path.parents) if not path.exists()]
-        final, folder = claim(self._context.out, overwrite=overwrite, resume=resume, beside=beside)
+        missing = [path for path in (self._out.path, *self._out.path.parents) if not path.exists()]
+        final, folder = claim(self._out, overwrite=overwrite, resume=resume, beside=beside)
         lock = Lock(folder, LOCK, "another conversion")
         retired, emptied = "", list[Path]()
         try:
             self._journal.begin(self._plan, lock, resume=resume)
             self._join_run()
             self._run_tasks()
-            self._check_unchanged()
-            written = self._publish(OutputDirectory(self._journal.open_shards(), final, beside))
+            self._tally.check_unchanged()
+            place = OutputDirectory(self._journal.open_shards(), final, beside)
+            written = self._tally.publish(self._records(), lambda completed: finish_dataset(place, completed))
             retired = self._journal.retire()
             return written
         except Exception as error:
@@ -172,12 +268,6 @@ class _PackRun:
             return "" if self._journal.run and self._journal.done() else self._journal.retire()
         return ""
 
-    def _check_unchanged(self) -> None:
-        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
-        now = file_states(self._context.source)
-        for path in (path for path, state in self._states.items() if now[path] != state):
-            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
-
     def _join_run(self) -> None:
         """Bind the tasks to the run that the journal is in."""
         self._context = replace(self._context, run=self._journal.run)
@@ -186,7 +276,7 @@ class _PackRun:
         """Carry out this rank's tasks; the first rank then waits for the others."""
         world, run = self._options.world, self._options.runner()
         if world.size == 1:
-            run(run_shard_task, self._context, self._tasks, RunnerCallbacks(self._report, self._on_result))
+            run(run_shard_task, self._context, self._tasks, RunnerCallbacks(self._tally.report, self._tally.on_result))
             return
         tasks = self._tasks[world.rank :: world.size]
         heartbeat = ranks.RankHeartbeat(self._journal, world)
@@ -194,78 +284,28 @@ class _PackRun:
         def on_progress(done: int) -> None:
             heartbeat.beat(done)
             if not world.rank:
-                self._report(done + heartbeat.done_by_others())
+                self._tally.report(done + heartbeat.done_by_others())
 
         try:
             if tasks:
-                run(run_shard_task, self._context, tasks, RunnerCallbacks(on_progress, self._on_result))
+                run(run_shard_task, self._context, tasks, RunnerCallbacks(on_progress, self._tally.on_result))
             count = sum(task.count for task in tasks)
             heartbeat.beat(count, over=True)
             if not world.rank:
                 ranks.wait_for_others(
-                    self._journal, heartbeat, len(self._tasks), lambda others: self._report(count + others)
+                    self._journal, heartbeat, len(self._tasks), lambda others: self._tally.report(count + others)
                 )
-                self._report(self._total)
+                self._tally.report(self._tally.total)
         except BaseException as error:
             heartbeat.beat(0, error=f"{type(error).__name__}: {error}")
             raise
         finally:
             heartbeat.release()
 
-    def _report(self, done: int) -> None:
-        self._options.progress(self._context.doing, min(done, self._total), self._total)
-
-    def _on_result(self, result: TaskResult) -> None:
-        self._skipped += result.skipped
-        if result.first_skipped is not None and self._context.knows_samples:
-            self._check_budget(self._skipped, self._total, result.first_skipped)
-
-    def _check_budget(self, skipped: int, samples: int, example: Skipped) -> None:
-        """Raise TooManyBad if more samples are bad than `max_bad` allows."""
-        most = self._options.max_bad
-        if skipped > (allowed := quarantine.allowance(most, samples)):
-            raise TooManyBad(
-                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
-                f"max_bad={samples} would allow all; one of them: {example.reason}"
-            )
-
     def _skipped_so_far(self) -> tuple[Skipped, ...]:
         records = (self._journal.read(number) for number in sorted(self._journal.done()))
         return tuple(bad for record in records if record for bad in record.skipped)
 
     def _records(self) -> Iterator[Record]:
-        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
         for task in self._tasks:
-            record = self._journal.read(task.number)
-            if record is None:
-                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is missing")
-            if record.shard.samples and record.shard.image_shapes.keys() != images:
-                raise SourceError(f"{self._journal.path}: the record of shard {task.number} is of other fields")
-            yield record
-
-    def _publish(self, directory: OutputDirectory) -> WrittenDataset:
-        """Make a dataset of the shards, all of which are written."""
-        skipped: list[Skipped] = []
-        samples = rotated = 0
-
-        def written() -> Iterator[WrittenShard]:
-            nonlocal samples, rotated
-            for record in self._records():
-                rotated += record.rotated
-                skipped.extend(record.skipped)
-                samples += record.shard.samples
-                if record.shard.samples:
-                    yield record.shard
-            if not samples:
-                raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}")
-            if skipped:
-                self._check_budget(len(skipped), samples + len(skipped), skipped[0])
-
-        context, source = self._context, self._context.source
-        plan = {name: value for name, value in self._plan.items() if name != "job"}
-        completed = describe(
-            context.container, source.fields, written(), source.metadata, adopted=context.adopted, conversion=plan,
-            has_sums=True,
-        )  # fmt: skip
-        finish_dataset(directory, completed)
-        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated)
+            yield self._tally.check(self._journal.read(task.number), task.number, self._journal.path)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
+from ..dataset.store_output import StoreOutput
 from ..errors import BadSample, DatasetError
 from ..format import images
+from ..system.directory import Directory
 from ..system.types import Indices, Sample
 from .journal import Journal, Record
 from .skipped import Skipped
@@ -54,7 +56,7 @@ class TaskContext:
     """
 
     source: Any
-    out: Output
+    out: Output | StoreOutput
     container: str
     container_options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
@@ -64,6 +66,13 @@ class TaskContext:
     adopted: bool = False
     beside: bool = False
     run: str = ""
+
+    @property
+    def local(self) -> Output:
+        """The output, which is a directory."""
+        if isinstance(self.out, StoreOutput):
+            raise TypeError(f"{self.out.url} is no directory")
+        return self.out
 
     @property
     def threads(self) -> bool:
@@ -124,7 +133,7 @@ def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskRes
 
     Raises BadSample unless bad samples are skipped, and OSError. An unfinished shard is removed.
     """
-    journal = Journal(context.out, context.container, context.run)
+    journal = Journal(context.local, context.container, context.run)
     record = journal.read(task.number)
     if record is not None and record.skipped and not context.skip:
         raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
@@ -139,8 +148,12 @@ def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskRes
 
 def write_samples(context: TaskContext, task: WriteTask, journal: Journal, advance: Advance) -> Record:
     """Write a shard of the source's samples; return its record."""
+    return write_samples_to(journal.open_shards(), context, task, advance)
+
+
+def write_samples_to(shards: Directory, context: TaskContext, task: WriteTask, advance: Advance) -> Record:
+    """Write a shard of the source's samples to a folder; return its record."""
     fields = context.source.fields
-    shards = journal.open_shards()
     writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
     files = [name for name, field in fields.items() if field.kind == "image"]

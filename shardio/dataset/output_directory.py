@@ -170,16 +170,18 @@ def _existing(final: Directory) -> list[str]:
     return existing
 
 
-_SHARD = r"shard-[0-9]{6,}"
-_SHARD_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)*")
-_INDEX_FILE = re.compile(rf"{_SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
-_OWN_TAR = re.compile(rf"{_SHARD}\.tar")
+SHARD = r"shard-[0-9]{6,}(?:-[0-9a-f]{8})?"
+"""A pattern of the names of shards, without what follows the first dot; in stores they end in a run's name."""
+
+_SHARD_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)*")
+_INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
+_OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
-_OTHERS_INDEX = re.compile(rf"{_SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
+_OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
 _MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
 _MANIFEST = "|".join(map(re.escape, _MANIFEST_FILES))
 _HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
-_TEMPORARY = re.compile(rf"\.({_MANIFEST}|{re.escape(PLAN)}|{_SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
+_TEMPORARY = re.compile(rf"\.({_MANIFEST}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
 _MADE_FILE = re.compile(rf"lock|rank-[0-9]{{5,}}|{re.escape(PLAN)}|{_MANIFEST}|{_SHARD_FILE.pattern}")
 _MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + _HIDDEN.pattern)
 
@@ -208,13 +210,14 @@ def _ours(directory: Directory) -> list[str]:
 def _own_file() -> re.Pattern[str]:
     """Return the names of the files of shards that shardio's containers write."""
     suffixes = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
-    return re.compile(rf"{_SHARD}({suffixes}|\.idx\.npy)(\.[a-z0-9]+)*")
+    return re.compile(rf"{SHARD}({suffixes}|\.idx\.npy)(\.[a-z0-9]+)*")
 
 
 def _is_sign(directory: Directory, name: str, kind: Kind | None) -> bool:
     if kind == "directory":
         return _HIDDEN.fullmatch(name) is not None and not _strangers(directory.directory(name))
-    return kind == "file" and (name in _MANIFEST_FILES or _TEMPORARY.fullmatch(name) is not None)
+    known = name in _MANIFEST_FILES or manifest.TABLE_PATTERN.fullmatch(name) or _TEMPORARY.fullmatch(name)
+    return kind == "file" and bool(known)
 
 
 def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:

@@ -38,11 +38,11 @@ def save_remote(store: Store, url: Url, described: manifest.Manifest, condition:
 
     Raises ObjectChanged if another process wrote it meanwhile.
     """
-    table = manifest.table_of(described)
+    content, table = manifest.in_store(described)
     if table is not None:
-        store.write((url / manifest.TABLE_NAME).path, table)
+        store.write((url / table[0]).path, table[1])
     try:
-        store.write((url / manifest.FILE_NAME).path, described.to_json(table), condition=condition)
+        store.write((url / manifest.FILE_NAME).path, content, condition=condition)
     except ObjectChanged as error:
         raise ObjectChanged(
             f"{url / manifest.FILE_NAME}: another process wrote it meanwhile; its dataset stays"
@@ -66,11 +66,11 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
         data = read_unharmed(store, place.path)
     except ObjectNotFound as error:
         raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
-    if not manifest.refers_to_table(data):
+    if (table_name := manifest.table_named_in(data)) is None:
         return manifest.Manifest.from_json(data, str(place))
     folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
-    table = folder / manifest.TABLE_NAME
+    table = folder / table_name
     if not table.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        Directory(folder).write(table.name, read_unharmed(store, (url / manifest.TABLE_NAME).path))
+        Directory(folder).write(table.name, read_unharmed(store, (url / table_name).path))
     return manifest.Manifest.from_json(data, str(place), table)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,9 @@ from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
 TABLE_NAME = "shardio.shards.npy"
+TABLE_PATTERN = re.compile(r"shardio\.shards(-[0-9a-f]{32})?\.npy")
+"""Names of the table: in a store it has its checksum in its name."""
+
 VERSION = 1
 MOST_INLINE = 10_000
 """The most shards that the manifest itself lists: reading so many takes less time than opening a second file."""
@@ -64,11 +68,12 @@ class Manifest:
         """The number of samples in the dataset."""
         return int(self.shards.starts[-1])
 
-    def to_json(self, table: bytes | None = None) -> bytes:
+    def to_json(self, table: bytes | None = None, table_name: str = TABLE_NAME) -> bytes:
         """Return the content of `shardio.json`.
 
         Args:
             table: the content of `shardio.shards.npy`, to refer to instead of listing the shards.
+            table_name: what that file is called, if not so.
         """
         value = {
             "format": "shardio",
@@ -83,7 +88,7 @@ class Manifest:
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
             "shards": self._shards_to_json()
             if table is None
-            else {"count": len(self.shards), "checksum": _checksum(table)},
+            else {"count": len(self.shards), "checksum": _checksum(table), **_named(table_name)},
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
 
@@ -103,7 +108,7 @@ class Manifest:
         Args:
             data: the content of `shardio.json`.
             place: the path to name in errors.
-            table: the path of `shardio.shards.npy`, in case `data` refers to it.
+            table: the path of `shardio.shards.npy`, in case `data` refers to it, or to another file beside it.
 
         Raises ManifestError if `data` is not a valid manifest.
         """
@@ -155,7 +160,7 @@ class _FormatAndVersion(msgspec.Struct):
 
 
 class _Shards(msgspec.Struct):
-    """Either the columns, or the number of rows and the checksum of the table file."""
+    """Either the columns, or the number of rows, the checksum and the name of the table file."""
 
     names: list[str] = []
     samples: list[int] = []
@@ -163,6 +168,7 @@ class _Shards(msgspec.Struct):
     checksums: list[str] = []
     count: int | None = None
     checksum: str = ""
+    file: str = TABLE_NAME
 
 
 class _File(msgspec.Struct):
@@ -193,17 +199,19 @@ def _int64(name: str, values: list[int]) -> NDArray[np.int64]:
 
 
 def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
+    name = _checked_table_name(value.file)
+    table = None if table is None else table.with_name(name)
     if table is None or not table.is_file():
-        raise ManifestError(f"it refers to {TABLE_NAME}, which is missing")
+        raise ManifestError(f"it refers to {name}, which is missing")
     try:
         mapped = npy.guarded(lambda: np.load(table, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise ManifestError(f"{TABLE_NAME} is cut short or damaged: {error}") from error
+        raise ManifestError(f"{name} is cut short or damaged: {error}") from error
     actual = _checksum(mapped.base)
     if actual != value.checksum:
-        raise ManifestError(f"{TABLE_NAME}: checksum {actual} is not {value.checksum}")
+        raise ManifestError(f"{name}: checksum {actual} is not {value.checksum}")
     if len(mapped) != value.count:
-        raise ManifestError(f"{TABLE_NAME} lists {len(mapped)} shards, not {value.count}")
+        raise ManifestError(f"{name} lists {len(mapped)} shards, not {value.count}")
     return ShardTable.from_array(mapped)
 
 
@@ -245,25 +253,50 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.from_json(data, str(place), place.with_name(TABLE_NAME))
 
 
-def refers_to_table(data: bytes) -> bool:
-    """Return whether a manifest's shards are listed in `shardio.shards.npy`; False if it is no manifest."""
+def table_named_in(data: bytes) -> str | None:
+    """Return the name of the file that lists a manifest's shards; None if the manifest does, or is none.
+
+    Raises ManifestError for what is not JSON, and for a name that shardio gives to no such file.
+    """
     content = _parse(data)
     shards = content.get("shards") if isinstance(content, dict) else None
-    return isinstance(shards, dict) and "count" in shards
+    if not isinstance(shards, dict) or "count" not in shards:
+        return None
+    return _checked_table_name(shards.get("file", TABLE_NAME))
+
+
+def _checked_table_name(name: object) -> str:
+    if not isinstance(name, str) or not TABLE_PATTERN.fullmatch(name):
+        raise ManifestError(f"shards: {name!r} is not the name of a table of shards")
+    return name
+
+
+def _named(table_name: str) -> dict[str, str]:
+    return {} if table_name == TABLE_NAME else {"file": table_name}
+
+
+def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:
+    """Return the content of `shardio.json`, and the name and content of the table that it refers to, None without one.
+
+    A store replaces one object at a time, so each table has a name of its own, which its content decides.
+    """
+    if len(manifest.shards) <= MOST_INLINE:
+        return manifest.to_json(), None
+    table = _table(manifest)
+    name = TABLE_NAME.replace(".npy", f"-{_checksum(table)}.npy")
+    return manifest.to_json(table, name), (name, table)
 
 
 def save(manifest: Manifest, directory: Directory) -> None:
     """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
-    table = table_of(manifest)
-    if table is not None:
+    table: bytes | None = None
+    if len(manifest.shards) > MOST_INLINE:
+        table = _table(manifest)
         directory.write(TABLE_NAME, table)
     directory.write(FILE_NAME, manifest.to_json(table))
 
 
-def table_of(manifest: Manifest) -> bytes | None:
-    """Return the content of `shardio.shards.npy`; None if the shards are few enough for `shardio.json`."""
-    if len(manifest.shards) <= MOST_INLINE:
-        return None
+def _table(manifest: Manifest) -> bytes:
     stream = io.BytesIO()
     np.save(stream, manifest.shards.to_array(), allow_pickle=False)
     return stream.getvalue()

@@ -20,11 +20,13 @@ class ObjectInfo:
         name: its name in the store, with `/` between parts.
         size: bytes.
         etag: text that changes when the object is replaced; None if the store gives none.
+        modified: when it was written, in seconds since 1970, by the store's clock; None if the store did not say.
     """
 
     name: str
     size: int
     etag: str | None
+    modified: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class LocalStore:
 
 def _info(name: str, status: os.stat_result) -> ObjectInfo:
     state = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-    return ObjectInfo(name, status.st_size, hashlib.blake2b(state.encode(), digest_size=8).hexdigest())
+    etag = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
+    return ObjectInfo(name, status.st_size, etag, status.st_mtime)
 
 
 def _as_store_error(error: OSError, path: Path) -> StoreError:

@@ -200,7 +200,7 @@ def _credentials_of_profile(profile: str) -> Any:
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
-    return ObjectInfo(meta["path"], int(meta["size"]), meta["e_tag"])
+    return ObjectInfo(meta["path"], int(meta["size"]), meta["e_tag"], meta["last_modified"].timestamp())
 
 
 def _words(error: BaseException) -> str:

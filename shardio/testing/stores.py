@@ -24,6 +24,7 @@ class MemoryStore:
 
     def __init__(self, objects: Mapping[str, bytes] | None = None) -> None:
         self._objects = dict(objects or {})
+        self._written = dict.fromkeys(self._objects, time.time())
         self._lock = threading.Lock()
 
     def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
@@ -36,7 +37,7 @@ class MemoryStore:
         data = self._objects.get(name)
         if data is None:
             raise ObjectNotFound(f"{self.url}{name}: there is no such object")
-        return ObjectInfo(name, len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+        return ObjectInfo(name, len(data), hashlib.blake2b(data, digest_size=16).hexdigest(), self._written[name])
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         names = sorted(self._objects)
@@ -47,7 +48,7 @@ class MemoryStore:
             now = self.info(name).etag if name in self._objects else None
             if condition is not None and now != (None if condition == "new" else condition):
                 raise ObjectChanged(f"{self.url}{name}: its ETag is {now}, not {condition}")
-            self._objects[name] = bytes(data)
+            self._objects[name], self._written[name] = bytes(data), time.time()
             return self.info(name)
 
     def upload(self, name: str, path: Path) -> ObjectInfo:

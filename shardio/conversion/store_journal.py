@@ -1,0 +1,149 @@
+"""The journal of a conversion into a store: its plan and the finished shards, as small objects below the output.
+
+    OUT/.converting/run-1a2b3c4d/
+      plan.json       describes the conversion; a conversion with another plan does not resume this one
+      000012.done     the record of shard 12, written on the condition that there is none, after its objects
+
+A conversion begins a run of its own, and resuming it goes on in the same run, on whatever machine. Each process that
+begins or resumes it writes its shards under names of its own (`StoreOutput.writer`), and the first record of a shard
+says whose counts. So processes that outlive an older attempt, or two that resume at once, do no harm.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, final
+
+from ..dataset.output_directory import JOURNAL, PLAN
+from ..dataset.store_output import RECORD_NAME, RUN_NAME, StoreOutput
+from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError
+from ..stores.base import Condition
+from ..stores.url import Url
+from .journal import Record, compare, decode_plan, decode_record, encode_record
+
+_READERS = 16  # requests at once, while many records are read
+_BLOCK = 256
+_DELETED = 1000  # objects in one request
+
+
+@final
+class StoreJournal:
+    """The journal of the conversion into `out`.
+
+    Args:
+        out: the output.
+        run: the run that this process takes part in, "" before that is known.
+
+    Attributes:
+        path: the place of all runs, for messages.
+    """
+
+    def __init__(self, out: StoreOutput, run: str = "") -> None:
+        self.path: Url = out.url / JOURNAL
+        self.run = run
+        self._out = out
+        self._etags: dict[int, str | None] = {}  # of the records that were read
+
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """Return the plans of all unfinished conversions by run, those written last at the end."""
+        found = []
+        for info in self._out.store.list(self._out.name(JOURNAL)):
+            run, _, name = info.name.removeprefix(f"{self.path.path}/").partition("/")
+            if name == PLAN and RUN_NAME.fullmatch(run):
+                found.append((info.modified or 0.0, run))
+        plans = {}
+        for _, run in sorted(found):
+            try:
+                text = bytes(self._out.store.read(self._out.name(JOURNAL, run, PLAN)).data)
+            except ObjectNotFound:  # it has finished meanwhile
+                continue
+            plans[run] = decode_plan(text, f"{self.path}/{run}/{PLAN}")
+        return plans
+
+    def begin(self, plan: Mapping[str, Any], run: str, replaces: Condition) -> None:
+        """Begin a run of its own, or go on in an earlier one.
+
+        Args:
+            plan: JSON values that distinguish this conversion from others.
+            run: the run to go on in, "" for a new one.
+            replaces: the state of the manifest that the new one replaces.
+        """
+        self.run = run or f"run-{self._out.writer}"
+        text = json.dumps({**plan, "run": self.run, "begun": secrets.token_hex(8), "replaces": replaces}, indent=1)
+        # Written anew by a process that goes on, too: `clean` sees by its age that somebody works here.
+        self._out.store.write(self._name(PLAN), text.encode(), condition=None if run else "new")
+
+    def write(self, number: int, record: Record) -> Record:
+        """Write the record of a shard whose objects are there; return the one that counts, which may be another's."""
+        before = self._etags.get(number, "new")
+        try:
+            self._out.store.write(self._record(number), encode_record(record), condition=before)
+        except (ObjectChanged, ObjectNotFound):
+            written = self.read(number)
+            if written is None:
+                raise ShardioError(
+                    f"{self.path / self.run}: the record of shard {number} has been removed: start over"
+                ) from None
+            return written
+        return record
+
+    def read(self, number: int) -> Record | None:
+        """Return the record of a shard, or None if there is none; ShardioError if it is damaged."""
+        name = self._record(number)
+        try:
+            content = self._out.store.read(name)
+        except ObjectNotFound:
+            return None
+        self._etags[number] = content.info.etag
+        return decode_record(bytes(content.data), f"{self.path / self.run}, the record of shard {number}")
+
+    def read_all(self, numbers: Sequence[int]) -> Iterator[Record | None]:
+        """Yield the records of some shards, in the order of `numbers`; several are read at once."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(numbers), _BLOCK):
+                yield from pool.map(self.read, numbers[start : start + _BLOCK])
+
+    def done(self) -> list[int]:
+        """Return the numbers of the shards that have records, in order."""
+        names = (info.name.rpartition("/")[2] for info in self._out.store.list(self._name()))
+        return sorted(int(found[1]) for name in names if (found := RECORD_NAME.fullmatch(name)))
+
+    def is_whole(self, record: Record) -> bool:
+        """Return whether a shard's objects are as they were written, by size and ETag."""
+        return self._out.are_there(record.objects)
+
+    def remove(self) -> None:
+        """Remove the run, which is over; the plan last."""
+        names = [info.name for info in self._out.store.list(self._name())]
+        names.sort(key=lambda name: name.endswith(PLAN))
+        for start in range(0, len(names), _DELETED):
+            self._out.store.delete(names[start : start + _DELETED])
+
+    def _record(self, number: int) -> str:
+        return self._name(f"{number:06d}.done")
+
+    def _name(self, *parts: str) -> str:
+        return self._out.name(JOURNAL, self.run, *parts)
+
+
+def run_to_resume(journal: StoreJournal, plan: Mapping[str, Any]) -> tuple[str, Condition]:
+    """Return the run of an unfinished conversion with this plan, and the manifest that it is to replace.
+
+    Returns:
+        "" and "new" if no conversion is unfinished.
+
+    Raises ConfigError if all of them have other plans, with what differs in the last one.
+    """
+    problem: ConfigError | None = None
+    for run, found in reversed(journal.plans().items()):
+        try:
+            compare(f"{journal.path.parent}: the unfinished conversion", found, plan)
+        except ConfigError as error:
+            problem = problem or error
+            continue
+        replaces = found.get("replaces")
+        return run, replaces if isinstance(replaces, str) else "new"
+    if problem is not None:
+        raise problem
+    return "", "new"

@@ -1,0 +1,121 @@
+"""Make a dataset in a store: each shard is built in a temporary folder, uploaded, and removed there."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..dataset.store_output import STAGING, StoreOutput
+from ..errors import BadSample, ConfigError, StoreError, TooManyBad
+from ..format.manifest import Manifest
+from ..stores.base import Condition
+from ..system.directory import Directory
+from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
+from .journal import Record, compare
+from .pack import PackOptions, Tally, WrittenDataset
+from .runners import RunnerCallbacks
+from .store_journal import StoreJournal, run_to_resume
+from .tasks import Advance, ShardTask, TaskContext, TaskResult, write_samples_to
+
+
+def pack_to_store(
+    context: TaskContext, out: StoreOutput, tasks: Sequence[ShardTask], plan: Mapping[str, Any], options: PackOptions
+) -> WrittenDataset:
+    """Carry out all tasks and make one dataset of the shards, as `pack` does in a directory.
+
+    Args:
+        context: what the tasks share.
+        out: the output, which the context names as well.
+        tasks: a task for each shard.
+        plan: JSON values that distinguish this conversion from others.
+        options: how to carry out the work.
+
+    Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
+    ObjectChanged if another process has made a dataset there meanwhile; BadSample, TooManyBad and StoreError.
+    """
+    if options.world.size > 1:
+        raise ConfigError(
+            f"{out.url}: ranks of one conversion share a folder, which a store has not, got {options.world.size} of "
+            "them: let one process convert, with workers or dask"
+        )
+    remove_abandoned_folders(STAGING)
+    journal = StoreJournal(out)
+    begun = _begin(journal, out, plan, options)
+    if isinstance(begun, Manifest):
+        return WrittenDataset(out.url, begun)
+    context = replace(context, run=journal.run)
+    tally = Tally(context, tasks, plan, options)
+    try:
+        options.runner()(run_store_task, context, tasks, RunnerCallbacks(tally.report, tally.on_result))
+        tally.check_unchanged()
+        written = tally.publish(_records(journal, tally, tasks), lambda completed: out.publish(completed, begun))
+    except Exception as error:
+        if isinstance(error, TooManyBad):
+            error.skipped = tuple(bad for one in journal.read_all(journal.done()) if one for bad in one.skipped)
+        with contextlib.suppress(StoreError):
+            if not journal.done():  # there is nothing to resume
+                journal.remove()
+        raise
+    with contextlib.suppress(StoreError):  # the dataset is there; `clean` removes what is left
+        journal.remove()
+    return written
+
+
+def run_store_task(context: TaskContext, task: Any, advance: Advance) -> TaskResult:
+    """Write a shard, upload it, and write its record, unless all of that is done.
+
+    Raises BadSample unless bad samples are skipped, OSError and StoreError.
+    """
+    if not isinstance(context.out, StoreOutput):
+        raise TypeError(f"{context.out.path} is in no store")
+    journal = StoreJournal(context.out, context.run)
+    record = journal.read(task.number)
+    if record is not None and record.skipped and not context.skip:
+        raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
+    if record is None or not journal.is_whole(record):
+        with temporary_folder(STAGING) as folder:
+            record = write_samples_to(Directory(folder), context, task, advance)
+            if record.shard.samples:
+                shard, objects = context.out.upload_shard(folder, record.shard)
+                record = replace(record, shard=shard, objects=tuple(objects))
+        record = journal.write(task.number, record)
+    else:
+        advance(task.count)
+    skipped = record.skipped
+    return TaskResult(task.number, task.count, len(skipped), skipped[0] if skipped else None)
+
+
+def _begin(
+    journal: StoreJournal, out: StoreOutput, plan: Mapping[str, Any], options: PackOptions
+) -> Manifest | Condition:
+    """Begin a run, or go on in one that was interrupted.
+
+    Returns:
+        The manifest of the dataset if this conversion has finished it before; else the state that the manifest has to
+        have when the new one is written.
+    """
+    run, replaces = run_to_resume(journal, plan) if options.resume else ("", "new")
+    overwrite = options.overwrite
+    if run and not overwrite:
+        now = out.manifest_info()
+        overwrite = (now is None and replaces == "new") or (now is not None and now.etag == replaces)
+    if options.resume and not overwrite and (finished := out.manifest()) is not None:
+        compare(f"{out.url}: the existing dataset", finished.conversion, plan)
+        if run:  # it was killed after its last step but one
+            journal.run = run
+            journal.remove()
+        return finished
+    condition = out.condition(overwrite=overwrite)
+    if not options.resume and not overwrite and (others := journal.plans()):
+        raise ConfigError(
+            f"{out.url}: a conversion has begun there ({next(reversed(others))}) and may be running; resume continues "
+            "it if it has ended, overwrite starts another one beside it"
+        )
+    journal.begin(plan, run, condition)
+    return condition
+
+
+def _records(journal: StoreJournal, tally: Tally, tasks: Sequence[ShardTask]) -> Iterator[Record]:
+    numbers = [task.number for task in tasks]
+    for number, record in zip(numbers, journal.read_all(numbers), strict=True):
+        yield tally.check(record, number, journal.path)

@@ -1,0 +1,172 @@
+"""A dataset's place in a store: what is written there, under which names, and how its manifest is replaced.
+
+    photos/shardio.json                     the manifest, written last and on a condition: it alone makes a dataset
+    photos/shard-000012-1a2b3c4d.tar        a shard, and its other files beside it; 1a2b3c4d is the writer's own name
+    photos/shardio.shards-<checksum>.npy    only with more than 10,000 shards: their columns
+    photos/.converting/run-1a2b3c4d/        an unfinished conversion, see `conversion.store_journal`
+
+A store has neither locks nor renames. So nobody writes where somebody else does, nothing is written twice, and of two
+writers the one whose manifest comes first has written the dataset.
+"""
+
+import re
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, StoreError
+from ..format import manifest
+from ..format.manifest import Manifest
+from ..stores.base import Condition, ObjectInfo, Store
+from ..stores.url import Url
+from .output_directory import JOURNAL, PLAN
+from .remote_manifest import load_remote
+from .shard_writer import WrittenShard
+
+STAGING = "shardio-shard-"
+"""The prefix of the temporary folders in which shards are built before they are uploaded."""
+
+RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
+RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
+_SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
+_READ_ONLY = ("http", "https")
+
+NamedState: TypeAlias = tuple[str, int, str | None]
+"""An object as it was written: its name beside the manifest, its size in bytes, and its ETag."""
+
+
+def stem_of(name: str) -> str | None:
+    """Return the name, up to the first dot, of the shard that an object is a file of; None unless shardio named it."""
+    found = _SHARD_OBJECT.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def is_own(name: str) -> bool:
+    """Return whether shardio gives an object beside a manifest this name, and no other program does; not the manifest.
+
+    Args:
+        name: the object's name, from the dataset's place on.
+    """
+    if _SHARD_OBJECT.fullmatch(name) or (name != manifest.TABLE_NAME and manifest.TABLE_PATTERN.fullmatch(name)):
+        return True
+    parts = name.split("/")
+    return (
+        len(parts) == 3
+        and parts[0] == JOURNAL
+        and RUN_NAME.fullmatch(parts[1]) is not None
+        and (parts[2] == PLAN or RECORD_NAME.fullmatch(parts[2]) is not None)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutput:
+    """Where a dataset is written in a store.
+
+    Attributes:
+        url: the dataset's place.
+        store: the store that it is in.
+        writer: the name of this process and those that work for it, which nobody else has: 8 hexadecimal digits. It is
+            part of the names of all shards that they write.
+
+    Raises ConfigError for a store that cannot be written to.
+    """
+
+    url: Url
+    store: Store
+    writer: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    def __post_init__(self) -> None:
+        if (scheme := self.url.root.partition(":")[0]) in _READ_ONLY:
+            raise ConfigError(f"{self.url}: an output must be a path or a URL of a bucket, got {scheme}://")
+
+    @property
+    def path(self) -> Url:
+        """The dataset's place."""
+        return self.url
+
+    def name(self, *parts: str) -> str:
+        """Return the name, in the store, of an object at this place."""
+        return (self.url / "/".join(parts)).path
+
+    def upload_shard(self, folder: Path, shard: WrittenShard) -> tuple[WrittenShard, list[NamedState]]:
+        """Upload the files of a finished shard, which are all that `folder` holds, and remove them there.
+
+        Returns:
+            The shard under the name that it has in the store, and its objects.
+        """
+        stem = shard.name.partition(".")[0]
+        states = []
+        for path in sorted(folder.iterdir()):
+            name = f"{stem}-{self.writer}{path.name.removeprefix(stem)}"
+            written = self.store.upload(self.name(name), path)
+            states.append((name, written.size, written.etag))
+            path.unlink()
+        return replace(shard, name=f"{stem}-{self.writer}{shard.name.removeprefix(stem)}"), states
+
+    def are_there(self, states: Sequence[NamedState]) -> bool:
+        """Return whether objects are as they were when they were written, by size and ETag."""
+        try:
+            found = [self.store.info(self.name(name)) for name, _, _ in states]
+        except ObjectNotFound:
+            return False
+        return all(
+            info.size == size and (etag is None or info.etag is None or info.etag == etag)
+            for info, (_, size, etag) in zip(found, states, strict=True)
+        )
+
+    def manifest_info(self) -> ObjectInfo | None:
+        """Return the size and ETag of the manifest that is there; None if there is none."""
+        try:
+            return self.store.info(self.name(manifest.FILE_NAME))
+        except ObjectNotFound:
+            return None
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest that is there; None if there is none. Raises ManifestError if it cannot be trusted."""
+        with tempfile.TemporaryDirectory() as folder:  # of a table of shards, which stays mapped
+            try:
+                return load_remote(self.store, self.url, Path(folder))
+            except NotADataset:
+                return None
+
+    def condition(self, *, overwrite: bool) -> Condition:
+        """Return the state that the manifest has now, which it is to have when it is written.
+
+        Raises ConfigError if there is a manifest, and it may not be overwritten.
+        """
+        now = self.manifest_info()
+        if now is None:
+            return "new"
+        if not overwrite:
+            raise ConfigError(f"{self.url}: there is a dataset already; overwrite replaces it")
+        if now.etag is None:
+            raise StoreError(f"{self.url}: the store gives no ETags, so no manifest can be replaced safely: remove it")
+        return now.etag
+
+    def publish(self, completed: Manifest, condition: Condition) -> None:
+        """Write the manifest of shards that are all there, if the one before is still in its state.
+
+        Raises ObjectChanged if it is not: another writer has made a dataset meanwhile.
+        """
+        content, table = manifest.in_store(completed)
+        if table is not None:
+            self.store.write(self.name(table[0]), table[1])
+        name = self.name(manifest.FILE_NAME)
+        try:
+            self.store.write(name, content, condition=condition)
+        except (ObjectChanged, ObjectNotFound) as error:
+            if self._holds(name, content):  # two processes have resumed one conversion
+                return
+            raise ObjectChanged(
+                f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its "
+                "dataset stays; shardio clean removes, after a day, what this one wrote"
+            ) from error
+
+    def _holds(self, name: str, content: bytes) -> bool:
+        try:
+            return bytes(self.store.read(name).data) == content
+        except ObjectNotFound:
+            return False

@@ -1,0 +1,49 @@
+"""Temporary folders that are known to be abandoned once their process is gone, however it ended.
+
+The process that uses such a folder holds a lock on it, which ends with the process.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make an empty folder for the `with` block, whose name begins with `prefix`, and remove it at the end."""
+    path, descriptor = _make_locked(prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_abandoned_folders(prefix: str) -> None:
+    """Remove the folders that killed processes of this user left; on a file system without locks, none."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        # Another process may remove it first, and what another user wrote is left to that user.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_uid == os.getuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)  # while it is locked: see `_make_locked`
+            finally:
+                os.close(descriptor)
+
+
+def _make_locked(prefix: str) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # without locks nobody takes it for abandoned
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:  # else it was taken for abandoned before it was locked
+            return path, descriptor
+        os.close(descriptor)
