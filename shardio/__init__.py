@@ -69,6 +69,7 @@ from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .transforms.torchvision_names import instead_of
 
 if TYPE_CHECKING:
+    from .care.clean import clean as clean
     from .care.repair import repair as repair
     from .care.stats import stats as stats
     from .care.verify import verify as verify
@@ -140,6 +141,7 @@ __all__ = [
     "TrivialAugmentWide",
     "WorkerDied",
     "World",
+    "clean",
     "convert",
     "create",
     "from_samples",
@@ -157,6 +159,7 @@ __all__ = [
 _LAZY = {
     "Loader": "loader.loader",
     "TorchDataset": "loader.torch_dataset",
+    "clean": "care.clean",
     "convert": "conversion.api",
     "index": "conversion.indexing",
     "monitor": "monitoring.monitor",

@@ -12,6 +12,7 @@ from ..errors import ConfigError, ShardioError
 from ..system.os_errors import naming
 from . import (
     bench,
+    clean,
     convert,
     demo,
     doctor,
@@ -63,6 +64,7 @@ for command in (
     merge.merge,
     index.index,
     repair.repair,
+    clean.clean,
     show.show,
     bench.bench,
     plan.plan,

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
@@ -26,7 +26,6 @@ from ..order.world import World
 from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
 from ._command import typed
-from ._options import parse_store_options
 from ._progress import progress
 
 ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
@@ -35,6 +34,7 @@ Compression: TypeAlias = Literal["gzip", "lzf", "zstd", "none"]
 SHARDS, CHOICE, IMAGES, ARRAYS, WORK, BAD = (
     *("Shards", "Choice of samples", "Images", "Arrays", "Who does the work", "Bad samples"),
 )
+OUTPUT = "The new dataset's directory, empty or nonexistent; or its URL, such as s3://BUCKET/PATH."
 PRINTED_SKIPPED = 5  # skipped samples that the screen names
 
 
@@ -81,14 +81,6 @@ class PackingOptions:
             rich_help_panel=SHARDS,
         ),
     ] = False
-    store_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="For a URL: an option of its store, such as endpoint=http://10.0.0.1:9000; may be repeated.",
-            metavar="KEY=VALUE",
-            rich_help_panel=SHARDS,
-        ),
-    ] = None
     where: Annotated[
         str | None,
         typer.Option(
@@ -224,8 +216,8 @@ class PackingOptions:
         ),
     ] = False
 
-    def convert(self, source: Source, out: Path) -> None:
-        """Convert `source` and print the result."""
+    def convert(self, source: Source, out: Path, store_options: Mapping[str, str] | None = None) -> None:
+        """Convert `source` and print the result; `store_options` are those of a URL's store."""
         self._check(source)
         world = World.detect()
         first_rank, place = world.rank == 0, as_url(out) or out
@@ -239,6 +231,7 @@ class PackingOptions:
                 world=world,
                 progress=report_progress,
                 tell=print_note if first_rank else lambda note: None,
+                store_options=store_options,
                 **self._keywords(),
             )
         if first_rank and self.dry_run:
@@ -279,7 +272,6 @@ class PackingOptions:
         if self.compress is not None:
             keywords["compression"] = None if self.compress == "none" else self.compress
         return keywords | {
-            "store_options": parse_store_options(self.store_option),
             "container": self.to,
             "dtype": parse_dtypes(self.dtype),
             "as_image": parse_names(self.as_image),

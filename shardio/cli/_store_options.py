@@ -10,6 +10,7 @@ import typer
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
+from ..stores.url import as_url
 
 STORES = "Datasets at URLs"
 DATASET = "The dataset's directory, or its URL, such as s3://BUCKET/PATH."
@@ -66,6 +67,10 @@ class StoreOptions:
         access = StoreAccess(self.cache, self.cache_size, parse_store_options(self.store_option))
         access.check_needed(*places)
         return access
+
+    def for_output(self, out: str) -> dict[str, str] | None:
+        """Return the store's options if the output is a URL; None if it is a local path."""
+        return None if as_url(out) is None else parse_store_options(self.store_option)
 
 
 def parse_store_options(given: Sequence[str] | None) -> dict[str, str] | None:

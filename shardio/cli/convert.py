@@ -14,7 +14,8 @@ from ..conversion import source as sources
 from ..errors import ConfigError
 from ._command import Command, Group
 from ._docstrings import read
-from ._packing import PackingOptions, with_packing_options
+from ._packing import OUTPUT, PackingOptions, with_packing_options
+from ._store_options import StoreOption, parse_store_options
 
 SHARED_EXAMPLES = (
     "--dry-run",
@@ -93,6 +94,8 @@ def convert(
 
       shardio convert imagefolder photos/ data/photos --dask tcp://scheduler:8786
 
+      shardio convert imagefolder photos/ s3://bucket/photos --store-option region=eu-west-1
+
       srun --ntasks 64 shardio convert imagefolder photos/ data/photos --resume
     """
 
@@ -106,9 +109,12 @@ def _command(name: str, converter: sources.Converter) -> Any:
     own = [p for p in keywords if p.name not in shared]
     both = [p.name for p in keywords if p.name in shared]
 
-    def command(src: str, out: Path, packing: PackingOptions, **options: Any) -> None:
+    def command(
+        src: str, out: Path, packing: PackingOptions, store_option: list[str] | None = None, **options: Any
+    ) -> None:
+        store_options = parse_store_options(store_option)
         options |= {name: getattr(packing, name) for name in both}
-        packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out)
+        packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out, store_options)
 
     arguments = [
         _parameter(
@@ -117,9 +123,10 @@ def _command(name: str, converter: sources.Converter) -> Any:
         ),
         _parameter(
             "out",
-            Annotated[Path, typer.Argument(help="The dataset's directory: empty or nonexistent.", metavar="OUT")],
+            Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")],
         ),
         *(_option(p, docstring.arguments.get(p.name, "")) for p in own),
+        _parameter("store_option", StoreOption, None),
         _parameter("packing", PackingOptions),
     ]
     described: Any = command

@@ -16,7 +16,7 @@ from ._store_options import StoreOptions, with_store_options
 def merge(
     paths: Annotated[
         list[str],
-        typer.Argument(help="The datasets' directories or URLs, then the new one's directory.", metavar="IN... OUT"),
+        typer.Argument(help="The datasets' directories or URLs, then the new one's directory or URL.", metavar="IN... OUT"),
     ],
     packing: PackingOptions,
     stores: StoreOptions,
@@ -35,4 +35,5 @@ def merge(
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    packing.convert(DatasetSource(datasets, stores.access(*datasets)), Path(out))
+    source = DatasetSource(datasets, stores.access(*datasets, out))
+    packing.convert(source, Path(out), stores.for_output(out))

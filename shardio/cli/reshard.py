@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..conversion.dataset_source import DatasetSource
-from ._packing import PackingOptions, with_packing_options
+from ._packing import OUTPUT, PackingOptions, with_packing_options
 from ._store_options import DATASET, StoreOptions, with_store_options
 
 
@@ -14,7 +14,7 @@ from ._store_options import DATASET, StoreOptions, with_store_options
 @with_packing_options
 def reshard(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="IN")],
-    out: Annotated[Path, typer.Argument(help="The new dataset's directory: empty or nonexistent.", metavar="OUT")],
+    out: Annotated[str, typer.Argument(help=OUTPUT, metavar="OUT")],
     packing: PackingOptions,
     stores: StoreOptions,
 ) -> None:
@@ -34,4 +34,5 @@ def reshard(
 
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """
-    packing.convert(DatasetSource([dataset], stores.access(dataset)), out)
+    source = DatasetSource([dataset], stores.access(dataset, out))
+    packing.convert(source, Path(out), stores.for_output(out))

@@ -19,7 +19,7 @@ from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind
 from ..system.local_path import local_path
-from .shard_writer import WORKPLACE
+from .shard_writer import WORKPLACE, WrittenShard
 
 JOURNAL = ".converting"
 """The hidden folder of an unfinished conversion."""
@@ -75,6 +75,15 @@ class OutputDirectory:
     directory: Directory
     final: Directory
     beside: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The dataset's final directory."""
+        return self.final.path
+
+    def keep(self, shard: WrittenShard) -> WrittenShard:
+        """Take a shard that is finished: it stays in `directory` until `publish`."""
+        return shard
 
     def publish(self, names: Iterable[str]) -> None:
         """Move the new dataset into place. The old manifest goes first, and the new one comes last.

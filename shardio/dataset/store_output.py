@@ -13,15 +13,18 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, StoreError
 from ..format import manifest
 from ..format.manifest import Manifest
 from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.url import Url
+from ..system.directory import Directory
+from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from .output_directory import JOURNAL, PLAN
 from .remote_manifest import load_remote
 from .shard_writer import WrittenShard
@@ -170,3 +173,45 @@ class StoreOutput:
             return bytes(self.store.read(name).data) == content
         except ObjectNotFound:
             return False
+
+
+@final
+class StorePlace:
+    """Where a writer builds a dataset for a store, in place of `OutputDirectory`.
+
+    Args:
+        out: the dataset's place.
+        overwrite: whether it may replace a dataset there, which stays until the new one is complete.
+
+    Attributes:
+        directory: the temporary folder that shards are written to.
+        path: the dataset's place.
+
+    Raises ConfigError if there is a dataset, and it may not be overwritten.
+    """
+
+    def __init__(self, out: StoreOutput, *, overwrite: bool) -> None:
+        self._out, self.path = out, out.url
+        self._condition = out.condition(overwrite=overwrite)
+        self._uploaded: list[str] = []
+        self._resources = ExitStack()
+        remove_abandoned_folders(STAGING)
+        self.directory = Directory(self._resources.enter_context(temporary_folder(STAGING)))
+
+    def keep(self, shard: WrittenShard) -> WrittenShard:
+        """Upload a shard that is finished; return it under its name in the store."""
+        uploaded, objects = self._out.upload_shard(self.directory.path, shard)
+        self._uploaded += [name for name, _, _ in objects]
+        return uploaded
+
+    def finish(self, completed: Manifest) -> None:
+        """Write the manifest of the shards, all of which are uploaded."""
+        self._uploaded = []  # from here on, they may be a dataset's
+        self._out.publish(completed, self._condition)
+
+    def discard(self) -> None:
+        """Remove the temporary folder, and what was uploaded if no manifest can name it, as far as that is possible."""
+        self._resources.close()
+        uploaded, self._uploaded = self._uploaded, []
+        with suppress(StoreError):
+            self._out.store.delete([self._out.name(name) for name in uploaded])

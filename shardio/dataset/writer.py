@@ -22,10 +22,13 @@ from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
 from ..format.shard_table import ShardTable, TextColumn
+from ..stores import open_store
+from ..stores.url import as_url
 from ..system.types import Sample
 from ..system.units import parse_size
 from .output_directory import OutputDirectory, prepare
 from .shard_writer import ShardWriter, WrittenShard
+from .store_output import StoreOutput, StorePlace
 
 DEFAULT_SHARD_SIZE = "64MB"
 
@@ -38,7 +41,7 @@ class DatasetWriter:
 
     def __init__(
         self,
-        place: OutputDirectory,
+        place: OutputDirectory | StorePlace,
         container: str,
         *,
         fields: Mapping[str, Field] | None,
@@ -63,12 +66,16 @@ class DatasetWriter:
         is full.
         """
         if self._closed:
-            raise ConfigError(f"{self._place.final.path}: this writer is closed")
+            raise ConfigError(f"{self._place.path}: this writer is closed")
         if self._fields is None:
             self._fields = infer_fields(sample)
         builder = self._builder
         if builder is not None and builder.payload >= self._shard_size:
-            self._end_shard(builder)
+            try:
+                self._end_shard(builder)
+            except BaseException:  # its samples are lost, so no later call may complete the dataset
+                self._abandon()
+                raise
             builder = None
         if builder is None:
             first = sum(shard.samples for shard in self._written)
@@ -93,7 +100,7 @@ class DatasetWriter:
     def close(self) -> manifest.Manifest | None:
         """Complete the last shard, write the manifest and return it; None if the writer is closed already."""
         if self._failed:
-            raise ShardioError(f"{self._place.final.path}: an earlier write failed; there is no dataset to complete")
+            raise ShardioError(f"{self._place.path}: an earlier write failed; there is no dataset to complete")
         if self._closed:
             return None
         self._closed = True
@@ -107,9 +114,12 @@ class DatasetWriter:
         if self._builder is not None:
             self._end_shard(self._builder)
         if self._fields is None:
-            raise ConfigError(f"{self._place.final.path}: no sample was written, so fields= must be given")
+            raise ConfigError(f"{self._place.path}: no sample was written, so fields= must be given")
         completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
-        finish_dataset(self._place, completed)
+        if isinstance(self._place, StorePlace):
+            self._place.finish(completed)
+        else:
+            finish_dataset(self._place, completed)
         self._place.discard()
         return completed
 
@@ -117,7 +127,7 @@ class DatasetWriter:
         self._builder = None
         try:
             if builder.samples:
-                self._written.append(builder.finish())
+                self._written.append(self._place.keep(builder.finish()))
         finally:
             builder.discard()  # removes files only if finish failed or the shard is empty
 
@@ -141,34 +151,48 @@ def create(
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    store_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> DatasetWriter:
     """Create a dataset and return its writer, with `append(sample)` and `close()`; use it in a `with` block.
 
     Args:
-        path: the dataset's directory; created if it does not exist.
+        path: the dataset's directory; created if it does not exist. Or its URL, such as `s3://bucket/photos`, to which
+            each shard is uploaded once it is finished.
         container: `"tar"`, `"hdf5"` or `"lmdb"`.
         fields: by name a Field, or a short form of one: a kind (`"image"`), a dtype (`"int64"`, `np.float32`), or
             (dtype, shape) such as `("float32", (4, 64, 64, 64))`. None infers the fields from the first sample.
         shard_size: the size at which a shard ends, in bytes or as text such as `"64MB"`.
         metadata: JSON values that the manifest keeps.
         overwrite: replace the dataset, or the remains of one, at `path`; it stays until the new one is complete.
+        store_options: for a URL: options of its store, see `shardio.open`.
         options: options of the container; `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
-    Raises ConfigError for an argument that breaks a rule, or if `path` is not empty.
+    Raises ConfigError for an argument that breaks a rule, or if `path` is not empty or, if it is a URL, has a dataset.
+    Closing the writer raises ObjectChanged if another one has made a dataset at the same URL meanwhile.
     """
     size = parse_size(shard_size, "shard_size")
     checked = None if fields is None else as_fields(fields)
     on_disk(container)
     manifest.check_metadata(metadata or {})
     return DatasetWriter(
-        prepare(path, overwrite=overwrite),
+        _prepare(path, store_options, overwrite=overwrite),
         container,
         fields=checked,
         shard_size=size,
         metadata=metadata or {},
         options=options,
     )
+
+
+def _prepare(
+    path: str | os.PathLike[str], store_options: Mapping[str, str] | None, *, overwrite: bool
+) -> OutputDirectory | StorePlace:
+    if (url := as_url(path)) is not None:
+        return StorePlace(StoreOutput(url, open_store(url, store_options or {})), overwrite=overwrite)
+    if store_options is not None:
+        raise ConfigError(f"store_options are for URLs, and {os.fspath(path)!r} is a local path")
+    return prepare(path, overwrite=overwrite)
 
 
 def on_disk(container: str) -> None:
