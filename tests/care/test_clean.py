@@ -1,0 +1,222 @@
+"""What `shardio.clean` removes from a store, and what it never does."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.care.clean import Cleaned, clean_store
+from shardio.conversion.api import convert
+from shardio.errors import BadSample, ConfigError, ManifestError, ObjectChanged
+from shardio.format import manifest
+from shardio.stores.url import Url
+from shardio.testing.stores import MemoryStore
+
+PLACE = Url("s3://bucket", "photos")
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """The store that every URL is in."""
+    made = MemoryStore()
+    monkeypatch.setattr("shardio.conversion.api.open_store", lambda url, options: made)
+    return made
+
+
+class Numbers:
+    """A source of numbers, of which one may be bad."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.fields: dict[str, Any] = {"label": shardio.Field("scalar", dtype="int64")}
+        self.metadata: dict[str, Any] = {}
+        self._bad = bad
+
+    def sizes(self) -> np.ndarray:
+        return np.full(200, 8)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self._bad:
+            raise BadSample("bad")
+        return {"label": index}
+
+
+def write(bad: int = -1, **options: Any) -> None:
+    """Convert; with a bad sample the conversion stays unfinished."""
+    if bad < 0:
+        convert(Numbers(), str(PLACE), shard_size=200, **options)
+        return
+    with pytest.raises(BadSample):
+        convert(Numbers(bad), str(PLACE), shard_size=200, **options)
+
+
+def names(store: MemoryStore) -> set[str]:
+    return {info.name for info in store.list("")}
+
+
+def clean(store: MemoryStore, days: float = 0.0, **options: bool) -> Cleaned:
+    """Clean as if it were so many days later."""
+    return clean_store(PLACE, store, now=time.time() + days * DAY, **options)
+
+
+def removed(store: MemoryStore, days: float = 0.0, **options: bool) -> set[str]:
+    return {f"photos/{info.name}" for info in clean(store, days, **options).removed}
+
+
+def test_a_dataset_stays(store: MemoryStore) -> None:
+    """Nothing that the manifest names is removed, however old it is, nor with `everything`."""
+    write()
+    before = names(store)
+    assert clean(store, 1000) == Cleaned((), ())
+    assert clean(store, everything=True) == Cleaned((), ())
+    assert names(store) == before
+
+
+def test_a_dataset_of_many_shards_stays(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does the table of its shards; that of a replaced dataset goes."""
+    monkeypatch.setattr(manifest, "MOST_INLINE", 3)
+    write()
+    old = names(store) - {"photos/shardio.json"}
+    write(overwrite=True, limit=100)
+    new = names(store) - old
+    assert clean(store, 2).kept == ()
+    assert names(store) == new
+
+
+def test_what_unfinished_and_replaced_conversions_left(store: MemoryStore) -> None:
+    """Shards and records go once they are older than a day; before that, they stay unless everything is to go."""
+    write()
+    write(overwrite=True)
+    write(bad=101, overwrite=True)
+    named = {name.partition(".")[0] for name in shardio_manifest(store).shards.names}
+    left = {name for name in names(store) if name.split("/")[1].partition(".")[0] not in {*named, "shardio"}}
+    assert len(left) > 20
+    assert {f"photos/{info.name}" for info in clean(store).kept} == left
+    assert removed(store, 0.9) == set()
+    assert removed(store, 1.1, dry_run=True) == left
+    assert left < names(store)
+    assert removed(store, dry_run=True, everything=True) == left
+    assert removed(store, 1.1) == left
+    assert not left & names(store)
+    assert clean(store, 1.1) == Cleaned((), ())
+
+
+def test_a_conversion_that_is_running_stays(store: MemoryStore) -> None:
+    """A conversion that has written something within a day keeps all its shards, those older than a day too."""
+    write(bad=101)
+    before = names(store)
+    aged(store, 3)
+    assert removed(store, dry_run=True) == before
+    (plan,) = (name for name in before if name.endswith("plan.json"))
+    store.write(plan, store.read(plan).data)  # as resuming does
+    assert removed(store) == set()
+    write(resume=True)
+    assert len(shardio_manifest(store).shards) == 8
+    assert clean(store, 2).removed == ()
+
+
+def test_a_run_that_is_cleaned_begins_anew(store: MemoryStore) -> None:
+    """After its remains are removed, a conversion that resumes starts over."""
+    write(bad=101)
+    clean(store, 2)
+    assert names(store) == set()
+    write(resume=True)
+    assert shardio_manifest(store).samples == 200
+
+
+STRANGERS = [
+    "photos/shard-000000.tar",  # of a dataset that was copied from a directory
+    "photos/shard-000000.idx.npy",
+    "photos/shard-000000-1a2b3c4d",  # no file has this name
+    "photos/shard-000000-1a2b3c4d/x.tar",
+    "photos/shard-000000-1A2B3C4D.tar",
+    "photos/shard-000000-1a2b3c4d.tar.gz ",
+    "photos/my-shard-000000-1a2b3c4d.tar",
+    "photos/shardio.json.bak",
+    "photos/shardio.shards.npy",
+    "photos/.converting/plan.json",
+    "photos/.converting/run-1a2b3c4d/readme.txt",
+    "photos/.converting/run-1a2b3c4d/deeper/plan.json",
+    "photos/train/shard-000000-1a2b3c4d.tar",  # of a split, which is a dataset of its own
+    "photos/train/.converting/run-1a2b3c4d/plan.json",
+    "photos-2/shard-000000-1a2b3c4d.tar",
+    "shard-000000-1a2b3c4d.tar",
+]
+
+
+def test_nothing_else_is_removed(store: MemoryStore) -> None:
+    """Objects whose names shardio does not give, or that lie elsewhere, stay, with a dataset and without one."""
+    for name in STRANGERS:
+        store.write(name, b"mine")
+    aged(store, 1000)
+    assert clean(store, everything=True) == Cleaned((), ())
+    write()
+    write(overwrite=True)
+    clean(store, everything=True)
+    assert {*STRANGERS} <= names(store)
+
+
+def test_a_damaged_manifest_removes_nothing(store: MemoryStore) -> None:
+    """Where nobody knows what the manifest names, nothing is removed."""
+    write()
+    store.write("photos/shardio.json", b"{}")
+    before = names(store)
+    with pytest.raises(ManifestError):
+        clean(store, 1000, everything=True)
+    assert names(store) == before
+
+
+def test_a_manifest_that_changes_meanwhile(store: MemoryStore) -> None:
+    """A dataset that is completed while its place is cleaned keeps its shards, however old they are."""
+    write(bad=101)
+    aged(store, 3)
+
+    class Resuming:
+        """Another process resumes the conversion, and completes it, when the manifest is read the first time."""
+
+        def __init__(self) -> None:
+            self.done = False
+
+        def read(self, name: str, *args: Any, **options: Any) -> Any:
+            if name.endswith("shardio.json") and not self.done:
+                self.done = True
+                try:
+                    return store.read(name, *args, **options)
+                finally:
+                    write(resume=True)
+            return store.read(name, *args, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    clean_store(PLACE, Resuming())
+    dataset = shardio_manifest(store)
+    assert dataset.samples == 200
+    assert {f"photos/{name}" for name in dataset.shards.names} <= names(store)
+
+    class Restless(Resuming):
+        def info(self, name: str) -> Any:
+            store.write("photos/shardio.json", bytes(store.read("photos/shardio.json").data) + b"\n")
+            return store.info(name)
+
+    with pytest.raises(ObjectChanged, match="changes all the time"):
+        clean_store(PLACE, Restless(), everything=True)
+
+
+def test_a_local_path_is_refused(tmp_path: Path) -> None:
+    """`clean` is for stores: what is left in a directory, overwrite removes."""
+    with pytest.raises(ConfigError, match="must be that of a store"):
+        shardio.clean(tmp_path)
+
+
+def shardio_manifest(store: MemoryStore) -> manifest.Manifest:
+    place = {name: bytes(store.read(name).data) for name in ("photos/shardio.json",)}
+    return manifest.Manifest.from_json(place["photos/shardio.json"])
+
+
+def aged(store: MemoryStore, days: float) -> None:
+    """Make all objects older."""
+    store._written = {name: at - days * DAY for name, at in store._written.items()}

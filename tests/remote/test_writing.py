@@ -1,0 +1,211 @@
+"""Datasets written to a real S3 server: conditions, kills, workers, and all that `shardio clean` removes."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _builders import jpeg
+from _s3 import S3Server
+
+import shardio
+from shardio.conversion.api import convert
+from shardio.errors import ObjectChanged
+from shardio.format import manifest
+from shardio.stores import open_store
+from shardio.stores.retrying import RetryingStore
+from shardio.stores.url import Url
+from shardio_converters.imagefolder import imagefolder
+
+BUCKET = "writing"
+_places = count()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 small JPEGs in two classes."""
+    root = tmp_path_factory.mktemp("source")
+    for number in range(60):
+        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images in a directory."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    convert(imagefolder(photos), out, shard_size="4KB")
+    return out
+
+
+@pytest.fixture
+def place(s3: S3Server) -> Url:
+    """An empty place in a bucket."""
+    s3.make_bucket(BUCKET)
+    return Url(f"s3://{BUCKET}", f"photos-{next(_places)}")
+
+
+@pytest.fixture
+def store(s3: S3Server, place: Url) -> RetryingStore:
+    """Its store."""
+    return open_store(place, s3.options)
+
+
+@pytest.fixture
+def environment(s3: S3Server, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine of its own: its keys, and its temporary folder, which is empty."""
+    (tmp_path / "temporary").mkdir()
+    variables = {"AWS_ENDPOINT_URL": s3.endpoint, "AWS_REGION": "us-east-1", "TMPDIR": str(tmp_path / "temporary")}
+    keys = {"AWS_ACCESS_KEY_ID": s3.options["access_key_id"], "AWS_SECRET_ACCESS_KEY": s3.options["secret_access_key"]}
+    return {**os.environ, **variables, **keys}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "shardio", *map(str, arguments)]
+
+
+def options(s3: S3Server) -> Iterator[str]:
+    for name, value in s3.options.items():
+        yield from ("--store-option", f"{name}={value}")
+
+
+def described(store: RetryingStore, place: Url) -> manifest.Manifest:
+    return manifest.Manifest.from_json(bytes(store.read((place / manifest.FILE_NAME).path).data))
+
+
+def assert_same(store: RetryingStore, place: Url, whole: Path) -> None:
+    """The dataset has the bytes of the one in a directory, and no object beside them."""
+    found, local = described(store, place), manifest.load(whole)
+    assert found.digest == local.digest
+    assert found.shards.checksums == local.shards.checksums
+    for name, other in zip(found.shards.names, local.shards.names, strict=True):
+        for path in whole.glob(f"{Path(other).stem}.*"):
+            copy = name.partition(".")[0] + path.name[len(Path(other).stem) :]
+            assert store.read((place / copy).path).data == path.read_bytes()
+
+
+def named(store: RetryingStore, place: Url) -> set[str]:
+    """The files that the manifest names, and itself."""
+    names = [place / name for name in described(store, place).shards.names]
+    files = {url.path for url in names} | {url.path.replace(".tar", ".idx.npy") for url in names}
+    return {*files, (place / manifest.FILE_NAME).path}
+
+
+def present(store: RetryingStore, place: Url) -> set[str]:
+    return {info.name for info in store.list(place.path)}
+
+
+@pytest.mark.slow
+def test_commands(
+    s3: S3Server, store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: Any
+) -> None:
+    """`convert`, `reshard`, `merge` and `clean` take URLs and store options; a replaced dataset's objects go last."""
+    subprocess.run(
+        command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--workers", 2, *options(s3)),
+        check=True,
+    )
+    assert_same(store, place, whole)
+    assert present(store, place) == named(store, place)
+    dataset = shardio.open(place, store_options=s3.options, cache=tmp_path / "cache", cache_size="1GB")
+    assert [sample["key"] for sample in map(dataset.__getitem__, range(60))] == shardio.open(whole).read(
+        range(60), ["key"]
+    )["key"]
+    before = present(store, place)
+    subprocess.run(command("reshard", whole, place, "--to", "hdf5", "--overwrite"), check=True, env=environment)
+    assert described(store, place).container == "hdf5"
+    subprocess.run(command("merge", whole, whole, place / "twice"), check=True, env=environment)
+    assert described(store, place / "twice").samples == 120
+    listed = subprocess.run(
+        command("clean", place, "--dry-run", "--all"), check=True, env=environment, capture_output=True, text=True
+    ).stdout
+    assert {f"{place.path}/{line.split()[0]}" for line in listed.splitlines()[:-1]} == before - {
+        f"{place.path}/shardio.json"
+    }
+    kept = subprocess.run(command("clean", place), check=True, env=environment, capture_output=True, text=True).stdout
+    assert "0 objects removed" in kept
+    assert "20 objects may be of a conversion that is running" in kept
+    subprocess.run(command("clean", place, "--all"), check=True, env=environment)
+    rest = present(store, place)
+    assert not before - {f"{place.path}/shardio.json"} & rest
+    assert described(store, place / "twice").samples == 120
+
+
+def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path) -> None:
+    """The server lets one of two manifests win, new and replaced."""
+
+    class Slow:
+        """The photos; while they are read, another conversion to the same place ends."""
+
+        def __init__(self, size: str) -> None:
+            self._source, self._size = imagefolder(photos), size
+            self.fields, self.metadata = self._source.fields, self._source.metadata
+
+        def sizes(self) -> Any:
+            return self._source.sizes()
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 41 and (size := self._size):
+                self._size = ""
+                convert(imagefolder(photos), str(place), shard_size=size, overwrite=True, store_options=s3.options)
+            return dict(self._source[index])
+
+    for number, size in enumerate(("16KB", "32KB")):
+        with pytest.raises(ObjectChanged, match="another writer has changed it"):
+            convert(Slow(size), str(place), overwrite=number > 0, store_options=s3.options)
+        assert described(store, place).conversion["shard_size"] == (16_000, 32_000)[number]
+        assert named(store, place) <= present(store, place)
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments(
+    store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Killed at random moments and resumed, each time on a machine that knows nothing of it, it ends as in one go."""
+    draw = random.Random(5)
+    arguments = command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--resume", "--workers", 1)
+    killed = 0
+    while True:
+        temporary = tmp_path / f"machine-{killed}"
+        temporary.mkdir()
+        with subprocess.Popen(arguments, env={**environment, "TMPDIR": str(temporary)}) as process:
+            end = time.monotonic() + 30
+            already = len(present(store, place))
+            target = already + draw.randrange(1, 12)
+            while process.poll() is None and len(present(store, place)) < target and time.monotonic() < end:
+                time.sleep(0.01)
+            if process.poll() is None and killed < 4:
+                process.kill()
+                process.wait()
+                killed += 1
+                continue
+            assert process.wait() == 0
+            break
+    assert killed
+    assert_same(store, place, whole)
+    assert not [name for name in present(store, place) if "/.converting/" in name]
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_dask(s3: S3Server, store: RetryingStore, place: Url, photos: Path, whole: Path) -> None:
+    """Dask workers write to the store themselves, and share no file system for that."""
+    pytest.importorskip("distributed")
+    convert(imagefolder(photos), str(place), shard_size="4KB", dask="local", workers=2, store_options=s3.options)
+    assert_same(store, place, whole)
+
+
+def test_a_large_shard_is_uploaded_in_parts(s3: S3Server, store: RetryingStore, place: Url, tmp_path: Path) -> None:
+    """A shard of more than one part arrives whole."""
+    with shardio.create(str(place), store_options=s3.options) as writer:
+        for number in range(3):
+            writer.append({"data": random.Random(number).randbytes(8 << 20)})
+    dataset = shardio.open(place, store_options=s3.options, cache=tmp_path, cache_size="1GB")
+    assert bytes(dataset[2]["data"]) == random.Random(2).randbytes(8 << 20)
