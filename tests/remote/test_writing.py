@@ -15,6 +15,7 @@ from _builders import jpeg
 from _s3 import S3Server
 
 import shardio
+from shardio.cli import app
 from shardio.conversion.api import convert
 from shardio.errors import ObjectChanged
 from shardio.format import manifest
@@ -105,36 +106,44 @@ def present(store: RetryingStore, place: Url) -> set[str]:
 
 @pytest.mark.slow
 def test_commands(
-    s3: S3Server, store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: Any
+    s3: S3Server,
+    store: RetryingStore,
+    place: Url,
+    photos: Path,
+    whole: Path,
+    tmp_path: Path,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`convert`, `reshard`, `merge` and `clean` take URLs and store options; a replaced dataset's objects go last."""
-    subprocess.run(
-        command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--workers", 2, *options(s3)),
-        check=True,
-    )
+    arguments = ("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--workers", 2, *options(s3))
+    subprocess.run(command(*arguments), check=True)
     assert_same(store, place, whole)
     assert present(store, place) == named(store, place)
     dataset = shardio.open(place, store_options=s3.options, cache=tmp_path / "cache", cache_size="1GB")
-    assert [sample["key"] for sample in map(dataset.__getitem__, range(60))] == shardio.open(whole).read(
-        range(60), ["key"]
-    )["key"]
-    before = present(store, place)
-    subprocess.run(command("reshard", whole, place, "--to", "hdf5", "--overwrite"), check=True, env=environment)
+    assert dataset.read(range(60), ["key"]) == shardio.open(whole).read(range(60), ["key"])
+
+    def run(*arguments: object) -> list[str]:
+        app([*map(str, arguments)], standalone_mode=False)
+        return capsys.readouterr().out.splitlines()
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    old = present(store, place) - {(place / manifest.FILE_NAME).path}
+    run("reshard", whole, place, "--to", "hdf5", "--overwrite", "--workers", 1)
     assert described(store, place).container == "hdf5"
-    subprocess.run(command("merge", whole, whole, place / "twice"), check=True, env=environment)
+    run("merge", whole, whole, place / "twice", "--workers", 1)
     assert described(store, place / "twice").samples == 120
-    listed = subprocess.run(
-        command("clean", place, "--dry-run", "--all"), check=True, env=environment, capture_output=True, text=True
-    ).stdout
-    assert {f"{place.path}/{line.split()[0]}" for line in listed.splitlines()[:-1]} == before - {
-        f"{place.path}/shardio.json"
-    }
-    kept = subprocess.run(command("clean", place), check=True, env=environment, capture_output=True, text=True).stdout
-    assert "0 objects removed" in kept
-    assert "20 objects may be of a conversion that is running" in kept
-    subprocess.run(command("clean", place, "--all"), check=True, env=environment)
-    rest = present(store, place)
-    assert not before - {f"{place.path}/shardio.json"} & rest
+    listed = run("clean", place, "--dry-run", "--all")
+    assert {f"{place.path}/{line.split()[0]}" for line in listed[:-1]} == old
+    kept = run("clean", place)
+    assert "0 objects removed" in kept[0]
+    assert "20 objects may be of a conversion that is running" in kept[1]
+    assert old < present(store, place)
+    run("clean", place, "--all")
+    assert not old & present(store, place)
+    assert named(store, place) <= present(store, place)
     assert described(store, place / "twice").samples == 120
 
 
