@@ -15,7 +15,6 @@ from shardio.system.local_path import local_path
 from shardio.train import TrainConfig
 from shardio.train import run as train
 
-TRAIN = Path(__file__).parents[2] / "examples" / "fashion-mnist" / "train"
 URL = "s3://bucket/photos"
 
 
@@ -59,7 +58,6 @@ def test_a_file_url_names_the_path() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda url: shardio.create(url, fields={"x": "int64"}),
         shardio.repair,
         lambda url: shardio.convert(url, "out", converter="idx"),
         lambda url: train(TrainConfig(train="data", output=url)),
@@ -76,7 +74,6 @@ def test_from_python(use: Callable[[str], Any], tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     "words",
     [
-        ["convert", "idx", str(TRAIN), URL],
         *(
             ["convert", source, URL, "out"]
             for source in ("imagefolder", "numpy", "webdataset", "lmdb", "parquet", "zarr")
