@@ -156,8 +156,13 @@ def _kept(unnamed: Mapping[str, ObjectInfo], active: set[str], limit: float) -> 
     return {
         name: info
         for name, info in unnamed.items()
-        if _is_young(info, limit) or _run_of(name) in active or stem_of(name) in active
+        if _is_young(info, limit) or _run_of(name) in active or _is_active(stem_of(name), active)
     }
+
+
+def _is_active(stem: str | None, active: set[str]) -> bool:
+    """Return whether a shard is recorded by an active run, or was written by the process that began one."""
+    return stem is not None and (stem in active or f"run-{stem.rpartition('-')[2]}" in active)
 
 
 def _state(info: ObjectInfo | None) -> tuple[int, str | None] | None:

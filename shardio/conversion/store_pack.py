@@ -52,9 +52,10 @@ def pack_to_store(
     except Exception as error:
         if isinstance(error, TooManyBad):
             error.skipped = tuple(bad for one in journal.read_all(journal.done()) if one for bad in one.skipped)
-        with contextlib.suppress(StoreError):
-            if not journal.done():  # there is nothing to resume
-                journal.remove()
+        if not isinstance(error, StoreError):  # else asking it again takes minutes
+            with contextlib.suppress(StoreError):
+                if not journal.done():  # there is nothing to resume
+                    journal.remove()
         raise
     with contextlib.suppress(StoreError):  # the dataset is there; `clean` removes what is left
         journal.remove()

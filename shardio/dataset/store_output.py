@@ -3,7 +3,8 @@
     photos/shardio.json                     the manifest, written last and on a condition: it alone makes a dataset
     photos/shard-000012-1a2b3c4d.tar        a shard, and its other files beside it; 1a2b3c4d is the writer's own name
     photos/shardio.shards-<checksum>.npy    only with more than 10,000 shards: their columns
-    photos/.converting/run-1a2b3c4d/        an unfinished conversion, see `conversion.store_journal`
+    photos/.converting/run-1a2b3c4d/        an unfinished conversion, see `conversion.store_journal`, or the sign of a
+                                            writer at work
 
 A store has neither locks nor renames. So nobody writes where somebody else does, nothing is written twice, and of two
 writers the one whose manifest comes first has written the dataset.
@@ -33,6 +34,9 @@ STAGING = "shardio-shard-"
 """The prefix of the temporary folders in which shards are built before they are uploaded."""
 
 RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
+WRITING = "writing"
+"""The object by which a writer says that it is at work; it is written anew with each shard."""
+
 RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
 _SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
 _READ_ONLY = ("http", "https")
@@ -60,7 +64,7 @@ def is_own(name: str) -> bool:
         len(parts) == 3
         and parts[0] == JOURNAL
         and RUN_NAME.fullmatch(parts[1]) is not None
-        and (parts[2] == PLAN or RECORD_NAME.fullmatch(parts[2]) is not None)
+        and (parts[2] in (PLAN, WRITING) or RECORD_NAME.fullmatch(parts[2]) is not None)
     )
 
 
@@ -197,10 +201,13 @@ class StorePlace:
         self._resources = ExitStack()
         remove_abandoned_folders(STAGING)
         self.directory = Directory(self._resources.enter_context(temporary_folder(STAGING)))
+        self._sign = out.name(JOURNAL, f"run-{out.writer}", WRITING)
+        out.store.write(self._sign, b"")
 
     def keep(self, shard: WrittenShard) -> WrittenShard:
         """Upload a shard that is finished; return it under its name in the store."""
         uploaded, objects = self._out.upload_shard(self.directory.path, shard)
+        self._out.store.write(self._sign, b"")
         self._uploaded += [name for name, _, _ in objects]
         return uploaded
 
@@ -214,4 +221,4 @@ class StorePlace:
         self._resources.close()
         uploaded, self._uploaded = self._uploaded, []
         with suppress(StoreError):
-            self._out.store.delete([self._out.name(name) for name in uploaded])
+            self._out.store.delete([*(self._out.name(name) for name in uploaded), self._sign])

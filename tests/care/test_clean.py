@@ -118,6 +118,22 @@ def test_a_conversion_that_is_running_stays(store: MemoryStore) -> None:
     assert clean(store, 2).removed == ()
 
 
+def test_a_writer_at_work_keeps_its_shards(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer of `shardio.create` that has finished a shard within a day keeps those that are older."""
+    monkeypatch.setattr("shardio.dataset.writer.open_store", lambda url, options: store)
+    with shardio.create(PLACE, fields={"label": "int64"}, shard_size=80) as writer:
+        for number in range(50):
+            writer.append({"label": number})
+        aged(store, 3)
+        assert len(removed(store, dry_run=True)) == len(names(store))
+        for number in range(50, 70):
+            writer.append({"label": number})
+        assert removed(store) == set()
+    assert shardio_manifest(store).samples == 70
+    assert clean(store, 2) == Cleaned((), ())
+    assert not [name for name in names(store) if ".converting" in name]
+
+
 def test_a_run_that_is_cleaned_begins_anew(store: MemoryStore) -> None:
     """After its remains are removed, a conversion that resumes starts over."""
     write(bad=101)

@@ -212,9 +212,13 @@ def test_dask(s3: S3Server, store: RetryingStore, place: Url, photos: Path, whol
 
 
 def test_a_large_shard_is_uploaded_in_parts(s3: S3Server, store: RetryingStore, place: Url, tmp_path: Path) -> None:
-    """A shard of more than one part arrives whole."""
+    """A shard of more than one part arrives whole, and keeps the ETag by which resume knows it."""
     with shardio.create(str(place), store_options=s3.options) as writer:
         for number in range(3):
             writer.append({"data": random.Random(number).randbytes(8 << 20)})
     dataset = shardio.open(place, store_options=s3.options, cache=tmp_path, cache_size="1GB")
     assert bytes(dataset[2]["data"]) == random.Random(2).randbytes(8 << 20)
+    file = tmp_path / "file"
+    file.write_bytes(random.Random(3).randbytes(12 << 20))
+    written = store.upload((place / "file").path, file)
+    assert written.etag == store.info((place / "file").path).etag
