@@ -50,7 +50,9 @@ class S3Server:
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket; its name needs three letters or more."""
-        request = urllib.request.Request(f"{self.filer}/buckets/{name}/", method="POST", headers={"Content-Length": "0"})
+        request = urllib.request.Request(
+            f"{self.filer}/buckets/{name}/", method="POST", headers={"Content-Length": "0"}
+        )
         try:
             urllib.request.urlopen(request, timeout=10).close()
         except urllib.error.HTTPError as error:
@@ -71,7 +73,10 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         *("-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
     ]
     server = S3Server(f"http://127.0.0.1:{ports[3]}", f"http://127.0.0.1:{ports[2]}")
-    with open(folder / "weed.log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
+    with (
+        open(folder / "weed.log", "wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process,
+    ):
         try:
             _await(server, process, folder / "weed.log")
             yield server

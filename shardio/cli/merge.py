@@ -16,7 +16,9 @@ from ._store_options import StoreOptions, with_store_options
 def merge(
     paths: Annotated[
         list[str],
-        typer.Argument(help="The datasets' directories or URLs, then the new one's directory or URL.", metavar="IN... OUT"),
+        typer.Argument(
+            help="The datasets' directories or URLs, then the new one's directory or URL.", metavar="IN... OUT"
+        ),
     ],
     packing: PackingOptions,
     stores: StoreOptions,

@@ -227,7 +227,10 @@ class ObjectAdoption:
             )
         self._check_unchanged()
         for shard in written:  # late, so that what fails before leaves the store as it was
-            for path in (side_index.path_of(self._indexes / shard.name), piece_sums.path_of(self._indexes / shard.name)):
+            for path in (
+                side_index.path_of(self._indexes / shard.name),
+                piece_sums.path_of(self._indexes / shard.name),
+            ):
                 found.store.write((found.folder / path.name).path, path.read_bytes())
         plan = {"adopted": True, "container": self.source.container, "names": dict(self.source.names)}
         described = describe(

@@ -33,7 +33,11 @@ def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: in
         start = draw.randrange(size)
         length = min(draw.randrange(1, 6 * PIECE), size - start)
         pieces = pieces_of(np.array([start]), np.array([length]))
-        ahead = fetcher.ask([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2) if draw.random() < 0.3 else None
+        ahead = (
+            fetcher.ask([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2)
+            if draw.random() < 0.3
+            else None
+        )
         hold = fetcher.bring([(file, pieces)])
         if os.pread(file.cached.file, length, start) != data[name][start : start + length]:
             print(f"{name}: bytes {start} to {start + length} are not those of the store", flush=True)

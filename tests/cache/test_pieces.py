@@ -34,7 +34,9 @@ def test_runs_are_the_pieces_again(pieces: np.ndarray, longest: int) -> None:
 def test_widened_pieces_are_whole_units(pieces: np.ndarray, unit: int) -> None:
     """Each unit that holds a piece is there whole, and no other one; none goes beyond the object."""
     count = 301
-    expected = sorted({n for p in pieces.tolist() for n in range(p // unit * unit, p // unit * unit + unit) if n < count})
+    expected = sorted(
+        {n for p in pieces.tolist() for n in range(p // unit * unit, p // unit * unit + unit) if n < count}
+    )
     assert widened(pieces, unit, count).tolist() == expected
 
 
