@@ -15,6 +15,7 @@ REQUIREMENTS = (
     "torch==2.13.0",
     "numpy==2.4.6",
     "litdata==0.2.76",
+    "obstore==0.12.0",  # how it reads from S3 where it is installed
     "pillow==13.0.0",
     "opencv-python-headless==5.0.0.93",
 )
