@@ -29,9 +29,7 @@ class Passed:
     connections: int
 
     def __sub__(self, other: "Passed") -> "Passed":
-        return Passed(
-            self.requests - other.requests, self.bytes - other.bytes, self.connections - other.connections
-        )
+        return Passed(self.requests - other.requests, self.bytes - other.bytes, self.connections - other.connections)
 
 
 @final

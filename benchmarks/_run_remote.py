@@ -1,4 +1,4 @@
-"""The process of a loader that reads from a bucket, in its peer's environment: some epochs, timed, with what they fetch.
+"""The process of a loader that reads from a bucket, in its peer's environment: epochs, timed, with what they fetch.
 
     python -m benchmarks._run_remote ORDER.json RESULT.json
 
@@ -26,18 +26,18 @@ BUFFER = 1000  # samples of WebDataset's shuffle buffer in each worker, as in be
 
 
 def load(library: str) -> None:
-    """Import a library, so that its import is not timed."""
-    if library == "shardio":
-        import obstore
-        import shardio
-
-        del obstore, shardio
-        return
+    """Import a library, so that its import is not timed, nor that of torch, which a training program has."""
     import cv2
     import torch
 
     del cv2, torch
-    if library == "litdata":
+    if library == "shardio":
+        import obstore
+
+        import shardio.transforms
+
+        del obstore, shardio
+    elif library == "litdata":
         import litdata
 
         del litdata
@@ -61,6 +61,7 @@ def shardio_epochs(order: dict[str, Any]) -> Epoch:
         shardio.open(order["url"], **remote),
         order["batch_size"] // ranks,
         shuffle=order["shuffle"],
+        window=order["window"],
         transforms=[shardio.RandomResizedCrop(IMAGE_SIZE, antialias=False), shardio.RandomHorizontalFlip()],
         decode="fast",
         threads=max(1, order["threads"] // ranks),
@@ -73,7 +74,10 @@ def shardio_epochs(order: dict[str, Any]) -> Epoch:
 def litdata_epochs(order: dict[str, Any]) -> Epoch:
     """LitData's StreamingDataLoader."""
     import litdata
+    from litdata.streaming import downloader
 
+    # It reads with obstore, which takes plain HTTP, as the server here speaks it, only where it is told to.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
     limit = {} if order["cache_size"] is None else {"max_cache_size": order["cache_size"]}
     data = litdata.StreamingDataset(
         order["url"], cache_dir=order["cache"], shuffle=True, drop_last=True, transform=_decoded, **limit
