@@ -1,5 +1,6 @@
 """What an epoch will read is fetched from stores before it is read: the plan knows it."""
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
@@ -20,6 +21,7 @@ MOST_AHEAD = 1 << 29
 FREE_SHARE = 0.25
 """The share of the cache that is left to what is needed now."""
 
+_LOOK_SECONDS = 0.002
 _MOST_STEPS = 16  # asked for at once: the first batch is not to wait for others, later ones may have neighbours
 
 
@@ -53,6 +55,8 @@ class FetchAhead:
         holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
         asked = 0
         try:
+            asked = self._ask(asked, holds, most=1)
+            self._await_first(holds)
             while True:
                 asked = self._ask(asked, holds)
                 step = self._inbox.get()
@@ -66,10 +70,25 @@ class FetchAhead:
                 for hold in held:
                     hold.release()
 
-    def _ask(self, asked: int, holds: deque[tuple[int, list[Hold]]]) -> int:
-        """Have as much fetched as there is room for; return the first step that was not asked for."""
+    def _await_first(self, holds: deque[tuple[int, list[Hold]]]) -> None:
+        """Wait until what was asked for first is there: what comes later would share the bandwidth with it.
+
+        Whoever reads fetches what could not be had, or closes.
+        """
+        while self._inbox.empty() and not all(hold.present for _, held in holds for hold in held):
+            time.sleep(_LOOK_SECONDS)
+
+    def _ask(self, asked: int, holds: deque[tuple[int, list[Hold]]], most: int | None = None) -> int:
+        """Have as much fetched as there is room for; return the first step that was not asked for.
+
+        Args:
+            asked: the first step that was not asked for before.
+            holds: what was asked for and is still needed.
+            most: how often to ask; None for as often as there is room.
+        """
         ahead = sum(hold.bytes for _, held in holds for hold in held)
-        while asked < len(self._schedule) and ahead < MOST_AHEAD and self._inbox.empty():
+        while asked < len(self._schedule) and ahead < MOST_AHEAD and self._inbox.empty() and most != 0:
+            most = None if most is None else most - 1
             stop = self._stop(asked)
             try:
                 held = self._dataset.fetch_ahead(self._indices(asked, stop), self._fields, FREE_SHARE)
