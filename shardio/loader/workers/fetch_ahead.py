@@ -41,6 +41,9 @@ class FetchAhead:
     def __init__(self, dataset: ReadableDataset, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
         self._dataset, self._fields, self._plan, self._schedule = dataset, tuple(fields), plan, schedule
         self._inbox: SimpleQueue[int | None] = SimpleQueue()
+        # Before anybody reads: readers would have each sample fetched by itself, instead of runs of neighbours.
+        self._holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
+        self._asked = self._ask(0, most=1)
         background.start(self._run, "shardio fetch ahead")
 
     def delivered(self, step: int) -> None:
@@ -52,41 +55,37 @@ class FetchAhead:
         self._inbox.put(None)
 
     def _run(self) -> None:
-        holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
-        asked = 0
         try:
-            asked = self._ask(asked, holds, most=1)
-            self._await_first(holds)
+            self._await_first()
             while True:
-                asked = self._ask(asked, holds)
+                self._asked = self._ask(self._asked)
                 step = self._inbox.get()
                 if step is None:
                     return
-                while holds and holds[0][0] <= step:
-                    for hold in holds.popleft()[1]:
+                while self._holds and self._holds[0][0] <= step:
+                    for hold in self._holds.popleft()[1]:
                         hold.release()
         finally:
-            for _, held in holds:
+            for _, held in self._holds:
                 for hold in held:
                     hold.release()
 
-    def _await_first(self, holds: deque[tuple[int, list[Hold]]]) -> None:
+    def _await_first(self) -> None:
         """Wait until what was asked for first is there: what comes later would share the bandwidth with it.
 
         Whoever reads fetches what could not be had, or closes.
         """
-        while self._inbox.empty() and not all(hold.present for _, held in holds for hold in held):
+        while self._inbox.empty() and not all(hold.present for _, held in self._holds for hold in held):
             time.sleep(_LOOK_SECONDS)
 
-    def _ask(self, asked: int, holds: deque[tuple[int, list[Hold]]], most: int | None = None) -> int:
+    def _ask(self, asked: int, most: int | None = None) -> int:
         """Have as much fetched as there is room for; return the first step that was not asked for.
 
         Args:
             asked: the first step that was not asked for before.
-            holds: what was asked for and is still needed.
             most: how often to ask; None for as often as there is room.
         """
-        ahead = sum(hold.bytes for _, held in holds for hold in held)
+        ahead = sum(hold.bytes for _, held in self._holds for hold in held)
         while asked < len(self._schedule) and ahead < MOST_AHEAD and self._inbox.empty() and most != 0:
             most = None if most is None else most - 1
             stop = self._stop(asked)
@@ -96,7 +95,7 @@ class FetchAhead:
                 break  # reading says what is wrong
             if held is None:
                 break
-            holds.append((stop, held))
+            self._holds.append((stop, held))
             ahead += sum(hold.bytes for hold in held)
             asked = stop
         return asked
