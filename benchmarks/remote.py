@@ -376,7 +376,7 @@ def ratios(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, floa
         ]
         return round(median(values), 3)
 
-    made = {
+    made: dict[str, Callable[[str, str], float | None]] = {
         "epoch 1 of {} over the lower of bare and local": lambda name, kind: against_the_least(
             name, ("bare 8 MiB", f"local{kind}")
         ),
