@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import final
 
@@ -118,13 +119,29 @@ class FetchAhead:
     def _indices(self, first: int, stop: int) -> Indices:
         """Return the samples to fetch for some steps.
 
-        With blocks on one node these are all of their windows, so that each rank asks for the same long runs, and who
-        comes first fetches them; other nodes would fetch them, too.
+        With blocks these are all of their windows, where one node takes all of them, or else all that the ranks of this
+        node take of them: each rank asks for the same long runs, and who comes first fetches them.
         """
         world = self._schedule.world
+<<<<<<< HEAD
         if first and world.local_size == world.size:
             (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
             low, high = self._plan.windows(start, end)
             if runs := self._plan.runs(low, high + 1):
                 return np.concatenate([np.arange(begin, begin + count) for begin, count in runs])
         return np.unique(self._schedule.part(self._plan, first, stop - first).indices)
+=======
+        (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
+        low, high = self._plan.windows(start, end)
+        # Ranks that lie cyclically on the nodes have neighbours elsewhere.
+        if high < low or world.rank % world.local_size != world.local_rank:
+            return np.unique(self._schedule.part(self._plan, first, stop - first).indices)
+        if world.local_size == world.size:
+            runs = self._plan.runs(low, high + 1)
+            return np.concatenate([np.arange(begin, begin + count) for begin, count in runs])
+        node = [
+            replace(self._schedule, world=replace(world, rank=rank, local_rank=rank % world.local_size))
+            for rank in range(world.rank - world.local_rank, world.rank - world.local_rank + world.local_size)
+        ]
+        return np.unique(np.concatenate([one.part(self._plan, first, stop - first).indices for one in node]))
+>>>>>>> 4dff47b (Let the ranks of a node ask for the same runs of a block shuffle)
