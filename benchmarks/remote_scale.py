@@ -302,30 +302,29 @@ def section(job: Job, made: Mapping[str, Mapping[str, float]], check: Sequence[M
             values = hits(job, shuffle, share, max(epochs))
             caches.append([f"{share:.0%} of the data", shuffle, *(f"{values[epoch - 1]:.0%}" for epoch in epochs)])
     worst = max(float(str(one["largest difference"])) for one in check)
+    size, share = f"{job.samples * job.sample_bytes / 1e12:.0f} TB", f"{1 / job.nodes:.1%}"
     return f"""## A large job
 
-{job.samples * job.sample_bytes / 1e12:.0f} TB of photos of {job.sample_bytes // 1000} KB in {job.shards:,} shards on {job.nodes} \
-nodes of {job.ranks} GPUs, each of which takes {job.rate:,.0f} photos a second in
-batches of {job.batch_size}: {job.node_bytes / 1e9:.1f} GB/s per node. Calculated from the real order and the requests that follow \
-from it, by
+{size} of photos of {job.sample_bytes // 1000} KB in {job.shards:,} shards on {job.nodes} nodes of {job.ranks} GPUs.
+Each GPU takes {job.rate:,.0f} photos a second in batches of {job.batch_size}: {job.node_bytes / 1e9:.1f} GB/s per node.
+Calculated from the real order and the requests that follow from it, by
 
     python -m benchmarks.remote_scale --latencies benchmarks/results/2026-11-23-remote-latencies.json
 
 {table(asked)}
 
-S3 answers {PREFIX_LIMIT:,} requests per second for a prefix before it has split it. So a job of this size needs \
-`shuffle="block"`: with a
-global shuffle each sample is a request of its own, and the shards that the first batches touch are nearly as many as the
-samples in them. Shards below several prefixes help the one that needs them.
+S3 answers {PREFIX_LIMIT:,} requests per second for a prefix before it has split it. So a job of this size needs
+`shuffle="block"`: with a global shuffle each sample is a request of its own, and the shards that the first batches
+touch, each of which has an index to fetch, are nearly as many as the samples in them. The requests in flight are those
+that the latencies recorded on one machine give, behind a link of 10 ms; a store that takes longer needs more of them.
 
-The share of a node's needs that its own cache meets. Each node takes another {1 / job.nodes:.1%} of the samples in every epoch, so a cache
-fills slowly, however large it is, and a full one meets as large a share as it holds of the data:
+The share of a node's needs that its own cache meets. Each node takes another {share} of the samples in every epoch, so
+a cache fills slowly, however large it is, and a full one meets as large a share as it holds of the data:
 
 {table(caches)}
 
-Nothing here needs the network to be shared well between nodes: what a node has, it does not give to others. The formulas differ
-by at most {worst:.3f} from a simulation of every piece and every cache on a dataset of 2.6 GB (8 nodes, {len(check)} \
-settings, 12 epochs).
+What a node has, it does not give to others. The formulas differ by at most {worst:.3f} from a simulation of every piece
+and every cache on a dataset of 2.6 GB (8 nodes, {len(check)} settings, 12 epochs).
 """
 
 
