@@ -302,7 +302,7 @@ def section(job: Job, made: Mapping[str, Mapping[str, float]], check: Sequence[M
             values = hits(job, shuffle, share, max(epochs))
             caches.append([f"{share:.0%} of the data", shuffle, *(f"{values[epoch - 1]:.0%}" for epoch in epochs)])
     worst = max(float(str(one["largest difference"])) for one in check)
-    size, share = f"{job.samples * job.sample_bytes / 1e12:.0f} TB", f"{1 / job.nodes:.1%}"
+    size, part = f"{job.samples * job.sample_bytes / 1e12:.0f} TB", f"{1 / job.nodes:.1%}"
     return f"""## A large job
 
 {size} of photos of {job.sample_bytes // 1000} KB in {job.shards:,} shards on {job.nodes} nodes of {job.ranks} GPUs.
@@ -318,7 +318,7 @@ S3 answers {PREFIX_LIMIT:,} requests per second for a prefix before it has split
 touch, each of which has an index to fetch, are nearly as many as the samples in them. The requests in flight are those
 that the latencies recorded on one machine give, behind a link of 10 ms; a store that takes longer needs more of them.
 
-The share of a node's needs that its own cache meets. Each node takes another {share} of the samples in every epoch, so
+The share of a node's needs that its own cache meets. Each node takes another {part} of the samples in every epoch, so
 a cache fills slowly, however large it is, and a full one meets as large a share as it holds of the data:
 
 {table(caches)}
