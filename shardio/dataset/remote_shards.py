@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import CachedObject, Hold
-from ..cache.pieces import PIECE, piece_count, pieces_of
+from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
 from ..errors import ObjectNotFound, ShardCorrupt
@@ -27,6 +27,8 @@ from ..stores.url import Url
 from ..system.types import Rows
 from .remote_sums import RemoteSums
 
+UNIT = 16  # pieces that are fetched together where that costs little
+WIDER = 2.0  # times as many pieces, at most
 
 @final
 class _Shard:
@@ -160,6 +162,8 @@ class RemoteShards:
         wanted = self._wanted(parts, list(names))
         if not wanted:
             return []
+        if self._fits:  # all of it will be read and stay
+            wanted = [(f, widened_up_to(pieces, UNIT, len(f.cached.table.state), WIDER)) for f, pieces in wanted]
         hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
         return None if hold is None else [hold]
 
@@ -190,10 +194,15 @@ class RemoteShards:
                 sizes.append(spans[1][inside])
         return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
 
+    @property
+    def _fits(self) -> bool:
+        """Whether the cache has room for the whole dataset."""
+        return self.total <= self._fetcher.most * 7 // 8
+
     def _keep(self, shard: _Shard) -> bool:
         """Keep a shard for good if all of it is there, and the cache has room for the whole dataset."""
         cached = shard.file.cached
-        if self.total > self._fetcher.most * 7 // 8 or not cached.table.complete:
+        if not self._fits or not cached.table.complete:
             return False
         hold = self._fetcher.keep([_whole(shard.file)])
         with self._lock:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardio.cache.pieces import PIECE, piece_count, pieces_of, runs, widened
+from shardio.cache.pieces import PIECE, piece_count, pieces_of, runs, widened, widened_up_to
 
 SPANS = st.lists(st.tuples(st.integers(0, 20 * PIECE), st.integers(0, 3 * PIECE)), max_size=20)
 NUMBERS = st.sets(st.integers(0, 300), max_size=60).map(lambda found: np.array(sorted(found), np.int64))
@@ -38,6 +38,14 @@ def test_widened_pieces_are_whole_units(pieces: np.ndarray, unit: int) -> None:
         {n for p in pieces.tolist() for n in range(p // unit * unit, p // unit * unit + unit) if n < count}
     )
     assert widened(pieces, unit, count).tolist() == expected
+
+
+@given(NUMBERS, st.floats(1, 4))
+def test_pieces_widen_within_a_factor(pieces: np.ndarray, factor: float) -> None:
+    """Wider pieces hold the narrow ones, and are not more than so many times as many."""
+    wider = widened_up_to(pieces, 16, 301, factor)
+    assert set(pieces.tolist()) <= set(wider.tolist())
+    assert len(wider) <= factor * len(pieces)
 
 
 def test_counts() -> None:

@@ -23,7 +23,7 @@ FREE_SHARE = 0.25
 """The share of the cache that is left to what is needed now."""
 
 _LOOK_SECONDS = 0.002
-_MOST_STEPS = 16  # asked for at once: the first batch is not to wait for others, later ones may have neighbours
+_MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours
 
 
 @final
@@ -92,6 +92,10 @@ class FetchAhead:
             stop = self._stop(asked)
             try:
                 held = self._dataset.fetch_ahead(self._indices(asked, stop), self._fields, FREE_SHARE)
+                if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
+                    stop = asked + 1
+                    own = np.unique(self._schedule.part(self._plan, asked).indices)
+                    held = self._dataset.fetch_ahead(own, self._fields, FREE_SHARE)
             except (ShardioError, OSError):
                 break  # reading says what is wrong
             if held is None:
@@ -123,14 +127,6 @@ class FetchAhead:
         node take of them: each rank asks for the same long runs, and who comes first fetches them.
         """
         world = self._schedule.world
-<<<<<<< HEAD
-        if first and world.local_size == world.size:
-            (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
-            low, high = self._plan.windows(start, end)
-            if runs := self._plan.runs(low, high + 1):
-                return np.concatenate([np.arange(begin, begin + count) for begin, count in runs])
-        return np.unique(self._schedule.part(self._plan, first, stop - first).indices)
-=======
         (start, _), (_, end) = (self._schedule.positions(step) for step in (first, stop - 1))
         low, high = self._plan.windows(start, end)
         # Ranks that lie cyclically on the nodes have neighbours elsewhere.
@@ -144,4 +140,3 @@ class FetchAhead:
             for rank in range(world.rank - world.local_rank, world.rank - world.local_rank + world.local_size)
         ]
         return np.unique(np.concatenate([one.part(self._plan, first, stop - first).indices for one in node]))
->>>>>>> 4dff47b (Let the ranks of a node ask for the same runs of a block shuffle)
