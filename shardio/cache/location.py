@@ -1,17 +1,23 @@
 """Where the cache of a node lies, and how large it may be, unless the user says so."""
 
 import os
+import socket
 import sys
+import warnings
 from pathlib import Path
 
+from ..errors import CacheWarning
+from ..system import holes
+from ..system.file_systems import file_system
 from ..system.units import format_size, parse_size
+from .in_memory import open_in_memory
 from .node_cache import NodeCache
 
 VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
 """The share of the free space that a cache takes by default."""
 
-_open: dict[Path, NodeCache] = {}
+_open: dict[tuple[Path, int | None], NodeCache] = {}  # by what was asked for
 
 
 def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) -> NodeCache:
@@ -21,26 +27,55 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         folder: the folder; None for `$SHARDIO_CACHE` or `shardio` in the user's cache directory.
         size: the most bytes, as a number or as text such as `"200GB"`; None for half of what is free, said on stderr.
 
+    Where the folder cannot be written, or its file system cannot free parts of files, the cache lies in memory, with a
+    warning.
+
     Raises:
         ConfigError: the size is none.
-        CacheError, OSError: see `NodeCache`.
+        CacheError: see `NodeCache`; or there is no memory for a cache, either.
     """
     place = (default_folder() if folder is None else Path(folder)).absolute()
-    place.mkdir(parents=True, exist_ok=True)
     limit = None if size is None else parse_size(size, "cache_size")
+    if (known := _open.get((place, limit)) or (None if limit is not None else _any_at(place))) is not None:
+        return known
+    try:
+        cache = _open_at(place, limit)
+    except (OSError, _Unsuitable) as error:
+        cache = open_in_memory(limit)
+        warnings.warn(
+            f"{place}: cannot hold a cache ({error}): what is fetched stays in memory, {format_size(cache.limit)} at "
+            "most and for this process alone; cache= chooses another folder",
+            CacheWarning,
+            stacklevel=3,
+        )
+    _open[place, limit] = cache
+    return cache
+
+
+class _Unsuitable(Exception):
+    """A folder on a file system that cannot hold a cache."""
+
+
+def _open_at(place: Path, limit: int | None) -> NodeCache:
+    place.mkdir(parents=True, exist_ok=True)
+    if file_system(place).network:  # its processes on other nodes share neither memory nor locks with this one
+        place /= socket.gethostname()
+        place.mkdir(exist_ok=True)
+    if not holes.are_possible(place):
+        raise _Unsuitable("its file system cannot free parts of files")
     if limit is None:
-        if place in _open:
-            return _open[place]
         usage = os.statvfs(place)
-        free = usage.f_bavail * usage.f_frsize
-        limit = round(SHARE * (free + _taken(place)))
+        limit = round(SHARE * (usage.f_bavail * usage.f_frsize + _taken(place)))
         print(
             f"shardio: what is fetched stays in {place}, {format_size(limit)} at most; cache= and cache_size= choose "
             "another place and size",
             file=sys.stderr,
         )
-    cache = _open[place] = NodeCache.shared(place, limit)
-    return cache
+    return NodeCache.shared(place, limit)
+
+
+def _any_at(place: Path) -> NodeCache | None:
+    return next((cache for (path, _), cache in _open.items() if path == place), None)
 
 
 def default_folder() -> Path:

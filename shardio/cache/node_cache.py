@@ -53,6 +53,8 @@ _MOST_TRIES = 8
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 
 T = TypeVar("T")
+Life: TypeAlias = object
+"""Stands for the time in which a process uses a cache; a forked child has its own."""
 Pieces: TypeAlias = NDArray[np.int64]
 
 
@@ -92,7 +94,7 @@ Parts: TypeAlias = Sequence[tuple[CachedObject, Pieces]]
 class Hold:
     """Pieces that nobody drops until `release`, or until the process ends; if held ahead, nobody without need."""
 
-    def __init__(self, cache: "NodeCache", parts: Parts, life: object, ahead: bool) -> None:
+    def __init__(self, cache: "NodeCache", parts: Parts, life: Life, ahead: bool) -> None:
         self._cache, self._life, self._ahead, self._held = cache, life, ahead, [parts]
 
     @property
@@ -119,7 +121,7 @@ class Hold:
         background.call_when_gone(self, _release, self._cache, self._life, self._ahead, self._held)
 
 
-def _release(cache: "NodeCache", life: object, ahead: bool, held: list[Parts]) -> None:
+def _release(cache: "NodeCache", life: Life, ahead: bool, held: list[Parts]) -> None:
     try:
         parts = held.pop()
     except IndexError:  # it was released before
@@ -347,12 +349,12 @@ class NodeCache:
             self._told = True
             warnings.warn(self._notices[0], CacheWarning, stacklevel=2)
 
-    def give_back(self, parts: Parts, life: object, ahead: bool) -> None:
+    def give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
         """Let go of held pieces; `Hold.release` calls it."""
         if life is self._life:  # else they are those of the parent of this process
             _off_main_thread(partial(self._give_back, parts, life, ahead))
 
-    def _give_back(self, parts: Parts, life: object, ahead: bool) -> None:
+    def _give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
         with self._changing():
             if life is not self._life:
                 return

@@ -1,0 +1,213 @@
+"""The cache of a node where the machine, the disk or the process fails it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _leftovers import left_behind, names
+from test_node_cache import filled_store, on_disk, opened, read
+
+from shardio.cache import node_cache
+from shardio.cache.fetcher import RemoteFile
+from shardio.cache.location import open_cache
+from shardio.cache.node_cache import NodeCache
+from shardio.cache.pieces import PIECE
+from shardio.errors import CacheError, CacheWarning
+from shardio.stores.base import Content
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+
+class BlockingStore:
+    """Passes reads on when the test lets it."""
+
+    url = "memory://"
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self.go_on, self.asked = store, threading.Event(), threading.Event()
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
+        self.asked.set()
+        assert self.go_on.wait(30)
+        return self._store.read(name, start, stop, etag=etag)
+
+
+def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
+    """Whatever exception a fetch ends with, who waits for it gets it, and the threads serve the next ones."""
+
+    class Odd(BlockingStore):
+        def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
+            raise RecursionError("odd")
+
+    store = filled_store()
+    fetcher, files = opened(tmp_path, 40, Odd(store))  # type: ignore[arg-type]
+    for _ in range(10):  # more than it has threads
+        with pytest.raises(RecursionError, match="odd"):
+            fetcher.bring([(files["a"], np.arange(10))])
+    good, theirs = opened(tmp_path, 40, store)
+    assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is full below the limit, the cache uses less, warns once, and goes on with right bytes."""
+    store, room = filled_store(), 12 * PIECE
+    fetcher, files = opened(tmp_path, 40, store)
+    write = os.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if on_disk(tmp_path) + len(data) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.warns(CacheWarning, match="the disk is full") as told:
+        for start in (0, 4, 8, 12, 16, 20, 24, 0, 8):
+            data = read(fetcher, files["a"], start, start + 4)
+            assert data == store.read("a", start * PIECE, (start + 4) * PIECE).data
+    assert len(told) == 1
+    assert on_disk(tmp_path) <= room
+    assert fetcher.cache.most < 40 * PIECE
+
+
+def test_a_full_disk_that_others_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cache has nothing to drop, a full disk is an error in words, and not a wait without end."""
+    monkeypatch.setattr("shardio.cache.fetcher.FULL_SECONDS", 0.1)
+    fetcher, files = opened(tmp_path, 40, filled_store())
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.warns(CacheWarning), pytest.raises(CacheError, match="the disk is full"):
+        read(fetcher, files["a"], 0, 2)
+
+
+def test_pieces_of_an_earlier_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the machine was started anew a piece is fetched again, unless its checksum says that it is there."""
+    store = filled_store()
+    fetcher, files = opened(tmp_path, 40, store)
+    whole = bytes(store.read("a").data)
+    read(fetcher, files["a"], 0, 20)
+    os.pwrite(files["a"].cached.file, bytes(PIECE), 7 * PIECE)  # a piece that was not written back
+    monkeypatch.setattr(node_cache, "_boot", lambda: b"another")
+    counting = FaultyStore(store, Faults())
+    later, theirs = opened(tmp_path, 40, counting)
+    assert read(later, theirs["a"], 5, 9) == whole[5 * PIECE : 9 * PIECE]
+    assert later.counts.bytes == 4 * PIECE
+    expected = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+    checked = RemoteFile(counting, "a", theirs["a"].cached, lambda number, data: data == expected[number])
+    assert read(later, checked, 9, 20) == whole[9 * PIECE : 20 * PIECE]
+    assert later.counts.bytes == 4 * PIECE  # nothing more
+    assert later.cache.used == 20 * PIECE
+
+
+def test_a_table_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and files that a crash of the machine left empty or cut are made anew."""
+    store = filled_store()
+    fetcher, files = opened(tmp_path, 100, store)
+    for name in ("a", "b", "d"):
+        read(fetcher, files[name], 0, 5)
+    os.truncate(tmp_path / "tables/group/a", 0)
+    os.truncate(tmp_path / "tables/group/b", 100)
+    os.truncate(tmp_path / "files/group/d", 0)
+    monkeypatch.setattr(node_cache, "_boot", lambda: b"another")
+    later, theirs = opened(tmp_path, 100, store)
+    for name in ("a", "b", "d"):
+        assert read(later, theirs[name], 0, 5) == store.read(name, 0, 5 * PIECE).data
+    assert later.cache.used == 15 * PIECE
+
+
+@pytest.mark.slow
+def test_a_smaller_limit(tmp_path: Path) -> None:
+    """A process with a smaller limit makes the cache smaller as it joins; when it ends, the others' limit holds."""
+    fetcher, files = opened(tmp_path, 60, filled_store())
+    read(fetcher, files["d"], 0, 50)
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
+        f"print(NodeCache(Path(sys.argv[1]), {20 * PIECE}).used)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 20 * PIECE
+    assert on_disk(tmp_path) <= 20 * PIECE
+    time.sleep(0.6)  # as long as a look at who lives is good for
+    read(fetcher, files["d"], 0, 50)
+    assert fetcher.cache.used >= 50 * PIECE
+
+
+@pytest.mark.slow
+def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
+    """Ctrl-C while the main thread waits for a piece leaves no lock taken, and nothing held or half-fetched."""
+    store = BlockingStore(filled_store())
+    fetcher, files = opened(tmp_path, 12, store)  # type: ignore[arg-type]
+    threading.Thread(target=lambda: (store.asked.wait(), time.sleep(0.1), os.kill(os.getpid(), signal.SIGINT))).start()
+    with pytest.raises(KeyboardInterrupt):
+        fetcher.bring([(files["a"], np.arange(10))])
+    store.go_on.set()
+    deadline = time.monotonic() + 10
+    while fetcher.ask([(files["d"], np.arange(12))], 0) is None:  # needs the room of all of them
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    other = NodeCache(tmp_path, 12 * PIECE)
+    assert other.used == 12 * PIECE
+
+
+@pytest.mark.slow
+def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
+    """What a killed process held is free, although a child that it forked lives on and knows nothing of the cache."""
+    script = (
+        "import os, signal, sys, time\nimport numpy as np\nfrom pathlib import Path\n"
+        "from shardio.cache.node_cache import NodeCache\n"
+        "cache = NodeCache(Path(sys.argv[1]), 20 << 16)\n"
+        "hold, claims = cache.hold([(cache.object('group', 'a', 20 << 16), np.arange(20))])\n"
+        "child = os.fork()\n"
+        "if not child:\n    os.close(1)\n    time.sleep(60)\n    os._exit(0)\n"
+        "print(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        cache = NodeCache(tmp_path, 20 * PIECE)
+        held = cache.hold([(cache.object("group", "b", 20 * PIECE), np.arange(20))])
+        assert held is not None
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path) -> None:
+    """A folder that cannot be written gives way to memory, with a warning, for this process and its children."""
+    before = names()
+    (tmp_path / "file").write_bytes(b"")
+    script = (
+        "import multiprocessing, os, pickle, sys, warnings\nimport numpy as np\nfrom pathlib import Path\n"
+        "from shardio.cache.location import open_cache\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    cache = open_cache(sys.argv[1], '10MB')\n"
+        "    assert open_cache(sys.argv[1], '10MB') is cache\n"
+        "print([str(one.message) for one in told], flush=True)\n"
+        "def child(other):\n    assert other.folder == cache.folder and other.limit == 10_000_000\n"
+        "    assert other.hold([(other.object('group', 'a', 1 << 20), np.arange(16))])\n"
+        "process = multiprocessing.get_context('fork').Process(target=child, args=(cache,))\n"
+        "process.start(); process.join(); assert process.exitcode == 0\n"
+        "print(cache.folder, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    place = tmp_path / "file" / "cache"
+    done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    assert done.stdout.startswith(f'["{place}: cannot hold a cache ([Errno 20] Not a directory')
+    assert "10.0 MB at most" in done.stdout
+    assert not left_behind(before, 20)
+
+
+def test_no_warning_where_a_folder_can(tmp_path: Path) -> None:
+    """A folder that can hold a cache is used."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_cache(tmp_path, "1MB").folder == tmp_path
