@@ -65,7 +65,7 @@ class RemoteStore:
         options: dict[str, Any] = {}
         if start or stop is not None:
             options["range"] = {"offset": start} if stop is None else (start, stop)
-        if etag is not None:
+        if etag is not None and not etag.startswith("W/"):  # weak ones fulfil no If-Match (RFC 9110, 13.1.1)
             options["if_match"] = etag
         with self._naming(name, what):
             result = self._call("get", name, options=options)
@@ -156,7 +156,10 @@ class RemoteStore:
             permanent = refused or isinstance(
                 error, (exceptions.InvalidPathError, exceptions.NotSupportedError, ValueError)
             )
-            text = f"{self._place(name)}: {what}: {_words(error)}"
+            words = _words(error)
+            if "Range request not supported" in words:
+                words = "the server knows no ranges: it sends whole files only, and shardio needs parts of them"
+            text = f"{self._place(name)}: {what}: {words}"
             raise (StoreError(text) if permanent else StoreUnavailable(text)) from error
 
     def __getstate__(self) -> tuple[str, dict[str, str]]:

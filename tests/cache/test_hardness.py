@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _leftovers import left_behind, names
-from test_node_cache import filled_store, on_disk, opened, read
+from _opened import filled_store, on_disk, opened, read
 
 from shardio.cache import node_cache
 from shardio.cache.fetcher import RemoteFile
@@ -67,10 +67,10 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return write(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
+    starts = (0, 4, 8, 12, 16, 20, 24, 0, 8)
     with pytest.warns(CacheWarning, match="the disk is full") as told:
-        for start in (0, 4, 8, 12, 16, 20, 24, 0, 8):
-            data = read(fetcher, files["a"], start, start + 4)
-            assert data == store.read("a", start * PIECE, (start + 4) * PIECE).data
+        came = [read(fetcher, files["a"], start, start + 4) for start in starts]
+    assert came == [store.read("a", start * PIECE, (start + 4) * PIECE).data for start in starts]
     assert len(told) == 1
     assert on_disk(tmp_path) <= room
     assert fetcher.cache.most < 40 * PIECE

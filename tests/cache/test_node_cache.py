@@ -11,41 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _cache_user import content
+from _opened import OBJECTS, filled_store, on_disk, opened, read
 
-from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
 from shardio.cache.pieces import PIECE, piece_count
 from shardio.cache.table import PRESENT
 from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
-from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+from shardio.testing.stores import Faults, FaultyStore
 
-OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
 USER = Path(__file__).with_name("_cache_user.py")
-
-
-def filled_store() -> MemoryStore:
-    """A store with OBJECTS."""
-    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
-
-
-def opened(folder: Path, pieces: int, store: MemoryStore | FaultyStore) -> tuple[Fetcher, dict[str, RemoteFile]]:
-    """A cache of some pieces, and the objects in it."""
-    fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
-    files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
-    return fetcher, files
-
-
-def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:
-    """The bytes of some pieces, by way of the cache."""
-    hold = fetcher.bring([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
-    data = os.pread(file.cached.file, (stop - first) * PIECE, first * PIECE)
-    hold.release()
-    return data
-
-
-def on_disk(folder: Path) -> int:
-    """Bytes that the objects of a cache take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in (folder / "files").rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("pieces", [8, 40, 200])
