@@ -21,6 +21,7 @@ import errno
 import fcntl
 import mmap
 import os
+import random
 import threading
 import time
 import warnings
@@ -50,6 +51,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
 _MOST_TRIES = 8
+_MOST_LOOKED_AT = 512  # objects, for what to drop
+_CHOICE = 4  # times what is to be dropped must be there to choose from
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 
 T = TypeVar("T")
@@ -405,7 +408,14 @@ class NodeCache:
         """
         alive = self._state["leases"]
         found: list[tuple[CachedObject, Pieces, NDArray[np.int64]]] = []
-        for one in self.objects():
+        enough = _CHOICE * -(-size // PIECE)
+        places = list(self._places())
+        if len(places) > _MOST_LOOKED_AT:  # looking at all of them takes seconds: some, drawn at random, do as well
+            random.shuffle(places)
+        for looked_at, (path, place) in enumerate(places):
+            if looked_at >= _MOST_LOOKED_AT and enough <= 0:
+                break
+            one = self._objects.get(path) or self._load(path, place)
             table = one.table
             if table.taken:
                 free = np.flatnonzero(table.state >= SUSPECT)
@@ -415,6 +425,7 @@ class NodeCache:
                 idle = not (table.open_in & alive).any()
                 used = table.used[free].astype(np.int64)
                 found.append((one, free, used - (1 << 40) if idle else -used))
+                enough -= len(free)
         if not found:
             return
         order = np.argsort(np.concatenate([rank for _, _, rank in found]), kind="stable")
@@ -441,7 +452,8 @@ class NodeCache:
             raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
         self._state["changing"] = 1
         self._lease = lease
-        self._bury(1 << lease.number)
+        if leases.as_bits(self._state["leases"]) >> lease.number & 1:  # its former holder died, and nobody has seen it
+            self._bury(1 << lease.number)
         self._state["leases"] |= self._bit
         self._state["limits"][lease.number] = self.limit
         self._make_room(0)  # the limit may be lower than any before

@@ -24,6 +24,7 @@ from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
 from ..stores.url import Url
+from ..system import forks
 from ..system.types import Rows
 from .remote_sums import RemoteSums
 
@@ -92,6 +93,11 @@ class RemoteShards:
         identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
         self._group = identity.hexdigest()
         self.limit = len(described.shards)  # all of them may be open
+        self._begin()
+        forks.reset_in_children(self)
+
+    def reset_in_child(self) -> None:
+        """Open the shards anew in a forked child, before its threads read them."""
         self._begin()
 
     def _begin(self) -> None:

@@ -16,7 +16,7 @@ from _leftovers import left_behind, names
 from _opened import filled_store, on_disk, opened, read
 
 from shardio.cache import node_cache
-from shardio.cache.fetcher import RemoteFile
+from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
 from shardio.cache.pieces import PIECE
@@ -211,3 +211,16 @@ def test_no_warning_where_a_folder_can(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert open_cache(tmp_path, "1MB").folder == tmp_path
+
+
+def test_many_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a cache has more objects than it looks at for what to drop, room is found all the same."""
+    monkeypatch.setattr(node_cache, "_MOST_LOOKED_AT", 3)
+    store = MemoryStore({f"{n}": bytes([n + 1]) * PIECE for n in range(40)})
+    fetcher = Fetcher(NodeCache(tmp_path, 10 * PIECE))
+    for n in [*range(40), *range(40)]:
+        file = RemoteFile(store, f"{n}", fetcher.cache.object("group", f"{n}", PIECE))
+        hold = fetcher.bring([(file, np.arange(1))])
+        assert os.pread(file.cached.file, PIECE, 0) == bytes([n + 1]) * PIECE
+        assert on_disk(tmp_path) <= 10 * PIECE
+        hold.release()
