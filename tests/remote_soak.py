@@ -225,6 +225,8 @@ class Soak:
         out = self._folder / f"phase-{phase.number}"
         out.mkdir()
         watch = Watch(out / "cache", phase.limit)
+        # Worker processes are spawned, without the checksums of `with_checksums`: damage would be bad samples there.
+        self._proxy.set(corrupt=0.0 if phase.isolate else SHARES.corrupt)
         try:
             kills = self._train(phase, out)
         finally:
