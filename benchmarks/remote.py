@@ -44,7 +44,8 @@ from benchmarks._results import finish
 from benchmarks._rounds import turns
 from benchmarks._store import kept
 from benchmarks._workloads import WORKLOADS, Workload, photos
-from shardio.cache.fetcher import LONGEST_RUN, REQUESTS
+from shardio.cache.fetcher import REQUESTS
+from shardio.cache.pace import LONGEST_RUN
 from shardio.cache.pieces import PIECE
 from tests._s3 import KEY, SECRET, s3_server
 

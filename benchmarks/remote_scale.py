@@ -36,7 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._results import finish
-from shardio.cache.fetcher import LONGEST_RUN, REQUESTS
+from shardio.cache.fetcher import REQUESTS
+from shardio.cache.pace import LONGEST_RUN
 from shardio.cache.pieces import PIECE, piece_count, pieces_of, runs
 from shardio.order.world import World
 from shardio.plan import Plan, Schedule, Shuffle

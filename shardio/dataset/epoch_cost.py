@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
-from ..cache.fetcher import LONGEST_RUN
+from ..cache.pace import LONGEST_RUN
 from ..cache.pieces import PIECE
 from ..containers import side_index
 from ..errors import ConfigError

@@ -31,6 +31,7 @@ from .remote_sums import RemoteSums
 UNIT = 16  # pieces that are fetched together where that costs little
 WIDER = 2.0  # times as many pieces, at most
 
+
 @final
 class _Shard:
     """An open shard.
