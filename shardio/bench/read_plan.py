@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..dataset.remote_manifest import load_manifest
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ..order.plan import Plan, Schedule, Shuffle, Tail
+from ..order.plan import Assign, Plan, Schedule, Shuffle, Tail
 from ..order.world import World
 
 EXACT = 1 << 24  # positions that are looked up at most; of more, evenly spread ranks are looked at
@@ -88,6 +88,7 @@ def read_plan(
     block: int = 64,
     window: int = 16,
     tail: Tail = "drop",
+    assign: Assign = "rank",
     seed: int = 0,
     epoch: int = 0,
     access: StoreAccess | None = None,
@@ -105,19 +106,20 @@ def read_plan(
     plan = Plan(samples, seed=seed, epoch=epoch, shuffle=shuffle, block=block, window=window)
     if world < 1:
         raise ConfigError(f"world must be at least 1, got {world}")
-    first = Schedule(samples, World(0, world, 0, 1), batch_size, tail)
+    first = Schedule(samples, World(0, world, 0, 1), batch_size, tail, assign=assign)
     steps = len(first)
     first.check_steps()
     shards = described.shards
     means = shards.bytes / np.maximum(shards.samples, 1)
-    count = max(1, min(world, EXACT // max(1, steps * batch_size)))
+    looked_up = batch_size if assign == "rank" else first.global_batch  # samples per step, to know those of one rank
+    count = max(1, min(world, EXACT // max(1, steps * looked_up)))
     ranks = np.unique(np.linspace(0, world - 1, count).astype(np.int64)).tolist()
     sizes, touched, per_step = [], [], []
     for rank in ranks:
         seen = np.zeros(len(shards), np.bool_)
         size, by_step = 0.0, []
-        schedule = Schedule(samples, World(rank, world, 0, 1), batch_size, tail)
-        for numbers in _samples(schedule, plan, steps):
+        schedule = Schedule(samples, World(rank, world, 0, 1), batch_size, tail, assign=assign)
+        for numbers in _samples(schedule, plan, steps, looked_up):
             where = shards.locate(numbers)[0]
             size += float(means[where].sum())
             seen[where] = True
@@ -143,9 +145,9 @@ def read_plan(
     )
 
 
-def _samples(schedule: Schedule, plan: Plan, steps: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the samples of a rank, whole steps at a time."""
-    at_once = max(1, _AT_ONCE // schedule.batch_size)
+def _samples(schedule: Schedule, plan: Plan, steps: int, looked_up: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the samples of a rank, whole steps at a time; each takes `looked_up` samples to look up."""
+    at_once = max(1, _AT_ONCE // looked_up)
     for step in range(0, steps, at_once):
         yield schedule.part(plan, step, min(at_once, steps - step)).indices
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Shuffle: TypeAlias = Literal["global", "block", "none"]
 Tail: TypeAlias = Literal["drop", "pad"]
+Assign: TypeAlias = Literal["rank", "node"]
 
 
 def plan(
@@ -24,6 +25,9 @@ def plan(
     block: Annotated[int, typer.Option(help="With block: how many samples stay together.")] = 64,
     window: Annotated[int, typer.Option(help="With block: how many blocks are mixed.")] = 16,
     tail: Annotated[Tail, typer.Option(help="What becomes of the last samples if they fill no global batch.")] = "drop",
+    assign: Annotated[
+        Assign, typer.Option(help="How ranks share out a global batch: by position, or as neighbours in storage.")
+    ] = "rank",
     seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
     epoch: Annotated[int, typer.Option(help="The number of the epoch, from 0.")] = 0,
     json_file: Annotated[
@@ -42,6 +46,8 @@ def plan(
 
       shardio plan data/photos --world 8 --batch-size 4 --shuffle block --block 4 --window 2
 
+      shardio plan data/photos --world 8 --batch-size 4 --shuffle block --block 4 --window 2 --assign node
+
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
     access = StoreAccess(store_options=parse_store_options(store_option))
@@ -56,6 +62,7 @@ def plan(
         block=block,
         window=window,
         tail=tail,
+        assign=assign,
         seed=seed,
         epoch=epoch,
         access=access,

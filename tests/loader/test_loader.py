@@ -130,6 +130,27 @@ def test_elastic_resume(
     assert (before if epoch == 0 else []) + after == whole
 
 
+def test_ranks_that_take_neighbors_deliver_each_sample_once() -> None:
+    """assign="node" stands in the repr alone; ranks with it and, after a resume, without it share an epoch exactly."""
+    data = numbers(100)
+
+    def loaders(world: int, **options: Any) -> list[shardio.Loader]:
+        return [load(data, 5, world=World(rank, world), tail="pad", **options) for rank in range(world)]
+
+    neighbors = loaders(4, assign="node", shuffle="block", block=5, window=4)
+    assert "assign='node'" in repr(neighbors[0])
+    assert "assign" not in repr(loaders(4)[0])
+    taken = [
+        index for loader in neighbors for _, batch in zip(range(2), loader, strict=False) for index in batch["number"]
+    ]
+    state = neighbors[0].state_dict()
+    assert "assign" not in json.dumps(state)
+    for loader in loaders(2, shuffle="block", block=5, window=4):
+        loader.load_state_dict(state)
+        taken += [number for batch in loader for number in batch["number"][batch["valid"]]]
+    assert sorted(map(int, taken)) == list(range(100))
+
+
 def test_the_state_is_small_and_counts_what_was_delivered() -> None:
     """The state is under 1 KB of plain JSON and excludes prefetched batches."""
     loader = load(numbers(100), 10, prefetch=5)
