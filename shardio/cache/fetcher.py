@@ -177,7 +177,7 @@ class Fetcher:
     def keep(self, wanted: Wanted) -> Hold:
         """Like `bring`, for pieces that are not let go of before long: indexes, and shards that stay."""
         hold = self.bring(wanted)
-        self._kept.append(hold)
+        self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
 
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:

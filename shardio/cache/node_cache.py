@@ -171,7 +171,7 @@ class NodeCache:
         self._lease: leases.Lease | None = None
         # How many holds of this process each piece is in, by object, and by whether they are held ahead.
         self._needs: dict[tuple[Path, bool], NDArray[np.uint16]] = {}
-        self._objects: dict[Path, CachedObject] = {}
+        self._objects: weakref.WeakValueDictionary[Path, CachedObject] = weakref.WeakValueDictionary()
         self._looked, self._told = 0.0, False
         self._notices: list[str] = []
 

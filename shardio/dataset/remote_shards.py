@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
 from ..stores.url import Url
-from ..system import forks
+from ..system import background, forks, processes
 from ..system.types import Rows
+from . import reader_cache
 from .remote_sums import RemoteSums
 
+_DESCRIPTORS = 8  # of an open shard with its index and its checksums
 UNIT = 16  # pieces that are fetched together where that costs little
 WIDER = 2.0  # times as many pieces, at most
 
@@ -40,11 +43,15 @@ class _Shard:
         reader: reads the file in the cache.
         file: the shard in the store.
         by_spans: whether rows need only the pieces that they are in, not the whole file.
-        kept: whether all of the shard stays in the cache as long as this process lives.
+        kept: whether all of the shard stays in the cache as long as the shard is open.
     """
 
     def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
         self.reader, self.file, self.by_spans, self.kept = reader, file, by_spans, False
+
+    def stays(self, hold: Hold) -> None:
+        """Have pieces stay in the cache until nobody has the reader any more."""
+        background.call_when_gone(self.reader, hold.release)
 
 
 @final
@@ -72,7 +79,7 @@ class _Files:
 
 @final
 class RemoteShards:
-    """Keeps shards of a store open, in place of `ReaderCache`.
+    """Keeps the most recently used shards of a store open, in place of `ReaderCache`.
 
     The indexes of open shards, and what else their readers look at all the time, stay in the cache; the rest is held
     only while it is read.
@@ -93,7 +100,9 @@ class RemoteShards:
         self._container = containers.get(described.container)
         identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
         self._group = identity.hexdigest()
-        self.limit = len(described.shards)  # all of them may be open
+        most = min(len(described.shards), reader_cache.MOST_OPEN)
+        # Pending reads keep readers alive that were dropped, and requests have sockets.
+        self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
         self._begin()
         forks.reset_in_children(self)
 
@@ -103,9 +112,8 @@ class RemoteShards:
 
     def _begin(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
-        self._open: dict[int, _Shard] = {}
-        self._files: dict[int, _Files] = {}
-        self._holds: list[Hold] = []  # of indexes and the like
+        self._open: OrderedDict[int, _Shard] = OrderedDict()
+        self._files: OrderedDict[int, _Files] = OrderedDict()
 
     @property
     def total(self) -> int:
@@ -121,12 +129,10 @@ class RemoteShards:
         return self._shard(number).reader
 
     def close(self) -> None:
-        """Drop all readers, and let go of what they hold in the cache."""
+        """Drop all readers; the last user of each lets go of what it holds in the cache."""
         with self._lock:
-            holds = self._holds
-            self._open, self._files, self._holds = {}, {}, []
-        for hold in holds:
-            hold.release()
+            self._open.clear()
+            self._files.clear()
 
     def prepare(self, numbers: Sequence[int]) -> None:
         """Fetch what opening shards needs, all of them at once."""
@@ -145,7 +151,8 @@ class RemoteShards:
             parts: numbers of shards, and the rows in each.
             names: fields or hidden columns.
         """
-        wanted = self._wanted(parts, list(names))
+        shards = [(self._shard(number), rows) for number, rows in parts]  # open, and what they keep kept, until the end
+        wanted = self._wanted(shards, list(names))
         if not wanted:
             yield
             return
@@ -166,7 +173,7 @@ class RemoteShards:
         Returns:
             None if there is no room.
         """
-        wanted = self._wanted(parts, list(names))
+        wanted = self._wanted([(self._shard(number), rows) for number, rows in parts], list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
@@ -174,10 +181,9 @@ class RemoteShards:
         hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
         return None if hold is None else [hold]
 
-    def _wanted(self, parts: Iterable[tuple[int, Rows]], names: Sequence[str]) -> Wanted:
+    def _wanted(self, shards: Sequence[tuple[_Shard, Rows]], names: Sequence[str]) -> Wanted:
         wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []
-        for number, rows in parts:
-            shard = self._shard(number)
+        for shard, rows in shards:
             if not shard.kept and not self._keep(shard):
                 pieces = self._pieces(shard, rows, names)
                 if len(pieces):
@@ -211,33 +217,35 @@ class RemoteShards:
         cached = shard.file.cached
         if not self._fits or not cached.table.complete:
             return False
-        hold = self._fetcher.keep([_whole(shard.file)])
-        with self._lock:
-            self._holds.append(hold)
-            shard.kept = True
+        shard.stays(self._fetcher.keep([_whole(shard.file)]))
+        shard.kept = True
         return True
 
     def _shard(self, number: int) -> _Shard:
         if self._pid != os.getpid():
             self._begin()
-        if (known := self._open.get(number)) is not None:
-            return known
+        with self._lock:
+            if (known := self._open.get(number)) is not None:
+                self._open.move_to_end(number)
+                return known
         opened = self._open_shard(number)
         with self._lock:
-            return self._open.setdefault(number, opened)
+            opened = self._open.setdefault(number, opened)
+            while len(self._open) > self.limit:
+                dropped, _ = self._open.popitem(last=False)  # not closed: another thread may be reading
+                self._files.pop(dropped, None)
+        return opened
 
     def _open_shard(self, number: int) -> _Shard:
         table = self._described.shards
         name, samples = table.names[number], int(table.samples[number])
         files = self._files_of(number)
-        file, first = files.shard, self._bring_first(files)
-        if first is not None:
-            self._stays(first)
+        file, holds = files.shard, self._bring_first(files)
         fetched: Any = _FetchedFile(file, self._fetcher)
         by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
         if by_spans:
             if fetched.pieces:
-                self._stays(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
+                holds.append(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             reader = self._container.reader(file.cached.path, self._fields)
         else:
             hold = self._fetcher.bring([_whole(file)])
@@ -247,19 +255,22 @@ class RemoteShards:
                 hold.release()
         if len(reader) != samples:
             raise ShardCorrupt(f"{self._url / name}: {len(reader)} samples, but the manifest says {samples}")
-        return _Shard(reader, file, by_spans)
+        opened = _Shard(reader, file, by_spans)
+        for one in holds:
+            opened.stays(one)
+        return opened
 
-    def _bring_first(self, files: _Files) -> Hold | None:
+    def _bring_first(self, files: _Files) -> list[Hold]:
         """Fetch what opening a shard needs, in one round of requests; a table of checksums may be missing."""
         while wanted := files.needed_first():
             with_table = files.sums is not None and wanted[0][0] is files.sums.file
             try:
-                return self._fetcher.keep(wanted)
+                return [self._fetcher.keep(wanted)]
             except ObjectNotFound:
                 if files.sums is None or not with_table:
                     raise
                 files.sums.missing = True  # if it is another file that is missing, the next round says so
-        return None
+        return []
 
     def objects(self, number: int) -> tuple[Store, list[str]]:
         """Return the store, and the names in it of all files of a shard, the shard itself first."""
@@ -292,7 +303,10 @@ class RemoteShards:
             files.append(RemoteFile(self._store, (self._url / file_name).path, one, is_whole))
             first += piece_count(one.table.size)
         with self._lock:
-            return self._files.setdefault(number, _Files(files[0], files[1:], sums))
+            found = self._files.setdefault(number, _Files(files[0], files[1:], sums))
+            while len(self._files) > self.limit:  # some are fetched before their shard is opened
+                self._files.popitem(last=False)
+            return found
 
     def _cached(self, name: str, size: int | None) -> CachedObject:
         """Return the place in the cache of a file of the dataset."""
@@ -302,10 +316,6 @@ class RemoteShards:
                 size = self._store.info((self._url / name).path).size
             cached = self._fetcher.cache.object(self._group, name, size)
         return cached
-
-    def _stays(self, hold: Hold) -> None:
-        with self._lock:
-            self._holds.append(hold)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._described, self._url, self._fields, self._store, self._fetcher

@@ -106,7 +106,7 @@ def test_epochs_are_those_of_the_local_dataset(
 def large(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Url:
     """A dataset of 25 MB in a bucket: 200 arrays of 128 KB."""
     folder = tmp_path_factory.mktemp("large") / "arrays"
-    with shardio.create(folder, container="tar", fields={"x": ("int16", (1 << 16,))}, shard_size="4MB") as writer:
+    with shardio.create(folder, container="tar", fields={"x": ("int16", (1 << 16,))}, shard_size="1MB") as writer:
         for number in range(200):
             writer.append({"x": np.full(1 << 16, number, np.int16)})
     s3.make_bucket("large")
@@ -201,3 +201,21 @@ def test_what_is_not_there(s3: S3Server, tmp_path: Path) -> None:
         shardio.open(
             "s3://empty/photos", cache=tmp_path, cache_size="1GB", store_options=s3.options | {"secret_access_key": "x"}
         )
+
+
+FEW_FILES = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+import numpy as np, shardio
+dataset = shardio.open(sys.argv[1], cache=sys.argv[2], cache_size="1GB", store_options=json.loads(sys.argv[3]))
+assert len(dataset.manifest.shards) > 20
+for indices in np.array_split(np.random.default_rng(0).permutation(200), 40):
+    assert (dataset.read(indices)["x"][:, 3] == indices).all()
+"""
+
+
+@pytest.mark.slow
+def test_more_shards_than_may_be_open(large: Url, s3: S3Server, tmp_path: Path) -> None:
+    """With few descriptors, shards are closed and opened again as needed, and what they hold in the cache with them."""
+    command = [sys.executable, "-c", FEW_FILES, str(large), str(tmp_path), json.dumps(s3.options)]
+    subprocess.run(command, check=True, timeout=120)
