@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..cache.fetcher import FetchCounts
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
@@ -96,6 +97,7 @@ class RankRecord:
         samples: the samples of each step, int64 [steps].
         counted_from: the first step that counts.
         stored_bytes: the stored bytes of the samples that count.
+        fetched: the bytes fetched from stores while steps counted.
         stage_seconds: the seconds of each stage of the workers, all together, while steps counted.
         stage_cpu_seconds: the part of them on a processor.
         settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
@@ -109,6 +111,7 @@ class RankRecord:
     samples: NDArray[np.int64]
     counted_from: int
     stored_bytes: int
+    fetched: FetchCounts
     stage_seconds: Mapping[str, float]
     stage_cpu_seconds: Mapping[str, float]
     settings: NDArray[np.float64]
@@ -214,12 +217,18 @@ class _Sums:
     """Statistics of several epochs, added up."""
 
     stored_bytes: int = 0
+    fetched: FetchCounts = field(default_factory=FetchCounts)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     stage_cpu_seconds: dict[str, float] = field(default_factory=dict)
 
     def plus(self, stats: LoaderStats, sign: int = 1) -> "_Sums":
         """Return the sums with those of an epoch added, or subtracted."""
-        result = _Sums(self.stored_bytes + sign * stats.bytes, dict(self.stage_seconds), dict(self.stage_cpu_seconds))
+        result = _Sums(
+            self.stored_bytes + sign * stats.bytes,
+            self.fetched + stats.fetched if sign > 0 else self.fetched - stats.fetched,
+            dict(self.stage_seconds),
+            dict(self.stage_cpu_seconds),
+        )
         for sums, addends in (
             (result.stage_seconds, stats.stage_seconds),
             (result.stage_cpu_seconds, stats.stage_cpu_seconds),
@@ -276,6 +285,7 @@ class _Rank:
             samples=np.array(self._samples, np.int64),
             counted_from=min(self._counted_from, len(self._rows)),
             stored_bytes=self._sums.stored_bytes,
+            fetched=self._sums.fetched,
             stage_seconds=self._sums.stage_seconds,
             stage_cpu_seconds=self._sums.stage_cpu_seconds,
             settings=np.array(self._settings, np.float64).reshape(-1, 3),

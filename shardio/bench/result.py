@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.fetcher import FetchCounts
 from ..dataset.store_access import without_secrets
 from .accelerators import utilisation
 from .config import BenchConfig
@@ -63,6 +64,7 @@ class RankResult:
         delay_seconds: seconds that its threads were ready to run and waited for a processor.
         disk_bytes: bytes that came from storage.
         cached_bytes: stored bytes that came from the page cache.
+        fetched: bytes fetched from stores, with the requests and retries that took, and the seconds of threads' waits.
         peak_memory: the most memory of its processes at once, in bytes (PSS).
     """
 
@@ -84,6 +86,7 @@ class RankResult:
     delay_seconds: float
     disk_bytes: int
     cached_bytes: int
+    fetched: FetchCounts
     peak_memory: int
 
 
@@ -236,6 +239,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         delay_seconds=usage.delay_seconds,
         disk_bytes=usage.disk_bytes,
         cached_bytes=max(0, record.stored_bytes - usage.disk_bytes),
+        fetched=record.fetched,
         peak_memory=usage.peak_memory,
     )
 

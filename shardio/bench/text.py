@@ -1,6 +1,7 @@
 """A measurement as lines of text."""
 
-from ..system.units import format_size
+from ..cache.fetcher import FetchCounts
+from ..system.units import counted, format_size
 from .limit_search import Limit
 from .result import BenchResult, RankResult, Spread
 from .storage import StorageRates
@@ -18,6 +19,7 @@ def summary(result: BenchResult) -> str:
         ("samples/s per rank", f"{_spread(rate, result.enough_steps)} ({what} of {parts}, slowest rank{short})"),
         *([("in all", _spread(in_all, result.enough_steps))] if config.ranks > 1 else []),
         ("read per rank", f"{format_size(slowest.bytes_per_second)}/s, {_from_disk(slowest):.0%} of it from storage"),
+        *_fetched(result),
         ("first batch", f"after {_seconds(slowest.first_batch_seconds)}"),
         (
             "wait per step",
@@ -47,6 +49,15 @@ def summary(result: BenchResult) -> str:
         ),
     ]
     return "\n".join(f"{name:18}  {text}" for name, text in rows) + _by_rank(result)
+
+
+def _fetched(result: BenchResult) -> list[tuple[str, str]]:
+    """Return the line on what came from a store, if anything did."""
+    fetched = sum((rank.fetched for rank in result.ranks), FetchCounts())
+    if not fetched.requests:
+        return []
+    size, requests = format_size(fetched.bytes), counted(fetched.requests, "request", ",")
+    return [("fetched", f"{size} from the store in {requests}, {fetched.retries:,} tried again, by all ranks")]
 
 
 def _accelerator(result: BenchResult) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias, final
@@ -65,22 +65,24 @@ class FetchCounts:
     Attributes:
         bytes: bytes fetched.
         requests: the requests that they came in; those that were tried again count once.
+        retries: tries after the first one of each request, those for sizes and manifests included.
         wait_seconds: seconds that threads waited for what they needed.
     """
 
     bytes: int = 0
     requests: int = 0
+    retries: int = 0
     wait_seconds: float = 0.0
 
     def __add__(self, other: "FetchCounts") -> "FetchCounts":
-        return FetchCounts(
-            self.bytes + other.bytes, self.requests + other.requests, self.wait_seconds + other.wait_seconds
-        )
+        return self._with(other, 1)
 
     def __sub__(self, other: "FetchCounts") -> "FetchCounts":
-        return FetchCounts(
-            self.bytes - other.bytes, self.requests - other.requests, self.wait_seconds - other.wait_seconds
-        )
+        return self._with(other, -1)
+
+    def _with(self, other: "FetchCounts", sign: int) -> "FetchCounts":
+        mine, theirs = astuple(self), astuple(other)
+        return FetchCounts(*(one + sign * another for one, another in zip(mine, theirs, strict=True)))
 
 
 @final

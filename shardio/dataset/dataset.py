@@ -195,10 +195,7 @@ class Dataset:
 
     @property
     def fetched(self) -> FetchCounts:
-        """The bytes that this process has fetched into the node's cache, for all datasets that share it with this one.
-
-        Nothing for a local dataset.
-        """
+        """The bytes that this process has fetched into the node's cache until now; none for a local dataset."""
         return self._readers.fetched if isinstance(self._readers, RemoteShards) else FetchCounts()
 
     def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
@@ -206,6 +207,11 @@ class Mixture:
     @property
     def is_remote(self) -> bool:
         return any(dataset.is_remote for dataset in self._datasets)
+
+    @property
+    def fetched(self) -> FetchCounts:
+        """The bytes that this process has fetched for all sources until now."""
+        return sum((dataset.fetched for dataset in self._datasets), FetchCounts())
 
     def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         holds: list[Hold] = []

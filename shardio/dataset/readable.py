@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
@@ -103,6 +104,10 @@ class ReadableDataset(Protocol):
     @property
     def is_remote(self) -> bool:
         """Whether any shards are in a store, from which `fetch_ahead` fetches."""
+
+    @property
+    def fetched(self) -> FetchCounts:
+        """The bytes that this process has fetched from stores until now, and in how many requests."""
 
     def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         """Have what reading samples needs fetched from stores, without waiting, as `Dataset.fetch_ahead` does."""

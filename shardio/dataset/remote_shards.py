@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -24,6 +24,7 @@ from ..errors import ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
+from ..stores.retrying import RetryingStore
 from ..stores.url import Url
 from ..system import background, forks, processes
 from ..system.types import Rows
@@ -122,8 +123,9 @@ class RemoteShards:
 
     @property
     def fetched(self) -> FetchCounts:
-        """What was fetched until now."""
-        return self._fetcher.counts
+        """The bytes that this process has fetched until now, and in how many requests."""
+        retries = self._store.counts.retries if isinstance(self._store, RetryingStore) else 0
+        return replace(self._fetcher.counts, retries=retries)
 
     def __getitem__(self, number: int) -> Reader:
         return self._shard(number).reader

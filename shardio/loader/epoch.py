@@ -67,7 +67,7 @@ class EpochIterator(Iterator[Batch]):
         self._step = self._sent = 0
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
-        self._meter = Meter(self._source_names)
+        self._meter = Meter(self._source_names, self._workers.fetched)
         self._ahead = self._workers.fetch_ahead(plan, schedule)
         self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
         self._timer = StepTimer(self._workers, self._pipeline)

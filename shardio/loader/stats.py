@@ -1,13 +1,14 @@
 """Loader statistics: throughput and waiting times of an epoch on one rank. `care.stats` describes datasets."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.fetcher import FetchCounts
 from ..system.timing import StageClock
 
 
@@ -27,6 +28,8 @@ class LoaderStats:
         stage_cpu_seconds: the part of `stage_seconds` on a processor. The rest is waiting: for storage, for a
             processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.
+        fetched: the bytes fetched from stores, with the number of requests and retries and the seconds that threads
+            waited for them. Those of worker processes are not known; the parent fetches ahead for them.
     """
 
     samples: int = 0
@@ -37,6 +40,7 @@ class LoaderStats:
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     stage_cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
+    fetched: FetchCounts = field(default_factory=FetchCounts)
 
     @property
     def starved(self) -> float:
@@ -69,7 +73,9 @@ class Meter:
         on_device: the seconds of the consumer's waits that engines for whole batches and copies to a device took.
     """
 
-    def __init__(self, sources: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sequence[str] = (), fetched: Callable[[], FetchCounts] = FetchCounts) -> None:
+        self._fetched, self._fetched_before = fetched, fetched()
+        self._fetched_in_all: FetchCounts | None = None
         self._sources = dict.fromkeys(sources, 0)
         self.clock = StageClock()
         self.on_device = 0.0
@@ -102,6 +108,7 @@ class Meter:
     def end(self) -> None:
         """Stop the wall clock; may be called twice."""
         if self._ended is None:
+            self._fetched_in_all = self._fetched()
             self._ended = time.monotonic()
 
     def read(self) -> LoaderStats:
@@ -116,6 +123,7 @@ class Meter:
             stage_seconds=self.clock.seconds(),
             stage_cpu_seconds=self.clock.cpu_seconds(),
             sources=dict(self._sources),
+            fetched=(self._fetched_in_all or self._fetched()) - self._fetched_before,
         )
 
 

@@ -76,4 +76,5 @@ def difference(before: LoaderStats, after: LoaderStats) -> LoaderStats:
         seconds=after.seconds - before.seconds,
         wait_seconds=after.wait_seconds - before.wait_seconds,
         stage_seconds=stages,
+        fetched=after.fetched - before.fetched,
     )

@@ -39,6 +39,12 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
         ({"workers": 2, "stages": {"decode": 19.0}, "cpu": {"decode": 18.5}}, "threads", "threads"),
         # Reads wait, and neither for a processor.
         ({"stages": {"read": 38.0, "decode": 1.0}, "cpu": {"read": 1.0, "decode": 1.0}}, "storage", "threads"),
+        # Workers wait for the store.
+        (
+            {"stages": {"fetch": 38.0, "decode": 1.0}, "cpu": {"fetch": 1.0, "decode": 1.0}},
+            "network",
+            "give a cache_size",
+        ),
         # Reads compute: checksums, or libraries.
         (
             {"stages": {"read": 38.0, "decode": 1.0}, "cpu": {"read": 37.0, "decode": 1.0}},

@@ -99,7 +99,9 @@ def test_epochs_are_those_of_the_local_dataset(
             for field, values in local.items():
                 np.testing.assert_equal(np.asarray(mine[field]), np.asarray(values))
     stored = sum(path.stat().st_size for path in places[name][0].iterdir())
-    assert remote.fetched.bytes <= stored
+    assert 0 < ours.stats(all_epochs=True).fetched.bytes <= remote.fetched.bytes <= stored
+    assert ours.stats().fetched.requests == 0  # in the second epoch
+    assert theirs.stats(all_epochs=True).fetched.bytes == 0
 
 
 @pytest.fixture(scope="module")

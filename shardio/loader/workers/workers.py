@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
+from ...cache.fetcher import FetchCounts
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult
@@ -122,6 +123,10 @@ class Workers:
         )
         self._apply(pipeline)
         return pipeline
+
+    def fetched(self) -> FetchCounts:
+        """Return how much this process has fetched from stores until now."""
+        return self._spec.dataset.fetched
 
     def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
         """Begin to fetch what an epoch will read; None if the dataset is local."""
