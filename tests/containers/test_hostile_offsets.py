@@ -59,7 +59,7 @@ def wrapped(number: int) -> int:
 
 def index_of(path: Path) -> NDArray[np.void]:
     """The side index of the only shard, writable."""
-    (index,) = path.glob("shard-*.idx.npy")
+    (index,) = (file for file in path.glob("shard-*.idx.npy") if ".sums." not in file.name)
     return np.lib.format.open_memmap(index, "r+")
 
 

@@ -161,4 +161,5 @@ def test_made_again(dataset: Path) -> None:
     assert repair(dataset).manifest.digest == digest
     with shardio.create(dataset, container="hextext", fields=FIELDS, overwrite=True) as writer:
         writer.append(sample(1))
-    assert sorted(path.name for path in dataset.iterdir()) == ["shard-000000.hextext", FILE_NAME]
+    names = ["shard-000000.hextext", "shard-000000.hextext.sums.idx.npy", FILE_NAME]
+    assert sorted(path.name for path in dataset.iterdir()) == names

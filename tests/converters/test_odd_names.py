@@ -90,7 +90,10 @@ def check(out: Path, outside: Path, before: dict[bytes, bytes]) -> dict[str, byt
     samples = [ds[number] for number in range(len(ds))]
     images = {sample["key"]: sample["image"] for sample in samples}
     assert len(images) == len(ds)
-    assert all(re.fullmatch(r"shardio\.json|shard-0+\.(tar|idx\.npy|h5|lmdb)", name) for name in os.listdir(out))
+    assert all(
+        re.fullmatch(r"shardio\.json|shard-0+\.(tar|idx\.npy|h5|lmdb)(\.sums\.idx\.npy)?", name)
+        for name in os.listdir(out)
+    )
     own = os.fsencode(out) + b"/"
     assert {path: data for path, data in files(outside).items() if not path.startswith(own)} == before
     return images
