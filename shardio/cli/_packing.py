@@ -1,12 +1,11 @@
 """The options of every command that writes datasets, parsed and handed on to `conversion.convert`."""
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -26,6 +25,7 @@ from ..order.world import World
 from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
 from ._command import typed
+from ._option_group import with_options
 from ._progress import progress
 
 ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
@@ -316,23 +316,7 @@ def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[No
 
 def with_packing_options(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(..., packing)` into a command that has all options of `PackingOptions`."""
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "packing"]
-    names = [option.name for option in fields(PackingOptions)]
-
-    def packed(**values: Any) -> None:
-        packing = PackingOptions(**{name: values.pop(name) for name in names})
-        command(**values, packing=packing)
-
-    options = [
-        inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, annotation=o.type, default=o.default)
-        for o in fields(PackingOptions)
-    ]
-    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
-    described = cast(Any, packed)
-    described.__signature__ = inspect.Signature(parameters)
-    described.__annotations__ = {p.name: p.annotation for p in parameters}
-    described.__doc__, described.__name__ = command.__doc__, command.__name__
-    return packed
+    return with_options(command, "packing", PackingOptions)
 
 
 def parse_names(text: str | None) -> list[str]:

@@ -1,16 +1,16 @@
 """The options of every command that reads datasets at URLs."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, TypeAlias
 
 import typer
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..stores.url import as_url
+from ._option_group import with_options
 
 STORES = "Datasets at URLs"
 DATASET = "The dataset's directory, or its URL, such as s3://BUCKET/PATH."
@@ -88,20 +88,4 @@ def parse_store_options(given: Sequence[str] | None) -> dict[str, str] | None:
 
 def with_store_options(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(..., stores)` into a command that has all options of `StoreOptions`."""
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "stores"]
-    names = [option.name for option in fields(StoreOptions)]
-
-    def wrapped(**values: Any) -> None:
-        stores = StoreOptions(**{name: values.pop(name) for name in names})
-        command(**values, stores=stores)
-
-    options = [
-        inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, annotation=o.type, default=o.default)
-        for o in fields(StoreOptions)
-    ]
-    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
-    described = cast(Any, wrapped)
-    described.__signature__ = inspect.Signature(parameters)
-    described.__annotations__ = {p.name: p.annotation for p in parameters}
-    described.__doc__, described.__name__ = command.__doc__, command.__name__
-    return wrapped
+    return with_options(command, "stores", StoreOptions)
