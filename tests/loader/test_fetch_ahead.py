@@ -1,5 +1,6 @@
 """What is fetched before it is read, and in which order."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,15 +12,26 @@ from shardio.order.world import World
 from shardio.plan import Plan, Schedule
 
 
+class Request:
+    """Pieces that are on their way until `present` is set."""
+
+    bytes = 1 << 16
+    present = False
+
+    def release(self) -> None:
+        pass
+
+
 class Recorder:
     """A dataset in a store that notes what is asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *requests: Request) -> None:
         self.asked: list[NDArray[np.int64]] = []
+        self._requests = list(requests)
 
     def fetch_ahead(self, indices: NDArray[np.int64], fields: Iterable[str], share: float) -> list[Any]:
         self.asked.append(indices)
-        return []
+        return self._requests
 
 
 def first_asked(world: World, shuffle: Any = "block") -> NDArray[np.int64]:
@@ -53,4 +65,20 @@ def test_what_the_first_step_needs_is_asked_for_before_anything_is_read() -> Non
     dataset: Any = Recorder()
     ahead = FetchAhead(dataset, ["image"], Plan(4096), Schedule(4096, World(), 32))
     assert len(dataset.asked) >= 1
+    ahead.close()
+
+
+def test_nothing_else_is_asked_for_until_the_first_is_there() -> None:
+    """What comes later shares no bandwidth with what the first batch waits for, also once the consumer waits for it."""
+    request = Request()
+    dataset: Any = Recorder(request)
+    ahead = FetchAhead(dataset, ["image"], Plan(4096), Schedule(4096, World(), 32))
+    ahead.delivered(0)
+    time.sleep(0.1)
+    assert len(dataset.asked) == 1
+    request.present = True
+    deadline = time.monotonic() + 10
+    while len(dataset.asked) == 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(dataset.asked) > 1
     ahead.close()

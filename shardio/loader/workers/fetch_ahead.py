@@ -49,7 +49,8 @@ class FetchAhead:
 
     def delivered(self, step: int) -> None:
         """Say that the consumer has the batches of all steps before `step`."""
-        self._inbox.put(step)
+        if step:  # the first batch is still to come, and `_await_first` waits for it
+            self._inbox.put(step)
 
     def close(self) -> None:
         """Let go of what was fetched ahead; you may call it twice."""
