@@ -136,6 +136,7 @@ def written(path: Path, rate: float, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_files_of_two_times(tmp_path: Path) -> None:
     """What differs in the settings is noted, and that other times allow less to be said; the exit code tells."""
     a, b = written(tmp_path / "a.json", 100), written(tmp_path / "b.json", 80, threads=4)
@@ -263,6 +264,7 @@ def test_a_plan_is_what_loaders_read(photos: Path, tail: Any) -> None:
     assert plan.repeated == (0 if tail == "drop" else 35 * 3 - 96)
 
 
+@pytest.mark.long
 def test_plans_on_the_command_line(photos: Path) -> None:
     """Text and JSON; more ranks than samples are refused."""
     assert "96 samples in" in run("plan", photos, "--world", 4, "--batch-size", 8)

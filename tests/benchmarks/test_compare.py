@@ -199,7 +199,7 @@ def test_prepared_data_is_kept_until_its_stamp_changes(tmp_path: Path) -> None:
     assert _store.storage(tmp_path)["file_system"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two rounds of shardio and the limit run with this interpreter, and the result names machine and versions."""
     size = ["--count", "256", "--batch-size", "32", "--rounds", "2", "--seconds", "0.01"]

@@ -158,7 +158,7 @@ print(json.dumps({"taken": taken, "state": loader.state_dict(), "bytes": dataset
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_that_share_a_cache(places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path) -> None:
     """Four ranks take each sample once, over a stop and a resume with two, and fetch each byte about once in all."""
     folder, url = places["tar"]

@@ -136,7 +136,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
         assert (f"{line}\n" in text) == (leads and not terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     """One process begins, two ranks resume from the checkpoint before a damaged one, and one process goes on."""
     values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
@@ -162,7 +162,7 @@ def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     assert more.score >= 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
     """When a rank fails, the launcher ends the others, and the error is printed."""
     done = torchrun(config(tmp_path, model="_tiny:fails_on_rank_1"))

@@ -217,7 +217,7 @@ def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatc
     assert [(record["epoch"], record["world_size"]) for record in records] == [(1, 2), (2, 1), (3, 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_is_killed_ends_the_other(tmp_path: Path) -> None:
     """Without a launcher too, a rank ends in one line when the one through which it found the others is killed."""
     dataset(tmp_path / "train", SAMPLES)
