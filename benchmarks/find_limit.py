@@ -2,7 +2,8 @@
 
 The loop below uses nothing of the bench: it takes batches, sleeps for a step, and looks at the clock. All steps count,
 the first ones of epochs too. It and the bench's rank measure steps around the limit that the bench has found, in turns,
-so that neighbours disturb both alike; lines through what each measured tell the limit by each.
+so that neighbours disturb both alike. The ratio of the shares of the time that they compute, at the same steps one after
+the other, tells how far they agree.
 
     python benchmarks/find_limit.py --photos /tmp/photos-as-tar --json find-limit.json
 
@@ -15,8 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ import shardio
 from benchmarks._results import finish, options
 from shardio.bench import BenchConfig
 from shardio.bench.limit_search import find_limit
+from shardio.bench.significance import compare_pairs
 from shardio.bench.standing_ranks import StandingRanks
 
 VOLUME = (4, 128, 512, 559)  # 146.5 million bytes
 VOLUMES = 28
-MARK = 0.90
 TRIED = (0.95, 1.0, 1.05)  # of the limit that the bench found
 SECONDS, LEAST_STEPS = 3.0, 20  # of each turn
 THREADS = 2
@@ -87,12 +88,6 @@ def by_hand(config: BenchConfig, crop: bool) -> Iterator[Callable[[float], float
         process.join()
 
 
-def limit_of(shares: dict[float, list[float]]) -> float:
-    """Return the step at which the share of the time is the mark, by a line through the medians."""
-    slope, offset = np.polyfit(list(shares), [median(values) for values in shares.values()], 1)
-    return float((MARK - offset) / slope)
-
-
 def compare(config: BenchConfig, crop: bool, rounds: int) -> dict[str, Any]:
     """Find the limit, and measure around it with the bench's rank and by hand."""
     found = find_limit(config)
@@ -109,17 +104,12 @@ def compare(config: BenchConfig, crop: bool, rounds: int) -> dict[str, Any]:
             for step in tried:
                 for name in list(ways)[:: 1 if number % 2 else -1]:
                     shares[name][step].append(ways[name](step))
-    limits = {name: limit_of(measured) for name, measured in shares.items()}
-    pairs = zip(
-        *([share for step in tried for share in shares[name][step]] for name in ("bench", "by hand")), strict=True
-    )
+    bench, hand = ([share for step in tried for share in shares[name][step]] for name in ("bench", "by hand"))
     return {
         "batch_size": config.samples_per_step,
         "found": found.step_seconds,
         "accelerators": found.accelerators,
-        "limits": limits,
-        "ratio": limits["bench"] / limits["by hand"],
-        "utilisation_ratio": median(bench / hand for bench, hand in pairs),
+        "utilisation": asdict(compare_pairs(hand, bench)),
         "shares": {name: list(measured.values()) for name, measured in shares.items()},
     }
 
@@ -140,7 +130,7 @@ def main() -> None:
     result: dict[str, Any] = {"benchmark": "find_limit", "rounds": arguments.rounds}
     for name, (config, crop) in cases.items():
         result[name] = found = compare(config, crop, arguments.rounds)
-        print(name, found["limits"], f"{found['ratio']:.3f}", file=sys.stderr, flush=True)
+        print(name, found["utilisation"], file=sys.stderr, flush=True)
     finish(result, arguments.json)
 
 
