@@ -14,7 +14,6 @@ limit.
 
 import argparse
 import faulthandler
-import hashlib
 import json
 import multiprocessing
 import os
@@ -38,10 +37,7 @@ from _faulty_proxy import FAULTS, ProxyProcess, Script, proxy_process
 from _s3 import S3Server, s3_server
 
 import shardio
-from shardio.cache.fetcher import RemoteFile
 from shardio.cache.node_cache import _STATE  # what every process of the cache maps
-from shardio.cache.pieces import PIECE
-from shardio.dataset import remote_shards
 from shardio.stores import retrying
 
 SAMPLES = 1500
@@ -105,21 +101,6 @@ def prepare(folder: Path, server: S3Server) -> dict[str, int]:
     return sizes
 
 
-def with_checksums(local: Path) -> Any:
-    """Return `RemoteFile` with checksums of the pieces of the local copies."""
-
-    def make(store: Any, name: str, cached: Any) -> RemoteFile:
-        data = (local / name).read_bytes()
-        sums = [_sum(memoryview(data)[at : at + PIECE]) for at in range(0, len(data), PIECE)]
-        return RemoteFile(store, name, cached, lambda number, piece: _sum(piece) == sums[number])
-
-    return make
-
-
-def _sum(data: memoryview) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
 def rank_main(folder: Path, phase: Phase, rank: int, options: dict[str, str]) -> None:
     """Run one rank from its last state to the end of the phase."""
     out = folder / f"phase-{phase.number}"
@@ -127,7 +108,6 @@ def rank_main(folder: Path, phase: Phase, rank: int, options: dict[str, str]) ->
     stacks = open(out / f"rank-{rank}.stacks", "w")  # noqa: SIM115  # of a rank that hangs: kill -USR1
     faulthandler.register(signal.SIGUSR1, stacks)
     try:
-        remote_shards.RemoteFile = with_checksums(folder / "local")
         retrying.FIRST_WAIT, retrying.LONGEST_WAIT = 0.02, 0.5  # a tenth and less of what they are
         train(phase, rank, options, out)
     except BaseException:  # noqa: BLE001  # the soak reports it
@@ -225,8 +205,6 @@ class Soak:
         out = self._folder / f"phase-{phase.number}"
         out.mkdir()
         watch = Watch(out / "cache", phase.limit)
-        # Worker processes are spawned, without the checksums of `with_checksums`: damage would be bad samples there.
-        self._proxy.set(corrupt=0.0 if phase.isolate else SHARES.corrupt)
         try:
             kills = self._train(phase, out)
         finally:
