@@ -16,7 +16,7 @@ from benchmarks._limits import compile_limit
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What has passed a link.
+    """The bytes and requests that have passed a link.
 
     Attributes:
         requests: HTTP requests.

@@ -104,7 +104,7 @@ def streaming_epochs(order: dict[str, Any]) -> Epoch:
     from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
-    class Samples(StreamingDataset):  # type: ignore[misc]
+    class Samples(StreamingDataset):  # type: ignore[misc]  # the library has no types
         """Decoded samples."""
 
         def __getitem__(self, at: int) -> Any:

@@ -104,7 +104,7 @@ PEERS = ("litdata", "streaming", "webdataset")
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all runs share.
+    """The settings that all runs share.
 
     Attributes:
         workload: the photos.
@@ -267,7 +267,7 @@ def _await(processes: Sequence["subprocess.Popen[str]"], done: Callable[[], bool
 def _check(processes: Sequence["subprocess.Popen[str]"], limit: float) -> None:
     for rank, process in enumerate(processes):
         if process.poll() or time.monotonic() > limit:
-            log = Path(str(process.args[-1]).replace("result-", "log-"))  # type: ignore[index]
+            log = Path(str(process.args[-1]).replace("result-", "log-"))  # type: ignore[index]  # a list, as given
             raise RunFailed(f"process {rank}: exit status {process.poll()}: {log.read_text()[-TAIL:]}")
 
 

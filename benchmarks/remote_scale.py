@@ -115,7 +115,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What one step costs one node with an empty cache, on average.
+    """The mean cost of one step on one node with an empty cache.
 
     Attributes:
         fetched: bytes per byte delivered.
@@ -248,7 +248,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures(job: Job, shuffle: Shuffle, latencies: Mapping[int, Sequence[float]]) -> dict[str, float]:
-    """What the job asks of its bucket while the caches are empty, and when it starts."""
+    """Return the requests and bytes of the job while its caches are empty, and when it starts."""
     cost = step_cost(job, shuffle)
     seconds = job.batch_size / job.rate
     size = min(latencies, key=lambda known: abs(known - cost.bytes))

@@ -37,7 +37,7 @@ _FAILED = b"<Error><Code>InternalError</Code><Message>We encountered an internal
 
 @dataclass(frozen=True)
 class Script:
-    """What the proxy does to requests. Faults are shares of the requests, between 0 and 1, in all at most 1.
+    """The faults, delays and limits of a proxy. Faults are shares of the requests, between 0 and 1, in all at most 1.
 
     Attributes:
         latency: seconds that each connection and each request wait, as for a round trip.

@@ -60,7 +60,7 @@ Wanted: TypeAlias = Sequence[tuple[RemoteFile, Pieces]]
 
 @dataclass(frozen=True, slots=True)
 class FetchCounts:
-    """What came from stores into the cache, added up over the threads of a process.
+    """The bytes that came from stores into the cache, and their requests, added up over the threads of a process.
 
     Attributes:
         bytes: bytes fetched.

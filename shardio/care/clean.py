@@ -28,7 +28,7 @@ _BATCH = 1000  # objects in one request
 @final
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What `clean` has done, or would do.
+    """The objects that `clean` has removed, or would remove.
 
     Attributes:
         removed: the objects that no manifest names, by their names from the dataset's place on, with `/` between parts.

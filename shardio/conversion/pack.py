@@ -76,7 +76,7 @@ class PackOptions:
 
 @final
 class Tally:
-    """What a conversion has done so far, and what that comes to: the same wherever its shards go.
+    """Counts the results of a conversion, and describes the dataset that they make, wherever its shards go.
 
     Args:
         context: what the tasks share.

@@ -1,4 +1,4 @@
-"""What an epoch of a dataset in a store costs: requests, bytes and money, estimated from the manifest alone.
+"""The cost of an epoch of a dataset in a store: requests, bytes and money, estimated from the manifest alone.
 
 All samples count with the mean size. A node reads each sample with probability 1 / nodes, at a random time of the
 epoch with global shuffle, and together with the others of its block with block shuffle. It fetches whole pieces: those

@@ -27,7 +27,7 @@ from ..stores.url import Url
 from ..system.directory import Directory
 from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from .output_directory import JOURNAL, PLAN
-from .remote_manifest import load_remote
+from .remote_manifest import load_remote, save_remote
 from .shard_writer import WrittenShard
 
 STAGING = "shardio-shard-"
@@ -158,14 +158,11 @@ class StoreOutput:
 
         Raises ObjectChanged if it is not: another writer has made a dataset meanwhile.
         """
-        content, table = manifest.in_store(completed)
-        if table is not None:
-            self.store.write(self.name(table[0]), table[1])
-        name = self.name(manifest.FILE_NAME)
         try:
-            self.store.write(name, content, condition=condition)
+            save_remote(self.store, self.url, completed, condition)
         except (ObjectChanged, ObjectNotFound) as error:
-            if self._holds(name, content):  # two processes have resumed one conversion
+            content, _ = manifest.in_store(completed)
+            if self._holds(self.name(manifest.FILE_NAME), content):  # two processes have resumed one conversion
                 return
             raise ObjectChanged(
                 f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its "

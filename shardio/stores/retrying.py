@@ -23,7 +23,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 20.0  # seconds
 
 @dataclass(slots=True)
 class RequestCounts:
-    """What a store was asked for, added up over all threads of a process.
+    """The requests to a store, added up over all threads of a process.
 
     Attributes:
         requests: tries, those that failed included.

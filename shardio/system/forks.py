@@ -1,4 +1,4 @@
-"""What a forked child must not share with its parent: locks that a thread may hold, and files that bear locks."""
+"""Objects that begin anew in a forked child: it must share no lock with its parent, nor a file that bears one."""
 
 import os
 import weakref

@@ -47,7 +47,7 @@ def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
             raise RecursionError("odd")
 
     store = filled_store()
-    fetcher, files = opened(tmp_path, 40, Odd(store))  # type: ignore[arg-type]
+    fetcher, files = opened(tmp_path, 40, Odd(store))
     for _ in range(10):  # more than it has threads
         with pytest.raises(RecursionError, match="odd"):
             fetcher.bring([(files["a"], np.arange(10))])
@@ -145,7 +145,7 @@ def test_a_smaller_limit(tmp_path: Path) -> None:
 def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
     """Ctrl-C while the main thread waits for a piece leaves no lock taken, and nothing held or half-fetched."""
     store = BlockingStore(filled_store())
-    fetcher, files = opened(tmp_path, 12, store)  # type: ignore[arg-type]
+    fetcher, files = opened(tmp_path, 12, store)
     threading.Thread(target=lambda: (store.asked.wait(), time.sleep(0.1), os.kill(os.getpid(), signal.SIGINT))).start()
     with pytest.raises(KeyboardInterrupt):
         fetcher.bring([(files["a"], np.arange(10))])

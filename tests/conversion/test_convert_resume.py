@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
+from _builders import jpeg, two_classes
 from _cli import unfinished
 from _damage import read_record, write_record
 
@@ -36,12 +36,7 @@ COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    root = tmp_path_factory.mktemp("source")
-    for number in range(60):
-        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
-    return root
+    return two_classes(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg
+from _builders import two_classes
 
 import shardio
 from shardio.conversion.api import convert
@@ -29,12 +29,7 @@ _NAME = re.compile(r"photos/(shard-\d+)-([0-9a-f]{8})(\..+)")
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    root = tmp_path_factory.mktemp("source")
-    for number in range(60):
-        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
-    return root
+    return two_classes(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

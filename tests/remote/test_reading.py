@@ -4,6 +4,7 @@ import json
 import pickle
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def command(line: str, *more: str) -> Result:
     return CliRunner().invoke(app, [*shlex.split(line), *more], prog_name="shardio")
 
 
-def access(s3: S3Server, cache: Path) -> dict[str, object]:
+def access(s3: S3Server, cache: Path) -> dict[str, Any]:
     """The keywords that lead to the server."""
     return {"cache": cache, "cache_size": "64MB", "store_options": s3.options}
 
@@ -60,22 +61,22 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(s3: S3Server, t
     keywords = access(s3, tmp_path / "cache")
     for one, other in zip(
         shardio.Loader(folder, 8, seed=3, shuffle="block"),
-        shardio.Loader(place, 8, seed=3, shuffle="block", **keywords),  # type: ignore[arg-type]
+        shardio.Loader(place, 8, seed=3, shuffle="block", **keywords),
         strict=True,
     ):
         assert one["index"].tolist() == other["index"].tolist()
         assert one["vector"].equal(other["vector"])
         assert [bytes(x) for x in map(np.asarray, one["image"])] == [bytes(x) for x in map(np.asarray, other["image"])]
-    samples = shardio.TorchDataset(place, fields=["label"], **keywords)  # type: ignore[arg-type]
+    samples = shardio.TorchDataset(place, fields=["label"], **keywords)
     assert [samples[n]["label"].item() for n in range(5)] == [0, 1, 2, 0, 1]
-    mixed = shardio.mix({"far": place, "near": folder}, **keywords)  # type: ignore[arg-type]
+    mixed = shardio.mix({"far": place, "near": folder}, **keywords)
     assert len(mixed) == 2 * COUNT
     assert mixed.select(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
 
 
 def test_a_loader_of_a_url_can_be_pickled(s3: S3Server, url: str, tmp_path: Path) -> None:
     """A pickled Loader, as Lightning and spawned processes make it, goes on with the same store and cache."""
-    loader = shardio.Loader(url, 10, **access(s3, tmp_path / "cache"))  # type: ignore[arg-type]
+    loader = shardio.Loader(url, 10, **access(s3, tmp_path / "cache"))
     again = pickle.loads(pickle.dumps(loader))  # noqa: S301  # its own
     assert [batch["index"].tolist() for batch in again] == [batch["index"].tolist() for batch in loader]
 
@@ -130,7 +131,7 @@ def test_verify_reads_the_store_and_not_the_cache(s3: S3Server, local: Path, tmp
     """What was damaged in the bucket, or is missing there, is found, though the cache has it whole."""
     place = uploaded(s3, local, "s3://reading/damaged")
     keywords = access(s3, tmp_path / "cache")
-    assert not shardio.verify(place, deep=True, **keywords).problems  # type: ignore[arg-type]
+    assert not shardio.verify(place, deep=True, **keywords).problems
     root = as_url(place)
     assert root is not None
     store = open_store(root, s3.options)
@@ -138,7 +139,7 @@ def test_verify_reads_the_store_and_not_the_cache(s3: S3Server, local: Path, tmp
     shard[len(shard) // 2] ^= 1
     store.write("damaged/shard-000001.tar", bytes(shard))
     store.delete(["damaged/shard-000002.tar"])
-    found = shardio.verify(place, **keywords).problems  # type: ignore[arg-type]
+    found = shardio.verify(place, **keywords).problems
     assert len(found) == 2
     assert found[0].startswith("shard-000001.tar: checksum ")
     assert found[1] == "shard-000002.tar is missing"
@@ -163,12 +164,12 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
     with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got Dataset"):
         shardio.Loader(shardio.open(local), 4, cache=tmp_path)
     with pytest.raises(shardio.ConfigError, match="gpu_direct reads local files"):
-        shardio.Loader(url, 4, gpu_direct=True, **access(s3, tmp_path))  # type: ignore[arg-type]
+        shardio.Loader(url, 4, gpu_direct=True, **access(s3, tmp_path))
 
 
 def test_a_notebook_shows_a_remote_dataset(s3: S3Server, url: str, tmp_path: Path) -> None:
     """A notebook's view of a dataset at a URL has its URL and its samples."""
-    shown = shardio.open(url, **access(s3, tmp_path / "cache"))._repr_html_()  # type: ignore[arg-type]
+    shown = shardio.open(url, **access(s3, tmp_path / "cache"))._repr_html_()
     assert f"<strong>{url}</strong>" in shown
     assert "cannot be shown" not in shown
 
@@ -187,7 +188,7 @@ def test_the_estimated_cost_is_what_an_epoch_takes(s3: S3Server, url: str, tmp_p
     done = command(line, *options_of(s3, tmp_path)[2:])
     assert done.exit_code == 0, (done.output, done.exception)
     found = json.loads(done.stdout)["cost"]["epochs"][0]
-    dataset = shardio.open(url, **access(s3, tmp_path / "cache"))  # type: ignore[arg-type]
+    dataset = shardio.open(url, **access(s3, tmp_path / "cache"))
     for _ in shardio.Loader(dataset, 10):
         pass
     size = int(dataset.manifest.shards.bytes.sum())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _builders import jpeg
+from _builders import two_classes
 from _s3 import S3Server
 
 import shardio
@@ -31,12 +31,7 @@ _places = count()
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    root = tmp_path_factory.mktemp("source")
-    for number in range(60):
-        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
-    return root
+    return two_classes(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

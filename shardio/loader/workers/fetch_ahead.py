@@ -1,4 +1,4 @@
-"""What an epoch will read is fetched from stores before it is read: the plan knows it."""
+"""Fetches the samples of coming steps from stores before workers read them: the plan tells which they are."""
 
 import time
 from collections import deque
