@@ -1,8 +1,9 @@
-"""A limit to the time that a part of a test may take."""
+"""Limits to the time that a part of a test may take."""
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
@@ -19,3 +20,11 @@ def within(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def wait_until(condition: Callable[[], object], complaint: str = "", seconds: float = 120) -> None:
+    """Wait until something is so; fail if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, complaint or f"it took longer than {seconds} s"
+        time.sleep(0.002)

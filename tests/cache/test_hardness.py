@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _leftovers import left_behind, names
 from _opened import filled_store, on_disk, opened, read
+from _time_limit import wait_until
 
 from shardio.cache import node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
@@ -150,10 +151,7 @@ def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fetcher.bring([(files["a"], np.arange(10))])
     store.go_on.set()
-    deadline = time.monotonic() + 10
-    while fetcher.ask([(files["d"], np.arange(12))], 0) is None:  # needs the room of all of them
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: fetcher.ask([(files["d"], np.arange(12))], 0) is not None)  # needs the room of all of them
     other = NodeCache(tmp_path, 12 * PIECE)
     assert other.used == 12 * PIECE
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from _cache_user import content
 from _opened import OBJECTS, filled_store, on_disk, opened, read
+from _time_limit import wait_until
 
 from shardio.cache.node_cache import NodeCache
 from shardio.cache.pieces import PIECE, piece_count
@@ -137,10 +138,7 @@ def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
     fetcher, files = opened(tmp_path, 40, faulty)
     with pytest.raises(StoreUnavailable):
         fetcher.bring([(files["a"], np.arange(10))])
-    deadline = time.monotonic() + 5
-    while fetcher.cache.used and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert fetcher.cache.used == 0
+    wait_until(lambda: fetcher.cache.used == 0)
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 

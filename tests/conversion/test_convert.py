@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _builders import CMYK_JPEG, class_folders, idx_pair, jpeg
 from _cli import unfinished
+from _time_limit import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,18 +194,13 @@ if __name__ == "__main__":
     script.write_text(code)
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen([sys.executable, str(script)], env=env)
-    deadline = time.monotonic() + 60
-    while not unfinished(tmp_path / "out", "shards/.writing-*"):
-        assert parent.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: unfinished(tmp_path / "out", "shards/.writing-*") or parent.poll() is not None)
+    assert parent.poll() is None
     children = [int(p) for p in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
     assert children
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while any(_alive(child) for child in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(_alive(child) for child in children))
     with pytest.raises(NotADataset):
         shardio.open(tmp_path / "out")
 

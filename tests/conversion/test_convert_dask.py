@@ -4,13 +4,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _builders import jpeg
 from _cli import unfinished
+from _time_limit import wait_until
 
 import shardio
 from shardio.care.verify import verify
@@ -85,11 +85,8 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
     """Wait until this many shards are finished."""
-    deadline = time.monotonic() + 60
-    while len(unfinished(out, "*.done")) < shards:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(unfinished(out, "*.done")) >= shards or process.poll() is not None)
+    assert process.poll() is None
 
 
 @pytest.mark.long

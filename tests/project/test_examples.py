@@ -5,11 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from _time_limit import wait_until
 
 from shardio.conversion import source
 from shardio.conversion.api import convert
@@ -80,9 +80,7 @@ def test_plain_pytorch_goes_on_where_it_was_killed(fashion: Path, tmp_path: Path
     run(tmp_path, *words, "whole.pt")
     part = tmp_path / "part.pt"
     with subprocess.Popen([sys.executable, *words, part], env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 100
-        while not part.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() or process.poll() is not None, seconds=100)
         process.kill()
     begun = torch.load(part, weights_only=True)["loader"]
     assert begun["epoch"] == 0

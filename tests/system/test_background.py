@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from _time_limit import wait_until
 
 from shardio.system import background
 from shardio.system.background import Departures, call, call_on_lasting_thread, call_when_gone
@@ -21,14 +22,6 @@ class Thing:
     """An object that can be watched, and can refer to itself."""
 
     itself: "Thing"
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether a condition comes true within 2 s."""
-    deadline = time.monotonic() + 2
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return condition()
 
 
 @pytest.mark.parametrize("way", [call, call_on_lasting_thread])
@@ -60,7 +53,7 @@ def test_an_interrupt_ends_a_wait() -> None:
         assert not ended
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert eventually(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
@@ -75,7 +68,7 @@ def test_called_when_gone(cyclic: bool) -> None:
         thing.itself = thing
     del thing
     gc.collect()
-    assert eventually(lambda: calls == [3])
+    wait_until(lambda: calls == [3])
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -158,7 +151,7 @@ def test_threads_are_used_again_and_end_in_the_end(monkeypatch: pytest.MonkeyPat
         background.start(meet)
     meeting.wait(2)
     names = ("shardio idle", "shardio background")
-    assert eventually(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
     assert call(lambda: 7) == 7
 
 

@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _time_limit import wait_until
 from _tiny import config
 
 from shardio.errors import Preempted
@@ -48,10 +48,8 @@ def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Pope
 
 def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
     """Wait until a run has ended an epoch."""
-    log, deadline = Path(made.output) / "log.jsonl", time.monotonic() + limit
-    while not log.exists() or len(log.read_text().splitlines()) < number:
-        assert time.monotonic() < deadline, "no epoch ended"
-        time.sleep(0.01)
+    log = Path(made.output) / "log.jsonl"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) >= number, "no epoch ended", limit)
 
 
 @pytest.mark.long

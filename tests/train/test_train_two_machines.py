@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from _namespaces import INTERFACE, Machine, cut, mend, two_machines
-from _time_limit import within
+from _time_limit import wait_until, within
 from _tiny import config, dataset
 
 from shardio.cli import main
@@ -69,14 +69,6 @@ def noting(folder: Path, rank: int, *, held: int = -1, stopped: int = -1) -> Cal
 def noted(folder: Path, rank: int) -> list[list[int]]:
     """The samples of each step of a rank."""
     return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]
-
-
-def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    """Wait until something is so; fail after `PATIENCE`."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.01)
 
 
 class Started:
