@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _time_limit import wait_until
 from _workers import workers_of
 
 import shardio
@@ -362,14 +363,10 @@ def test_dropping_the_loader_ends_its_worker_processes() -> None:
     loader = load(photos(), isolate=True)
     next(iter(loader))
     members = workers_of(loader)
-    assert all(process.is_alive() for process in members)
     del loader
     gc.collect()
     # Not `join`: another thread waits for the same process, and one of the two learns its exit code late.
-    deadline = time.monotonic() + 10
-    while any(process.is_alive() for process in members) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(process.is_alive() for process in members)
+    wait_until(lambda: not any(process.is_alive() for process in members))
 
 
 def once(batch: dict[str, Any]) -> dict[str, Any]:
