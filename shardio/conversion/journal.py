@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import socket
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ class Journal:
         try:
             folder = self.open()
             held = is_held(folder, LOCK) is not False  # None on a file system without locks
-            return held and folder.read(LOCK, _MOST_TEXT).endswith(f", {plan.get('begun')}".encode())
+            return held and first_line(folder.read(LOCK, _MOST_TEXT)).endswith(f", {plan.get('begun')}".encode())
         except FileNotFoundError:
             return False
 
@@ -304,6 +305,8 @@ def _agree(found: Any, wanted: Any) -> bool:
 
 LOCK = "lock"
 _MOST_HOLDER = 1000  # bytes
+_LOOK_SECONDS = 0.5
+"""For how long a lock may be taken by those who look whether it is held."""
 
 
 @final
@@ -321,9 +324,10 @@ class Lock:
     def __init__(self, directory: Directory, name: str, what: str) -> None:
         self._file = os.fdopen(directory.open(name, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError as error:
-            other = self._file.read(_MOST_HOLDER).decode(errors="replace").strip() or "another process"
+            text = first_line(self._file.read(_MOST_HOLDER))
+            other = text.decode(errors="replace").strip() or "another process"
             self._file.close()
             raise ConfigError(f"{directory.path.parent}: {what} is already running here: {other}") from error
         except OSError as error:
@@ -337,14 +341,29 @@ class Lock:
             )
         self.write(holder())
 
-    def write(self, text: str) -> None:
-        """Replace the file's text."""
+    def _take(self) -> None:
+        deadline = time.monotonic() + _LOOK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
+    def write(self, line: str) -> None:
+        """Replace the file's first line. The file is never empty again, however this process ends."""
         self._file.seek(0)
+        self._file.write(line.encode() + b"\n")
         self._file.truncate()
-        self._file.write(text.encode())
 
     def release(self) -> None:
         self._file.close()
+
+
+def first_line(text: bytes) -> bytes:
+    """Return what the holder of a lock wrote last; the end of an older, longer line may follow."""
+    return text.partition(b"\n")[0]
 
 
 def holder() -> str:

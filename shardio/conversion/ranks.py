@@ -16,7 +16,7 @@ import msgspec
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..format import manifest
 from ..order.world import World
-from .journal import LOCK, Journal, Lock, is_held
+from .journal import LOCK, Journal, Lock, first_line, is_held
 
 BEGIN_SECONDS = 600.0
 STALL_SECONDS = 1800.0
@@ -75,13 +75,15 @@ class RankHeartbeat:
         """
         total = 0
         for rank in self._others():
-            held = is_held(self._folder, _file_of(rank))  # first: once the lock is gone, the file is complete
             beat = self._beat_of(rank)
             if beat is None:
                 continue
+            ended = is_held(self._folder, _file_of(rank)) is False  # it had the lock when it wrote its first line
+            if ended:
+                beat = self._beat_of(rank) or beat
             if beat.error:
                 raise ShardioError(f"rank {rank}: {beat.error}")
-            if held is False and not beat.over:
+            if ended and not beat.over:
                 raise ShardioError(f"rank {rank} of {self._world.size} died after {beat.samples} samples")
             total += beat.samples
         return total
@@ -90,12 +92,14 @@ class RankHeartbeat:
         return [rank for rank in range(self._world.size) if rank != self._world.rank]
 
     def _beat_of(self, rank: int) -> _Beat | None:
-        """Return what a rank has stated last; None if it has not begun."""
+        """Return what a rank has stated last; None if it has not begun, or has not got its lock yet."""
         try:
-            return msgspec.json.decode(self._folder.read(_file_of(rank), _MOST_BYTES), type=_Beat)
+            line = first_line(self._folder.read(_file_of(rank), _MOST_BYTES))
         except FileNotFoundError:
             return None
-        except (msgspec.MsgspecError, UnicodeDecodeError):  # half written
+        try:
+            return msgspec.json.decode(line, type=_Beat) if line else None
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # who holds the lock, or half written
             return _Beat()
 
 

@@ -1,5 +1,6 @@
 """Conversions that are interrupted, resumed, shared by ranks, or locked out by each other."""
 
+import fcntl
 import json
 import os
 import random
@@ -21,9 +22,10 @@ from _time_limit import wait_until
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
-from shardio.conversion.journal import Journal, Lock, Record
+from shardio.conversion.journal import Journal, Lock, Record, is_held
+from shardio.conversion.ranks import RankHeartbeat
 from shardio.conversion.skipped import Skipped
-from shardio.dataset.output_directory import Output
+from shardio.dataset.output_directory import JOURNAL, Output
 from shardio.dataset.shard_writer import WrittenShard
 from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
 from shardio.order.world import World
@@ -301,6 +303,36 @@ def test_two_conversions_refuse_each_other(photos: Path, whole: Path, tmp_path: 
     process.communicate()
     convert(imagefolder(photos), out, shard_size="2KB", resume=True)
     assert files(out) == files(whole)
+
+
+def test_a_look_at_a_lock_does_not_refuse_it(tmp_path: Path) -> None:
+    """Ranks that look whether the first one leads hold its lock for a moment: it waits for them."""
+    folder = Directory(tmp_path)
+    Lock(folder, "lock", "a test").release()
+    with open(tmp_path / "lock", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        lock = Lock(folder, "lock", "a test")
+    assert is_held(folder, "lock")
+    lock.release()
+
+
+def test_a_rank_that_begins_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """A rank has its file before the file's lock: it died only if it had the lock, whatever it wrote last."""
+    (tmp_path / JOURNAL).mkdir()
+    journal = Journal(Output(tmp_path), "tar")
+    first = RankHeartbeat(journal, World(0, 2))
+    name = tmp_path / JOURNAL / "rank-00001"
+    name.touch()
+    assert first.done_by_others() == 0
+    second = RankHeartbeat(journal, World(1, 2))
+    second.beat(1234567)
+    second.beat(5)
+    assert first.done_by_others() == 5
+    second.release()
+    with pytest.raises(ShardioError, match="rank 1 of 2 died after 5 samples"):
+        first.done_by_others()
+    first.release()
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
