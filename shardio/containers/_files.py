@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..native import rows as compiled
 from ..system.types import Rows
 from . import store
 from ._bounds import within
@@ -105,6 +107,24 @@ class RawFile:
         return ShardCorrupt(
             f"{self.path}, field {field!r}, row {row}: {size} bytes at {offset} are not within the file's {now} bytes"
         )
+
+
+def take_mapped(table: NDArray[Any], rows: Rows, path: Path, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Return `table[rows]` of a table in a mapped file: a new array, or `out`, C-contiguous.
+
+    Raises:
+        ShardCorrupt: the file at `path` was cut short since it was mapped. Without the compiled part that is a SIGBUS.
+    """
+    if out is None:
+        out = np.empty((len(rows), *table.shape[1:]), table.dtype)
+    if native.library() is None:
+        # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
+        return np.take(table, rows, axis=0, out=out, mode="clip")
+    try:
+        compiled.gather(table.ctypes.data + rows * table.strides[0], table[:1].nbytes, out)
+    except compiled.MappedFileLost as error:
+        raise ShardCorrupt(f"{path}: cut short while it was open, or its storage failed") from error
+    return out
 
 
 _mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, final
 
@@ -148,7 +148,8 @@ class OutputFiles:
 
     def __init__(self) -> None:
         self._open: list[IO[bytes]] = []
-        weakref.finalize(self, _close_all, self._open)
+        self._users: list[Callable[[], object]] = []
+        weakref.finalize(self, _close_all, self._users, self._open)
 
     def create(self, path: Path) -> IO[bytes]:
         """Create an empty file at `path`, in the place of what is there."""
@@ -162,6 +163,10 @@ class OutputFiles:
         self._open.append(file)
         return file
 
+    def close_first(self, close: Callable[[], object]) -> None:
+        """Call `close`, of something that uses one of the files, before the files are closed."""
+        self._users.append(close)
+
     def sync(self) -> None:
         """Flush all files to stable storage."""
         for file in self._open:
@@ -170,10 +175,12 @@ class OutputFiles:
 
     def close(self) -> None:
         """Close all files and ignore what cannot be written any more; call `sync` first if the content counts."""
-        _close_all(self._open)
+        _close_all(self._users, self._open)
 
 
-def _close_all(files: list[IO[bytes]]) -> None:
+def _close_all(users: list[Callable[[], object]], files: list[IO[bytes]]) -> None:
+    while users:
+        users.pop()()
     while files:
         # Closing flushes, so what made a write fail (a full disk) fails again: it was reported then.
         with contextlib.suppress(OSError):

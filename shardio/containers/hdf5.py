@@ -22,7 +22,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import hdf5_index, store
 from ._bounds import within
-from ._files import Handle, RawFile, as_rows, check_request
+from ._files import Handle, RawFile, as_rows, check_request, take_mapped
 from ._hdf5_library import SERVICE, LibraryFile, Unreadable, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
 from ._hdf5_writer import Hdf5Writer
@@ -156,8 +156,7 @@ class _ContiguousRows:
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         target = as_rows(out, self.field)
         if self.mapped is not None:
-            # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
-            np.take(self.mapped, rows, axis=0, out=target, mode="clip")
+            take_mapped(self.mapped, rows, self.file.path, target)
         else:
             self.file.read_rows(self.base + rows * self.field.row_bytes, target, rows, self.name)
         if self.big_endian:
@@ -189,7 +188,7 @@ class _ContiguousValues:
     offsets: NDArray[np.int64]
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
-        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
         wrong = np.flatnonzero(~within(starts, ends - starts, 0, self.size))
         if len(wrong):
             i = wrong[0]

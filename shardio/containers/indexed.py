@@ -17,7 +17,7 @@ from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
-from ._files import Handle, RawFile, as_rows, check_request
+from ._files import Handle, RawFile, as_rows, check_request, take_mapped
 from .base import check_out
 from .row_locator import MemoryRows, RowLocator, SpanTable
 
@@ -42,11 +42,11 @@ class IndexedReader:
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, len(shard.index), self._path)
+        path = side_index.path_of(self._path)
         if field.startswith("_") or kind.kind == "scalar":
             out = check_out(out, len(rows), kind)
-            out[...] = shard.index[field][rows]
-            return out
-        offsets, sizes = shard.index[f"{field}.offset"][rows], shard.index[f"{field}.size"][rows]
+            return take_mapped(shard.index[field], rows, path, out)
+        offsets, sizes = (take_mapped(shard.index[f"{field}.{part}"], rows, path) for part in ("offset", "size"))
         if not kind.fixed:
             return shard.file.read_values(offsets, sizes, rows, field, most)
         wrong = np.flatnonzero(sizes != kind.row_bytes)

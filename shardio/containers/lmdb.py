@@ -30,7 +30,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system.types import Column, Rows, Stored
 from . import row_locator
-from ._files import Handle, RawFile, as_rows, check_request
+from ._files import Handle, RawFile, as_rows, check_request, take_mapped
 from ._lmdb_pages import Pages
 from ._writing import OutputFiles, check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
@@ -66,7 +66,9 @@ class LmdbWriter:
         self._file = self._files.create(path)
         with _disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
             opened = importlib.import_module("lmdb").open(f"/proc/self/fd/{self._file.fileno()}", **options)
-            self._environment = opened
+        self._environment = opened
+        # The library knows an environment by its inode, which another file may have once this one is closed and gone.
+        self._files.close_first(opened.close)
 
     def append(self, sample: Stored) -> None:
         if self._closed or not self._intact:
@@ -106,7 +108,6 @@ class LmdbWriter:
                 with _disk_errors():
                     self._environment.sync(True)
         finally:
-            self._environment.close()
             self._files.close()
 
     def _commit(self) -> None:
@@ -146,17 +147,9 @@ class LmdbReader:
         shard = self._handle.get()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
         _check_size(shard)
-        locator = shard.locators.get(field)
-        if isinstance(locator, MemoryRows):
-            out = check_out(out, len(rows), kind)
-            try:
-                compiled.gather(locator.address + rows * locator.stride, kind.row_bytes, out)
-            except compiled.MappedFileLost as error:
-                raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
-            return out
         if field in shard.columns:
             out = check_out(out, len(rows), kind)
-            out[...] = shard.columns[field].view(kind.row_dtype).reshape(shard.count, *kind.row_shape)[rows]
+            take_mapped(shard.columns[field], rows, self._path, as_rows(out, kind))
             return out
         values = shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)
         if not kind.fixed:

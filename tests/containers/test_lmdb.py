@@ -197,3 +197,26 @@ def test_names_and_sizes_that_lmdb_cannot_hold(tmp_path: Path, monkeypatch: pyte
         writer.append({"n" * 503: b"1234"})
     writer.append({"n" * 503: b"123"})
     writer.close()
+
+
+def test_writers_on_several_threads_are_apart(tmp_path: Path) -> None:
+    """The library refuses a file that is open already: one that a dropped writer leaves is never taken for another."""
+    failures: list[lmdb.Error] = []
+
+    def work(folder: Path) -> None:
+        folder.mkdir()
+        try:
+            for number in range(200):
+                path = folder / f"{number}.lmdb"
+                writer = LMDB.writer(path, with_hidden(as_fields({"n": "int64"})), 0)
+                path.unlink()
+                del writer
+        except lmdb.Error as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(tmp_path / str(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
