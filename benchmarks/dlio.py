@@ -53,7 +53,7 @@ class Shape:
 
 
 SHAPES = {
-    "volumes": Shape("npz", "numpy", 84, 24 << 20, 7),
+    "volumes": Shape("npz", "numpy", 168, 24 << 20, 14),
     "photos": Shape("jpeg", "imagefolder", 960, 640 * 640, 64),
 }
 
