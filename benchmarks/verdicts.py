@@ -1,10 +1,10 @@
 """How often `shardio bench` names the bottleneck that was planted, as a confusion table.
 
 Each bottleneck is real: reads that a preloaded library delays, large images, functions that wait or hold the
-interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads. Run it on a machine that does nothing
-else: what others do on the processors is a bottleneck too.
+interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads, a server behind a slow link. Run it
+on a machine that does nothing else: what others do on the processors is a bottleneck too.
 
-    python benchmarks/verdicts.py --repeat 5 --json verdicts.json
+    python -m benchmarks.verdicts --repeat 5 --json verdicts.json
 """
 
 import argparse
@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 
 import shardio
+from benchmarks._link import link
 from shardio.bench import BenchConfig, measure
 from shardio.bench.machine import describe
 from shardio.system import cpus
+from tests.remote._file_server import Manners, file_server
 
 HERE = Path(__file__).parent
 SECONDS = 3.0
@@ -53,11 +55,11 @@ class Plant:
 
     Attributes:
         config: what to measure, given the folder of the data.
-        around: what disturbs the measurement.
+        around: what disturbs the measurement; it may yield the URL of the data in place of the folder.
         right: the names that are right.
     """
 
-    config: Callable[[Path], BenchConfig]
+    config: Callable[[Path | str], BenchConfig]
     right: tuple[str, ...]
     around: Callable[[Path], Any] = field(default=lambda folder: nullcontext())
 
@@ -65,7 +67,7 @@ class Plant:
 def make_data(folder: Path) -> None:
     """Write the data: photos in tar shards, and vectors in HDF5."""
     random = np.random.default_rng(0)
-    with shardio.create(folder / "photos", fields={"image": "image", "label": "int64"}) as writer:
+    with shardio.create(folder / "photos", fields={"image": "image", "label": "int64"}, shard_size="4MB") as writer:
         for number in range(400):
             ramp = np.add.outer(np.linspace(0, 120, 375), np.linspace(0, 120, 500))[..., None]
             pixels = (ramp + random.integers(0, 16, (375, 500, 3))).astype(np.uint8)
@@ -112,16 +114,26 @@ def busy_processors(folder: Path) -> Iterator[None]:
             other.wait()
 
 
-def photos(**options: Any) -> Callable[[Path], BenchConfig]:
+@contextmanager
+def slow_link(folder: Path) -> Iterator[str]:
+    """Serve the data behind a link of 40 Mbit/s and a round trip of 20 ms."""
+    with (
+        file_server(folder, Manners(etags="none")) as url,
+        link(int(url.rpartition(":")[2]), 20.0, 40.0, folder) as slow,
+    ):
+        yield f"http://127.0.0.1:{slow.port}"
+
+
+def photos(**options: Any) -> Callable[[Path | str], BenchConfig]:
     """A measurement of the photos."""
     defaults: dict[str, Any] = {"batch_size": 32, "seconds": SECONDS, "warmup": 1.0, "image_size": 224}
-    return lambda folder: BenchConfig(str(folder / "photos"), **(defaults | options))
+    return lambda folder: BenchConfig(f"{folder}/photos", **(defaults | options))
 
 
-def vectors(**options: Any) -> Callable[[Path], BenchConfig]:
+def vectors(**options: Any) -> Callable[[Path | str], BenchConfig]:
     """A measurement of the vectors."""
     defaults: dict[str, Any] = {"batch_size": 256, "seconds": SECONDS, "warmup": 1.0}
-    return lambda folder: BenchConfig(str(folder / "vectors"), **(defaults | options))
+    return lambda folder: BenchConfig(f"{folder}/vectors", **(defaults | options))
 
 
 PLANTS = {
@@ -133,6 +145,7 @@ PLANTS = {
     "map": Plant(vectors(map="planted:sleep"), ("map",)),
     "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
     "other processes": Plant(photos(), ("other processes",), busy_processors),
+    "network": Plant(photos(shuffle="block", cache_size="6MB"), ("network",), slow_link),
     "slow rank": Plant(vectors(ranks=2, threads=1, map="planted:sleep_on_rank_1"), ("slow rank",)),
 }
 
@@ -141,8 +154,8 @@ def run(name: str, folder: Path, seconds: float = SECONDS) -> str:
     """Plant a bottleneck, and return what the bench names."""
     plant = PLANTS[name]
     with ExitStack() as stack:
-        stack.enter_context(plant.around(folder))
-        result = measure(replace(plant.config(folder), seconds=seconds))
+        place = stack.enter_context(plant.around(folder)) or folder
+        result = measure(replace(plant.config(place), seconds=seconds, cache=str(folder / "cache")))
     print(f"{name:16} {result.verdict.bottleneck:16} {result.verdict.sentence}", file=sys.stderr, flush=True)
     return result.verdict.bottleneck
 

@@ -25,7 +25,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["consumer", "storage", "decode", "threads", "start of epochs", "map", "GIL", "other processes", "slow rank"],
+    [
+        "consumer",
+        "storage",
+        "decode",
+        "threads",
+        "start of epochs",
+        "map",
+        "GIL",
+        "other processes",
+        "network",
+        "slow rank",
+    ],
 )
 def test_a_planted_bottleneck_is_named(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named in one of three measurements: other programs of the machine may be the bottleneck in some."""
