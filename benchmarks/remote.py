@@ -65,12 +65,12 @@ class Item:
 
     Attributes:
         name: its name.
-        library: the loader, or "bare".
+        library: the loader; "bare" downloads and does nothing else, and "both" does so beside a local loader.
         shuffle: shardio's order.
         ranks: processes that share a cache.
         cache: the size of the cache as a share of the data; None for a local dataset.
         window: blocks of 64 samples per window, for shardio's block shuffle.
-        request: bytes of a request, for "bare".
+        request: bytes of a request, for "bare" and "both".
     """
 
     name: str
@@ -92,6 +92,8 @@ ITEMS = (
     Item("local block", "shardio", "block", cache=None),
     Item("bare 8 MiB", "bare", request=LONGEST_RUN * PIECE),
     Item("bare 128 KiB", "bare", request=128 << 10),
+    # What these processors can do at most: the server, the link, all downloads and all decoding, and no cache.
+    Item("bare beside local", "both", cache=None, request=LONGEST_RUN * PIECE),
     Item("cache 10 % global", "shardio", cache=SMALL_CACHE),
     # Windows of which two and a half fit in the small cache, as hundreds do where the data are terabytes.
     Item("cache 10 % block", "shardio", "block", cache=SMALL_CACHE, window=SMALL_WINDOW),
@@ -166,6 +168,8 @@ def measure(bench: Bench, item: Item, through: Link) -> dict[str, float]:
     """Run one item once."""
     if item.library == "bare":
         return measure_bare(bench, item, through)
+    if item.library == "both":
+        return measure_both(bench, item, through)
     with tempfile.TemporaryDirectory(dir=bench.work, prefix="cache-") as name:
         cache = Path(name) / "cache"
         with peak_of(cache) as peak:
@@ -322,6 +326,25 @@ def measure_bare(bench: Bench, item: Item, through: Link) -> dict[str, float]:
     }
 
 
+def measure_both(bench: Bench, item: Item, through: Link) -> dict[str, float]:
+    """Download all shards while a loader delivers an epoch of the local ones; the later one of the two counts."""
+    with tempfile.TemporaryDirectory(dir=bench.work, prefix="both-") as name, ThreadPoolExecutor(1) as pool:
+        folder, go = Path(name), Path(name) / "go"
+
+        def download() -> dict[str, float]:
+            while not go.exists():
+                time.sleep(0.001)
+            return measure_bare(bench, item, through)
+
+        downloaded = pool.submit(download)
+        try:
+            ((epoch, _),) = run_processes(bench, replace(item, library="shardio"), through, folder, folder / "cache")
+        finally:
+            go.touch()  # or the download would wait for ever
+        alone = downloaded.result()["epoch 1, images/s"]
+        return {"epoch 1, images/s": min(alone, epoch["samples"] / (epoch["ended"] - epoch["begun"]))}
+
+
 def compare(
     bench: Bench, items: Sequence[Item], rounds: int, say: Callable[[str], None]
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
@@ -381,6 +404,7 @@ def ratios(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, floa
         "epoch 1 of {} over the lower of bare and local": lambda name, kind: against_the_least(
             name, ("bare 8 MiB", f"local{kind}")
         ),
+        "epoch 1 of {} over bare beside local": lambda name, _: against(name, first, ("bare beside local",)),
         "epoch 1 of {} over the best peer": lambda name, _: against(name, first, PEERS),
         "epoch 1 of {} after the first batch over the best peer": lambda name, _: against(name, later, PEERS),
         "epoch 2 of {} over the best peer": lambda name, _: against(name, second, PEERS),
