@@ -461,6 +461,7 @@ class TestBadSamples:
         assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
         assert verify(dataset, deep=True).problems == ()
 
+    @pytest.mark.long
     def test_skipped_rows_of_hdf5_files(self, tmp_path: Path) -> None:
         """Rows whose chunks are damaged are left out of the index of their file, and named."""
         folder, out = tables(tmp_path / "in", chunks=(1, 20, 100), compression="gzip"), tmp_path / "out"

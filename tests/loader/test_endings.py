@@ -58,7 +58,7 @@ if __name__ == "__main__":
 CODES = {"break": 0, "raise": 1, "exit": 3, "SIGINT": -2, "SIGTERM": -15, "SIGKILL": -9}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("how", list(CODES))
 def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
@@ -122,7 +122,7 @@ def send_epoch(loader: shardio.Loader, pipe: Any) -> None:
     pipe.send((epoch(loader), epoch(loader)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -181,7 +181,7 @@ def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
     assert sorted(found) == list(range(64))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_worker_processes_that_died_are_made_anew() -> None:
     """After an error about a dead worker process, the next loop works with new ones."""
     loader = make(isolate=True)

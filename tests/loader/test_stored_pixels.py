@@ -92,6 +92,7 @@ def test_other_ways_of_loading(tmp_path: Path, options: dict[str, Any]) -> None:
     assert all(torch.equal(samples[index]["image"], image) for index, image in plain.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_what_else_knows_them(tmp_path: Path, container: str) -> None:
     """info, verify, show, stats and reshard take a dataset of pixels; a sample is an array."""

@@ -34,7 +34,7 @@ def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
     [
         {"num_workers": 0},
         pytest.param({"num_workers": 2, "multiprocessing_context": "fork"}, marks=pytest.mark.slow),
-        pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+        pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")

@@ -30,6 +30,7 @@ def test_aarch64() -> None:
     assert done.stdout.splitlines() == ["900 images", "372 steps", "3 permutations", "12 orientations"]
 
 
+@pytest.mark.long
 def test_another_result_is_found() -> None:
     """Where a build computes something else, the cases in which it shows are named."""
     done = run(CC="cc -Dfloor=ceil -DM_PI=3.14", EMULATOR="")
