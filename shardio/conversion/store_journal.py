@@ -3,6 +3,7 @@
     OUT/.converting/run-1a2b3c4d/
       plan.json       describes the conversion; a conversion with another plan does not resume this one
       000012.done     the record of shard 12, written on the condition that there is none, after its objects
+      rank-00003      written anew as long as that rank of a job works, see `store_ranks`
 
 A conversion begins a run of its own, and resuming it goes on in the same run, on whatever machine. Each process that
 begins or resumes it writes its shards under names of its own (`StoreOutput.writer`), and the first record of a shard
@@ -16,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 from ..dataset.output_directory import JOURNAL, PLAN
-from ..dataset.store_output import RECORD_NAME, RUN_NAME, StoreOutput
+from ..dataset.store_output import RANK_NAME, RECORD_NAME, RUN_NAME, StoreOutput
 from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError
-from ..stores.base import Condition
+from ..stores.base import Condition, ObjectInfo
 from ..stores.url import Url
 from .journal import Record, compare, decode_plan, decode_record, encode_record
 
@@ -70,6 +71,8 @@ class StoreJournal:
             replaces: the state of the manifest that the new one replaces.
         """
         self.run = run or f"run-{self._out.writer}"
+        if run:
+            self._out.store.delete([self._name(name) for name in self.states() if RANK_NAME.fullmatch(name)])
         text = json.dumps({**plan, "run": self.run, "begun": secrets.token_hex(8), "replaces": replaces}, indent=1)
         # Written anew by a process that goes on, too: `clean` sees by its age that somebody works here.
         self._out.store.write(self._name(PLAN), text.encode(), condition=None if run else "new")
@@ -109,6 +112,29 @@ class StoreJournal:
         names = (info.name.rpartition("/")[2] for info in self._out.store.list(self._name()))
         return sorted(int(found[1]) for name in names if (found := RECORD_NAME.fullmatch(name)))
 
+    def in_run(self, run: str) -> "StoreJournal":
+        """Return the journal of another run."""
+        return StoreJournal(self._out, run)
+
+    def states(self) -> dict[str, str]:
+        """Return the names of the run's objects, each with a text that changes when it is written anew."""
+        return {info.name.rpartition("/")[2]: _state(info) for info in self._out.store.list(self._name())}
+
+    def state(self, name: str) -> str | None:
+        """Return the text that changes when an object of the run is written anew; None if there is no such object."""
+        try:
+            return _state(self._out.store.info(self._name(name)))
+        except ObjectNotFound:
+            return None
+
+    def write_note(self, name: str, text: str) -> None:
+        """Write a text for other ranks, or replace it."""
+        self._out.store.write(self._name(name), text.encode())
+
+    def read_note(self, name: str) -> str:
+        """Return the text that another rank has written."""
+        return bytes(self._out.store.read(self._name(name)).data).decode(errors="replace")
+
     def is_whole(self, record: Record) -> bool:
         """Return whether a shard's objects are as they were written, by size and ETag."""
         return self._out.are_there(record.objects)
@@ -125,6 +151,15 @@ class StoreJournal:
 
     def _name(self, *parts: str) -> str:
         return self._out.name(JOURNAL, self.run, *parts)
+
+
+def object_of_rank(rank: int) -> str:
+    """Return the name of the object by which a rank says that it works."""
+    return f"rank-{rank:05d}"
+
+
+def _state(info: ObjectInfo) -> str:
+    return info.etag or f"{info.modified} {info.size}"
 
 
 def run_to_resume(journal: StoreJournal, plan: Mapping[str, Any]) -> tuple[str, Condition]:

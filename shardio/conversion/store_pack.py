@@ -11,10 +11,12 @@ from ..format.manifest import Manifest
 from ..stores.base import Condition
 from ..system.directory import Directory
 from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
+from . import ranks
 from .journal import Record, compare
 from .pack import PackOptions, Tally, WrittenDataset
 from .runners import RunnerCallbacks
 from .store_journal import StoreJournal, run_to_resume
+from .store_ranks import OtherRanks, at_work, wait_for_end, wait_for_leader
 from .tasks import Advance, ShardTask, TaskContext, TaskResult, write_samples_to
 
 
@@ -33,26 +35,27 @@ def pack_to_store(
     Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
     ObjectChanged if another process has made a dataset there meanwhile; BadSample, TooManyBad and StoreError.
     """
-    if options.world.size > 1:
-        raise ConfigError(
-            f"{out.url}: ranks of one conversion share a folder, which a store has not, got {options.world.size} of "
-            "them: let one process convert, with workers or dask"
-        )
     remove_abandoned_folders(STAGING)
-    journal = StoreJournal(out)
-    begun = _begin(journal, out, plan, options)
+    journal, world = StoreJournal(out), options.world
+    if world.rank:
+        return _follow(journal, context, out, tasks, plan, options)
+    begun = _begin(journal, out, {"job": ranks.job(), **plan}, options)
     if isinstance(begun, Manifest):
         return WrittenDataset(out.url, begun)
     context = replace(context, run=journal.run)
     tally = Tally(context, tasks, plan, options)
     try:
-        options.runner()(run_store_task, context, tasks, RunnerCallbacks(tally.report, tally.on_result))
-        tally.check_unchanged()
-        written = tally.publish(_records(journal, tally, tasks), lambda completed: out.publish(completed, begun))
+        with at_work(journal, world) if world.size > 1 else contextlib.nullcontext():
+            if world.size == 1:
+                options.runner()(run_store_task, context, tasks, RunnerCallbacks(tally.report, tally.on_result))
+            else:
+                _lead(journal, context, tally, tasks, options)
+            tally.check_unchanged()
+            written = tally.publish(_records(journal, tally, tasks), lambda completed: out.publish(completed, begun))
     except Exception as error:
         if isinstance(error, TooManyBad):
             error.skipped = tuple(bad for one in journal.read_all(journal.done()) if one for bad in one.skipped)
-        if not isinstance(error, StoreError):  # else asking it again takes minutes
+        if world.size == 1 and not isinstance(error, StoreError):  # else asking it again takes minutes
             with contextlib.suppress(StoreError):
                 if not journal.done():  # there is nothing to resume
                     journal.remove()
@@ -60,6 +63,40 @@ def pack_to_store(
     with contextlib.suppress(StoreError):  # the dataset is there; `clean` removes what is left
         journal.remove()
     return written
+
+
+def _lead(
+    journal: StoreJournal, context: TaskContext, tally: Tally, tasks: Sequence[ShardTask], options: PackOptions
+) -> None:
+    """Carry out the first rank's tasks, and wait for the other ranks."""
+    own, others = tasks[:: options.world.size], OtherRanks(journal, options.world, tasks)
+    callbacks = RunnerCallbacks(lambda done: tally.report(done + others.samples()), tally.on_result)
+    options.runner()(run_store_task, context, own, callbacks)
+    count = sum(task.count for task in own)
+    others.wait(lambda done: tally.report(count + done))
+    tally.report(tally.total)
+
+
+def _follow(
+    journal: StoreJournal,
+    context: TaskContext,
+    out: StoreOutput,
+    tasks: Sequence[ShardTask],
+    plan: Mapping[str, Any],
+    options: PackOptions,
+) -> WrittenDataset:
+    """Work as a rank other than the first."""
+    world, expected = options.world, {"job": ranks.job(), **plan}
+    if options.resume and not options.overwrite and not journal.plans() and (finished := out.manifest()) is not None:
+        compare(f"{out.url}: the existing dataset", finished.conversion, plan)
+        return WrittenDataset(out.url, finished)
+    begun = wait_for_leader(journal, world, expected)
+    context = replace(context, run=journal.run)
+    tally = Tally(context, tasks, plan, options, watches=False)
+    with at_work(journal, world):
+        if own := tasks[world.rank :: world.size]:
+            options.runner()(run_store_task, context, own, RunnerCallbacks(lambda done: None, tally.on_result))
+    return WrittenDataset(out.url, wait_for_end(journal, out, begun.get("replaces")))
 
 
 def run_store_task(context: TaskContext, task: Any, advance: Advance) -> TaskResult:

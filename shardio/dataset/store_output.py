@@ -38,6 +38,7 @@ WRITING = "writing"
 """The object by which a writer says that it is at work; it is written anew with each shard."""
 
 RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
+RANK_NAME = re.compile(r"rank-[0-9]{5,9}(\.over|\.failed)?")
 _SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
 _READ_ONLY = ("http", "https")
 
@@ -64,7 +65,7 @@ def is_own(name: str) -> bool:
         len(parts) == 3
         and parts[0] == JOURNAL
         and RUN_NAME.fullmatch(parts[1]) is not None
-        and (parts[2] in (PLAN, WRITING) or RECORD_NAME.fullmatch(parts[2]) is not None)
+        and (parts[2] in (PLAN, WRITING) or any(one.fullmatch(parts[2]) for one in (RECORD_NAME, RANK_NAME)))
     )
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,18 @@ import pytest
 from _builders import two_classes
 
 import shardio
+from shardio.conversion import store_ranks
 from shardio.conversion.api import convert
 from shardio.dataset.writer import DatasetWriter
-from shardio.errors import BadSample, ConfigError, ObjectChanged, SourceError, StoreUnavailable, TooManyBad
+from shardio.errors import (
+    BadSample,
+    ConfigError,
+    ObjectChanged,
+    ShardioError,
+    SourceError,
+    StoreUnavailable,
+    TooManyBad,
+)
 from shardio.format import manifest
 from shardio.order.world import World
 from shardio.stores.base import Store
@@ -80,6 +91,30 @@ def scratch() -> None:
 def objects(store: Store) -> dict[str, bytes]:
     """All objects of the store by name."""
     return {info.name: bytes(store.read(info.name).data) for info in store.list("")}
+
+
+def by_ranks(
+    source: Callable[[int], Any], size: int = 3, absent: tuple[int, ...] = (), **options: Any
+) -> list[manifest.Manifest | Exception | None]:
+    """Convert by ranks, on a thread each, the first of which begins last; return the manifest or error of each."""
+    results: list[manifest.Manifest | Exception | None] = [None] * size
+
+    def work(rank: int) -> None:
+        if not rank:
+            time.sleep(0.1)
+        try:
+            world = World(rank, size)
+            given = {"shard_size": SIZE, "workers": 1, **{n: o(rank) if callable(o) else o for n, o in options.items()}}
+            results[rank] = convert(source(rank), URL, world=world, **given).manifest
+        except (ShardioError, OSError) as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size) if rank not in absent]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def described(store: Store) -> manifest.Manifest:
@@ -255,6 +290,58 @@ def test_a_store_that_fails(photos: Path, whole: dict[str, bytes], monkeypatch: 
     assert not runs(memory)
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that look and tell often."""
+    for name in ("POLL_SECONDS", "_BEAT_SECONDS", "_LEADERS_BEAT_SECONDS"):
+        monkeypatch.setattr(store_ranks, name, 0.03)
+
+
+@pytest.mark.usefixtures("quick")
+def test_ranks_share_one_conversion(photos: Path, whole: dict[str, bytes], store: MemoryStore) -> None:
+    """Each rank writes its part, all return the same manifest, and the bytes are those of one process."""
+    made = by_ranks(lambda rank: imagefolder(photos))
+    assert len({one.to_json() for one in made if isinstance(one, manifest.Manifest)}) == 1
+    assert not [one for one in made if not isinstance(one, manifest.Manifest)]
+    assert files_of(store) == shards_of(whole)
+    assert len(writers(store)) == 3
+    assert not runs(store)
+    assert [type(one) for one in by_ranks(lambda rank: imagefolder(photos), resume=True)] == [manifest.Manifest] * 3
+    assert not runs(store)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rank_that_fails_ends_the_others(photos: Path, whole: dict[str, bytes], store: MemoryStore) -> None:
+    """They say which one it was. A job of another size resumes, and takes no run for its own that nobody leads."""
+    made = by_ranks(lambda rank: Source(photos, 41, scratch))
+    told = [str(error) for error in made]
+    failed = next(rank for rank in range(3) if isinstance(made[rank], BadSample))
+    assert all(rank == failed or f"rank {failed}: BadSample: the disk has a scratch" in told[rank] for rank in range(3))
+    assert len(runs(store)) == 1
+    again = by_ranks(lambda rank: imagefolder(photos), size=2, resume=True)
+    assert [type(one) for one in again] == [manifest.Manifest] * 2
+    assert files_of(store) == shards_of(whole)
+    assert not runs(store)
+
+
+@pytest.mark.usefixtures("quick")
+def test_ranks_that_are_silent_or_differ(photos: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that never comes, one that is silent, and one with other options end the conversion, and are named."""
+    made = by_ranks(lambda rank: imagefolder(photos), shard_size=lambda rank: "8KB" if rank == 1 else SIZE)
+    assert isinstance(made[1], ConfigError)
+    assert "has shard_size 4000, not 8000" in str(made[1])
+    assert "rank 1: ConfigError" in str(made[0])
+    monkeypatch.setattr(store_ranks, "BEGIN_SECONDS", 0.5)
+    made = by_ranks(lambda rank: imagefolder(photos), absent=(2,), overwrite=True)
+    assert "rank 2 of 3 has not begun for 0 s" in str(made[0])
+    assert "rank 0: ShardioError: rank 2" in str(made[1])
+    monkeypatch.setattr(store_ranks, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(store_ranks, "_BEAT_SECONDS", 60)
+    slow = Source(photos, 58, lambda: time.sleep(1.5))
+    made = by_ranks(lambda rank: slow if rank else imagefolder(photos), size=2, overwrite=True)
+    assert "rank 1 of 2 has not been heard from for 0 s" in str(made[0])
+
+
 def test_a_store_that_is_gone(photos: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion whose store stays away ends in an error, and goes on from there once it is back."""
     memory = MemoryStore()
@@ -324,11 +411,9 @@ def test_splits_are_datasets_of_their_own(photos: Path, store: MemoryStore) -> N
 
 
 def test_what_cannot_be_done(photos: Path, store: MemoryStore, tmp_path: Path) -> None:
-    """Outputs that cannot be written, ranks, and options of no store are refused before anything is written."""
+    """Outputs that cannot be written, and options of no store are refused before anything is written."""
     with pytest.raises(ConfigError, match="got https://"):
         convert(imagefolder(photos), "https://host/photos")
-    with pytest.raises(ConfigError, match="got 2 of them"):
-        convert(imagefolder(photos), URL, world=World(rank=1, size=2, local_rank=1, local_size=2))
     with pytest.raises(ConfigError, match="store_options are for URLs"):
         convert(imagefolder(photos), tmp_path / "out", store_options={"region": "x"})
     with pytest.raises(ConfigError, match="store_options are for URLs"):

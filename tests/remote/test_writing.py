@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from _builders import two_classes
 from _s3 import S3Server
+from _time_limit import wait_until
 
 import shardio
 from shardio.cli import app
@@ -168,6 +169,33 @@ def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path
             convert(Slow(size), str(place), overwrite=number > 0, store_options=s3.options)
         assert described(store, place).conversion["shard_size"] == (16_000, 32_000)[number]
         assert len(named(store, place)) > 1
+
+
+@pytest.mark.slow
+def test_ranks(
+    store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Ranks that are killed and begin again, with the same names, write the dataset of one process."""
+    arguments = command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--resume", "--workers", 1)
+
+    def start() -> list[subprocess.Popen[bytes]]:
+        job = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "3"}
+        return [
+            subprocess.Popen(
+                arguments,
+                env={**environment, **job, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"},
+            )
+            for rank in (2, 1, 0)
+        ]
+
+    ranks = start()
+    wait_until(lambda: len(present(store, place)) > 3)
+    for process in ranks:
+        process.kill()
+        process.wait()
+    assert [process.wait() for process in start()] == [0, 0, 0]
+    assert_same(store, place, whole)
+    assert not [name for name in present(store, place) if "/.converting/" in name]
 
 
 @pytest.mark.slow
