@@ -182,6 +182,27 @@ class Fetcher:
         self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
 
+    def put_right(self, wanted: Wanted) -> bool:
+        """Fetch pieces once more, and replace those that are not as the cache has them.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            CacheError, StoreError: as `bring` does.
+        """
+        hold, differ = self.bring(wanted), False
+        try:
+            for file, pieces in wanted:
+                for first, stop in runs(pieces, self._pace.longest_run):
+                    data = self._read(file, first, stop)
+                    if _in_cache(file, first, stop) != memoryview(data):
+                        self._write(file.cached, data, first * PIECE)
+                        differ = True
+        finally:
+            hold.release()
+        return differ
+
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
         parts = [(file.cached, pieces) for file, pieces in wanted]
         needed = sum(len(pieces) for _, pieces in parts) * PIECE
@@ -195,8 +216,9 @@ class Fetcher:
                 )
             if time.monotonic() > begun + PATIENCE:
                 raise CacheError(
-                    f"{self.cache.folder}: has had no room for {needed} bytes in {PATIENCE:.0f} s, because all of its "
-                    f"{self.cache.most} are in use: give a larger cache_size"
+                    f"{self.cache.folder}: has had no room for {format_size(needed)} in {PATIENCE:.0f} s, because all "
+                    f"of its {format_size(self.cache.most)} are in use: give a cache_size of at least "
+                    f"{format_size(2 * (self.cache.most + needed))}"
                 )
             time.sleep(_LONGEST_NAP)
         return held
@@ -247,28 +269,32 @@ class Fetcher:
     def _fetch(self, file: RemoteFile, first: int, stop: int) -> None:
         """Fetch adjacent pieces, which this process has claimed."""
         cached, pieces, present = file.cached, np.arange(first, stop), False
-        start, end = first * PIECE, min(stop * PIECE, cached.table.size)
         try:
-            if present := cached.table.suspect and _is_there(file, first, stop, start, end):
+            if present := cached.table.suspect and _is_there(file, first, stop):
                 return
-            for attempt in range(TRIES):
-                asked = time.monotonic()
-                content = file.store.read(file.name, start, end, etag=cached.table.etag)
-                self._pace.answered(len(content.data), time.monotonic() - asked)
-                self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
-                wrong = _damaged(file, memoryview(content.data), first, stop)
-                if wrong is None:
-                    break
-                if attempt == TRIES - 1:
-                    raise StoreError(
-                        f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
-                        f"are not those that were written: their checksum differs (tried {TRIES} times)"
-                    )
-            self._write(cached, content.data, start)
+            self._write(cached, self._read(file, first, stop), first * PIECE)
             present = True
         finally:
             self.cache.fetched(cached, pieces, present=present)
-        self._count(FetchCounts(end - start, 1))
+
+    def _read(self, file: RemoteFile, first: int, stop: int) -> Buffer:
+        """Read adjacent pieces from the store; StoreError if they are not what was written."""
+        start, end = _span(file, first, stop)
+        wrong = 0
+        for _ in range(TRIES):
+            asked = time.monotonic()
+            content = file.store.read(file.name, start, end, etag=file.cached.table.etag)
+            self._pace.answered(len(content.data), time.monotonic() - asked)
+            self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
+            damaged = _damaged(file, memoryview(content.data), first, stop)
+            if damaged is None:
+                self._count(FetchCounts(end - start, 1))
+                return content.data
+            wrong = damaged
+        raise StoreError(
+            f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
+            f"are not those that were written: their checksum differs (tried {TRIES} times)"
+        )
 
     def _write(self, cached: CachedObject, data: Buffer, start: int) -> None:
         left, begun = memoryview(data), time.monotonic()
@@ -316,11 +342,20 @@ def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int |
     return None
 
 
-def _is_there(file: RemoteFile, first: int, stop: int, start: int, end: int) -> bool:
+def _span(file: RemoteFile, first: int, stop: int) -> tuple[int, int]:
+    """Return the offsets at which adjacent pieces begin and end."""
+    return first * PIECE, min(stop * PIECE, file.cached.table.size)
+
+
+def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
+    """Return what the cache's file holds in the place of adjacent pieces."""
+    start, end = _span(file, first, stop)
+    return memoryview(os.pread(file.cached.file, end - start, start))
+
+
+def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
     """Return whether the cache has the pieces all the same, which only their checksums can tell."""
-    if file.is_whole is None:
-        return False
-    return _damaged(file, memoryview(os.pread(file.cached.file, end - start, start)), first, stop) is None
+    return file.is_whole is not None and _damaged(file, _in_cache(file, first, stop), first, stop) is None
 
 
 @final

@@ -218,6 +218,22 @@ class Dataset:
         parts = zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True)
         return self._readers.ask(parts, fields, share)
 
+    def warn_of_small_cache(self, window: int) -> None:
+        """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""
+        if isinstance(self._readers, RemoteShards):
+            self._readers.warn_of_small_cache(min(window, len(self)))
+
+    def put_right(self, index: int) -> bool:
+        """Fetch a damaged sample from the store again, if nothing else tells whether it was damaged on its way.
+
+        Returns:
+            Whether the node's cache had other bytes than the store, so that reading it again is worth while.
+        """
+        if not isinstance(self._readers, RemoteShards):
+            return False
+        shards, rows = self.manifest.shards.locate(np.array([index]))
+        return self._readers.put_right(int(shards[0]), int(rows[0]))
+
     def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
         """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
         field, values = self.field(name), []

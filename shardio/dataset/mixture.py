@@ -223,6 +223,14 @@ class Mixture:
             holds += more
         return holds
 
+    def warn_of_small_cache(self, window: int) -> None:
+        for dataset in self._datasets:
+            dataset.warn_of_small_cache(window)
+
+    def put_right(self, index: int) -> bool:
+        source, local = self._source_and_index(index)
+        return self._datasets[source].put_right(local)
+
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""
         source, local = self._source_and_index(index)

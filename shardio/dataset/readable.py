@@ -112,6 +112,12 @@ class ReadableDataset(Protocol):
     def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         """Have what reading samples needs fetched from stores, without waiting, as `Dataset.fetch_ahead` does."""
 
+    def put_right(self, index: int) -> bool:
+        """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
+
+    def warn_of_small_cache(self, window: int) -> None:
+        """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""
+
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
 

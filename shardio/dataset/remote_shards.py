@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from ..cache.node_cache import CachedObject, Hold
 from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
-from ..errors import ObjectNotFound, ShardCorrupt
+from ..errors import CacheWarning, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
@@ -28,8 +29,12 @@ from ..stores.retrying import RetryingStore
 from ..stores.url import Url
 from ..system import background, forks, processes
 from ..system.types import Rows
+from ..system.units import format_size
 from . import reader_cache
 from .remote_sums import RemoteSums
+
+FREE_SHARE = 0.25
+"""The share of the cache that what is fetched ahead leaves to what is needed now."""
 
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 UNIT = 16  # pieces that are fetched together where that costs little
@@ -115,6 +120,7 @@ class RemoteShards:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._open: OrderedDict[int, _Shard] = OrderedDict()
         self._files: OrderedDict[int, _Files] = OrderedDict()
+        self._right: set[tuple[int, int]] = set()
 
     @property
     def total(self) -> int:
@@ -182,6 +188,44 @@ class RemoteShards:
             wanted = [(f, widened_up_to(pieces, UNIT, len(f.cached.table.state), WIDER)) for f, pieces in wanted]
         hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
         return None if hold is None else [hold]
+
+    def warn_of_small_cache(self, window: int) -> None:
+        """Warn if the cache has no room for `window` samples beside what is needed now."""
+        needed, room = (
+            self.total * window // max(1, self._described.samples),
+            round((1 - FREE_SHARE) * self._fetcher.most),
+        )
+        if needed > room:
+            warnings.warn(
+                f"{self._fetcher.cache.folder}: the cache holds {format_size(self._fetcher.most)}, and a window of "
+                f"shuffle='block' takes {format_size(needed)}: what is fetched for it is fetched again; give a smaller "
+                f"window or block, or a cache_size of at least {format_size(round(needed / (1 - FREE_SHARE)))}",
+                CacheWarning,
+                stacklevel=5,
+            )
+
+    def put_right(self, number: int, row: int) -> bool:
+        """Fetch once more what a damaged sample was read from, unless its pieces were compared with checksums.
+
+        Returns:
+            Whether the cache had other bytes, which are right now. What was found to be right is not fetched again.
+        """
+        files = self._files_of(number)
+        if (files.sums is not None and not files.sums.missing) or (number, row) in self._right:
+            return False
+        if files.companions and self._fetcher.put_right([_whole(file) for file in files.companions]):
+            with self._lock:
+                self._open.pop(number, None)
+            return True
+        known = self._open.get(number)
+        if known is None:
+            wanted = _whole(files.shard)
+        else:
+            wanted = files.shard, self._pieces(known, np.array([row]), list(self._fields))
+        differ = self._fetcher.put_right([wanted])
+        if not differ:
+            self._right.add((number, row))
+        return differ
 
     def _wanted(self, shards: Sequence[tuple[_Shard, Rows]], names: Sequence[str]) -> Wanted:
         wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []

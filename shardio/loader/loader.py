@@ -249,6 +249,8 @@ class Loader:
         self._meters = Meters()
         if self.world.local_rank == 0:
             native.warn_if_missing()
+            if shuffle == "block":
+                self.dataset.warn_of_small_cache(block * window)
         self._schedule.check_steps()
 
     def __repr__(self) -> str:

@@ -1,23 +1,18 @@
 """Pieces of shards in a store are compared with the checksums that were written with them."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _remote import opened
 
 import shardio
-from shardio.cache.fetcher import Fetcher
-from shardio.cache.node_cache import NodeCache
 from shardio.dataset.dataset import Dataset
-from shardio.dataset.remote_manifest import load_remote
-from shardio.dataset.remote_shards import RemoteShards
-from shardio.errors import ObjectNotFound, StoreError
-from shardio.format.fields import with_hidden
-from shardio.format.manifest import Manifest
-from shardio.stores.base import Content, Store
-from shardio.stores.url import Url, as_url
+from shardio.errors import ObjectNotFound, ShardCorrupt, StoreError
+from shardio.stores.base import Content
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
 CONTAINERS = ["tar", "hdf5", "lmdb"]
@@ -36,15 +31,6 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
         for number in range(COUNT):
             writer.append({"blob": value(number), "label": number})
     return {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()}
-
-
-def opened(store: Store, cache: Path, described: Manifest | None = None, requests: int = 1) -> Dataset:
-    """The dataset in a store, whose manifest may be known."""
-    url = as_url("s3://bucket/d")
-    assert isinstance(url, Url)
-    fetcher = Fetcher(NodeCache(cache, 1 << 26), requests)  # one at a time: the same ones fail each time
-    described = described or load_remote(store, url, fetcher.cache.folder)
-    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
 
 
 def check(dataset: Dataset) -> None:
@@ -130,3 +116,37 @@ def test_tables_that_are_missing(objects: dict[str, bytes], tmp_path: Path) -> N
     gone = next(name for name in left if "000001" in name)
     with pytest.raises(ObjectNotFound, match=gone):
         check(opened(MemoryStore({n: data for n, data in left.items() if n != gone}), tmp_path / "other", requests=8))
+
+
+@pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
+@pytest.mark.parametrize("place", ["shard", "index"])
+def test_without_tables_damaged_samples_are_fetched_again(
+    objects: dict[str, bytes], tmp_path: Path, place: str, on_bad_sample: Any
+) -> None:
+    """The samples' own checksums tell that the cache has other bytes than the store, which puts them right."""
+    without = {name: data for name, data in objects.items() if "sums" not in name}
+    ends = {"shard": (".tar", ".h5", ".lmdb"), "index": (".idx.npy",)}[place]
+    if not any(name.endswith(ends) for name in without):
+        pytest.skip("this container has no index")
+    damaged = next(name for name in sorted(without) if name.endswith(ends))
+    if place == "shard":
+        offset = without[damaged].index(value(3)[:64])
+    else:
+        index = np.load(io.BytesIO(without[damaged]))
+        last = len(without[damaged]) - index.dtype.itemsize
+        offset = last + index.dtype.fields["blob.size"][1]
+    options: dict[str, Any] = {"shuffle": None, "world": shardio.World(), "verify": True, "threads": 1}
+
+    def loaded(times: int, cache: str) -> list[bytes]:
+        store = Corrupt(MemoryStore(without), damaged, offset, times)
+        dataset = opened(store, tmp_path / cache)
+        loader = shardio.Loader(dataset, 4, on_bad_sample=on_bad_sample, **options)
+        return [blob for _ in range(2) for batch in loader for blob in batch["blob"]]
+
+    assert loaded(1, "once") == [value(number) for number in range(COUNT)] * 2
+    if on_bad_sample == "raise":
+        with pytest.raises(ShardCorrupt):
+            loaded(1 << 30, "always")
+    else:
+        got = loaded(1 << 30, "always")
+        assert sum(blob == value(number % COUNT) for number, blob in enumerate(got)) == 2 * (COUNT - 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ...dataset.location import Location
-from ...errors import DatasetError, MapError
+from ...errors import BadSample, DatasetError, MapError, ShardCorrupt
 
 OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
 
@@ -35,6 +35,11 @@ class BadSampleRecord:
     def __str__(self) -> str:
         place = str(self.location)
         return self.reason if place in self.reason else f"{place}: {self.reason}"
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Return whether an error means that the stored bytes of a sample are not what they should be."""
+    return isinstance(error, (BadSample, ShardCorrupt))
 
 
 def is_bad_sample(error: BaseException) -> bool:

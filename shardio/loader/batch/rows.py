@@ -19,15 +19,18 @@ from ...engines.array_transforms import transform_arrays
 from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
-from ...errors import BadSample, ConfigError
+from ...errors import BadSample, ConfigError, ShardCorrupt
 from ...format.fields import Field, shape_column
 from ...order.plan import Order, PlanSlice
 from ...system import helper_process
 from ...system.timing import StageClock
-from .bad_samples import BadSampleRecord, is_bad_sample
+from .bad_samples import BadSampleRecord, is_bad_sample, is_damaged
 from .mixing import LABEL
 from .random_params import RandomKeys, array_moves, image_steps
 from .spec import BatchSpec, ImageSpec
+
+FETCHES = 3
+"""The number of times that a sample in a store is read before it counts as damaged."""
 
 REPLACEMENTS = 16
 """The number of samples that are tried in place of a bad one."""
@@ -128,8 +131,10 @@ class BatchRows:
         try:
             self._make(part)
         except Exception as error:
-            # One sample may have asked for all memory: made alone, it shows which, and the others are good.
-            if not (isinstance(error, MemoryError) or (replaces and is_bad_sample(error))):
+            # One sample may have asked for all memory: made alone, it shows which, and the others are good. And what a
+            # cache has of one may be damaged, which the store's own bytes put right.
+            alone = isinstance(error, MemoryError) or (self.spec.dataset.is_remote and is_damaged(error))
+            if not (alone or (replaces and is_bad_sample(error))):
                 raise
         else:
             return
@@ -331,11 +336,18 @@ class BatchRows:
 
     def _make_alone(self, row: int, *, images_on_host: bool = False) -> None:
         """Make one row; raise BadSample if there is not enough memory for its sample."""
-        try:
-            self._make(slice(row, row + 1), images_on_host=images_on_host)
-        except MemoryError as error:
-            place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[row]))
-            raise BadSample(f"{place}: there is not enough memory to read or decode it: {error}") from error
+        dataset, index = self.spec.dataset, int(self._indices[row])
+        for attempt in range(FETCHES):
+            try:
+                self._make(slice(row, row + 1), images_on_host=images_on_host)
+            except MemoryError as error:
+                place = dataset.path / dataset.where(index)
+                raise BadSample(f"{place}: there is not enough memory to read or decode it: {error}") from error
+            except (BadSample, ShardCorrupt):
+                if attempt + 1 == FETCHES or not dataset.put_right(index):
+                    raise
+            else:
+                return
 
     def _make_or_replace(self, row: int) -> None:
         """Make one row from its own sample; if that is bad, replace or mask it."""

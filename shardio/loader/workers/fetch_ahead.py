@@ -11,6 +11,7 @@ import numpy as np
 
 from ...cache.node_cache import Hold
 from ...dataset.readable import ReadableDataset
+from ...dataset.remote_shards import FREE_SHARE
 from ...errors import ShardioError
 from ...order.plan import Order, Schedule
 from ...system import background
@@ -18,9 +19,6 @@ from ...system.types import Indices
 
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
-
-FREE_SHARE = 0.25
-"""The share of the cache that is left to what is needed now."""
 
 _LOOK_SECONDS = 0.002
 _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours

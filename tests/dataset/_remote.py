@@ -1,0 +1,24 @@
+"""Open datasets whose objects are in a store of the tests."""
+
+from pathlib import Path
+
+from shardio.cache.fetcher import Fetcher
+from shardio.cache.node_cache import NodeCache
+from shardio.dataset.dataset import Dataset
+from shardio.dataset.remote_manifest import load_remote
+from shardio.dataset.remote_shards import RemoteShards
+from shardio.format.fields import with_hidden
+from shardio.format.manifest import Manifest
+from shardio.stores.base import Store
+from shardio.stores.url import Url, as_url
+
+
+def opened(
+    store: Store, cache: Path, described: Manifest | None = None, requests: int = 1, limit: int = 1 << 26
+) -> Dataset:
+    """The dataset at s3://bucket/d in a store, whose manifest may be known, with a cache of `limit` bytes."""
+    url = as_url("s3://bucket/d")
+    assert isinstance(url, Url)
+    fetcher = Fetcher(NodeCache(cache, limit), requests)  # one at a time: the same ones fail each time
+    described = described or load_remote(store, url, fetcher.cache.folder)
+    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
