@@ -87,10 +87,16 @@ def _follow(
 ) -> WrittenDataset:
     """Work as a rank other than the first."""
     world, expected = options.world, {"job": ranks.job(), **plan}
-    if options.resume and not options.overwrite and not journal.plans() and (finished := out.manifest()) is not None:
-        compare(f"{out.url}: the existing dataset", finished.conversion, plan)
-        return WrittenDataset(out.url, finished)
-    begun = wait_for_leader(journal, world, expected)
+
+    def finished() -> Manifest | None:
+        found = out.manifest() if options.resume and not options.overwrite else None
+        if found is not None:
+            compare(f"{out.url}: the existing dataset", found.conversion, plan)
+        return found
+
+    begun = wait_for_leader(journal, world, expected, finished)
+    if isinstance(begun, Manifest):
+        return WrittenDataset(out.url, begun)
     context = replace(context, run=journal.run)
     tally = Tally(context, tasks, plan, options, watches=False)
     with at_work(journal, world):

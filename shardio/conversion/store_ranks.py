@@ -155,8 +155,19 @@ class OtherRanks:
                 raise ShardioError(f"rank {rank} of {self._size} {what} for {limit:.0f} s")
 
 
-def wait_for_leader(journal: StoreJournal, world: World, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Wait until the first rank of this job works in a run, have `journal` join it, and return the run's plan.
+def wait_for_leader(
+    journal: StoreJournal, world: World, expected: Mapping[str, Any], finished: Callable[[], Manifest | None]
+) -> dict[str, Any] | Manifest:
+    """Wait until the first rank of this job works in a run, and have `journal` join it.
+
+    Args:
+        journal: the conversion's journal.
+        world: this rank and the number of ranks.
+        expected: the plan of this rank.
+        finished: returns the manifest if the first rank may find that the dataset is there, and begin nothing.
+
+    Returns:
+        The plan of the run, or that manifest.
 
     Raises ConfigError if the plan differs from `expected`, PipelineStalled if there is none in time.
     """
@@ -164,7 +175,10 @@ def wait_for_leader(journal: StoreJournal, world: World, expected: Mapping[str, 
     first: dict[str, tuple[Any, Any]] | None = None
     while True:
         signs = {}
-        for run, plan in journal.plans().items():
+        plans = journal.plans()
+        if not plans and (there := finished()) is not None:
+            return there
+        for run, plan in plans.items():
             if plan.get("job") != expected["job"]:
                 continue
             signs[run] = plan.get("begun"), journal.in_run(run).state(object_of_rank(0))

@@ -201,7 +201,7 @@ class RemoteShards:
                 f"shuffle='block' takes {format_size(needed)}: what is fetched for it is fetched again; give a smaller "
                 f"window or block, or a cache_size of at least {format_size(round(needed / (1 - FREE_SHARE)))}",
                 CacheWarning,
-                stacklevel=5,
+                stacklevel=4,  # where the Loader is made
             )
 
     def put_right(self, number: int, row: int) -> bool:

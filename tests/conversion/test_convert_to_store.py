@@ -213,6 +213,20 @@ def test_what_was_killed_after_the_manifest(photos: Path, store: MemoryStore, mo
     assert len(source.read) <= 8
 
 
+@pytest.mark.usefixtures("quick")
+def test_ranks_of_what_was_killed_after_the_manifest(
+    photos: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that resume it find the dataset too, whichever looks first."""
+    with monkeypatch.context() as patch:
+        patch.setattr("shardio.conversion.store_journal.StoreJournal.remove", lambda journal: None)
+        by_ranks(lambda rank: imagefolder(photos))
+    assert len(runs(store)) == 1
+    again = by_ranks(lambda rank: imagefolder(photos), resume=True)
+    assert [type(one) for one in again] == [manifest.Manifest] * 3
+    assert not runs(store)
+
+
 def test_an_unfinished_conversion_is_not_ignored(photos: Path, whole: dict[str, bytes], store: MemoryStore) -> None:
     """One that has begun refuses another, which may be running, and other options; overwrite starts beside it."""
     with pytest.raises(BadSample):
