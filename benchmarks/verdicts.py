@@ -145,7 +145,7 @@ PLANTS = {
     "map": Plant(vectors(map="planted:sleep"), ("map",)),
     "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
     "other processes": Plant(photos(), ("other processes",), busy_processors),
-    "network": Plant(photos(shuffle="block", cache_size="6MB"), ("network",), slow_link),
+    "network": Plant(photos(cache_size="6MB"), ("network",), slow_link),
     "slow rank": Plant(vectors(ranks=2, threads=1, map="planted:sleep_on_rank_1"), ("slow rank",)),
 }
 

@@ -220,7 +220,7 @@ def test_ranks_of_what_was_killed_after_the_manifest(
     """Ranks that resume it find the dataset too, whichever looks first."""
     with monkeypatch.context() as patch:
         patch.setattr("shardio.conversion.store_journal.StoreJournal.remove", lambda journal: None)
-        by_ranks(lambda rank: imagefolder(photos))
+        convert(imagefolder(photos), URL, shard_size=SIZE)
     assert len(runs(store)) == 1
     again = by_ranks(lambda rank: imagefolder(photos), resume=True)
     assert [type(one) for one in again] == [manifest.Manifest] * 3
