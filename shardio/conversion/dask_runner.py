@@ -24,7 +24,7 @@ def on_dask(address: str, workers: int) -> Runner:
     def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
         try:
             client = (
-                distributed.Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+                distributed.Client(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
                 if address == "local"
                 else distributed.Client(address, timeout=CONNECT_SECONDS)
             )

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -121,11 +122,16 @@ def test_what_dies_is_made_up_for(
 
 
 def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    """`--dask local` starts a cluster on this machine and stops it at the end."""
+    """`--dask local` starts a cluster on this machine and stops it at the end, beside other clusters."""
     command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, tmp_path / "out", "--to", "hdf5"]
     command += ["--shard-size", "8KB", "--dask", "local", "--workers", "2"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    with socket.socket() as dashboard:
+        with suppress(OSError):  # it is taken already
+            dashboard.bind(("127.0.0.1", 8787))
+            dashboard.listen()
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert "8787" not in done.stderr
     assert files(tmp_path / "out") == whole
 
 
