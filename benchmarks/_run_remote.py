@@ -85,12 +85,15 @@ def litdata_epochs(order: dict[str, Any]) -> Epoch:
     loader = litdata.StreamingDataLoader(
         data,
         batch_size=order["batch_size"],
-        num_workers=order["threads"],
         drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
+        **_workers(order),
     )
     return lambda: iter(loader)
+
+
+def _workers(order: dict[str, Any]) -> dict[str, Any]:
+    """The options for workers of a DataLoader, which each peer's loader is."""
+    return {"num_workers": order["threads"], "persistent_workers": True, "prefetch_factor": 2}
 
 
 def _decoded(sample: tuple[bytes, int]) -> tuple[Any, int]:
@@ -122,10 +125,8 @@ def streaming_epochs(order: dict[str, Any]) -> Epoch:
     loader = StreamingDataLoader(
         data,
         batch_size=order["batch_size"],
-        num_workers=order["threads"],
         drop_last=True,
-        persistent_workers=True,
-        prefetch_factor=2,
+        **_workers(order),
     )
     return lambda: iter(loader)
 
@@ -139,8 +140,7 @@ def webdataset_epochs(order: dict[str, Any]) -> Epoch:
     urls = [f"{order['url']}/{name}" for name in order["shards"]]
     data = wds.WebDataset(urls, shardshuffle=len(urls), cache_dir=order["cache"]).shuffle(BUFFER)
     data = data.map(_member).batched(order["batch_size"], partial=False, collation_fn=default_collate)
-    workers = {"num_workers": order["threads"], "persistent_workers": True, "prefetch_factor": 2}
-    batches = chain.from_iterable(repeat(wds.WebLoader(data.repeat(PASSES), batch_size=None, **workers)))
+    batches = chain.from_iterable(repeat(wds.WebLoader(data.repeat(PASSES), batch_size=None, **_workers(order))))
     return lambda: islice(batches, order["count"] // order["batch_size"])
 
 

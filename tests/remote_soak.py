@@ -67,7 +67,7 @@ class Phase:
 
 @dataclass
 class Found:
-    """What a soak did and saw."""
+    """The faults, kills and results of one soak."""
 
     phases: list[dict[str, Any]] = field(default_factory=list)
     kills: int = 0

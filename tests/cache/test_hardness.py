@@ -158,7 +158,7 @@ def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
-    """What a killed process held is free, although a child that it forked lives on and knows nothing of the cache."""
+    """Pieces that a killed process held are free, although a child that it forked lives on."""
     script = (
         "import os, signal, sys, time\nimport numpy as np\nfrom pathlib import Path\n"
         "from shardio.cache.node_cache import NodeCache\n"

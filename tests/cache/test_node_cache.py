@@ -57,7 +57,7 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> None:
-    """What is needed at once and cannot be in the cache at once is an error that names a size."""
+    """A read that needs more pieces at once than the cache can hold is an error that names a size."""
     fetcher, files = opened(tmp_path, 4, filled_store())
     with pytest.raises(CacheError, match=r"cache_size of at least 655\.4 KB"):
         fetcher.bring([(files["a"], np.arange(5))])
@@ -155,7 +155,7 @@ def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_forked_process_has_holds_of_its_own(tmp_path: Path) -> None:
-    """What a child holds and lets go of leaves the parent's holds alone."""
+    """A forked child that holds and releases pieces leaves the parent's holds alone."""
     fetcher, files = opened(tmp_path, 20, filled_store())
     hold = fetcher.bring([(files["a"], np.arange(10))])
     child = os.fork()

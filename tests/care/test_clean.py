@@ -1,4 +1,4 @@
-"""What `shardio.clean` removes from a store, and what it never does."""
+"""`shardio.clean` removes leftovers of shardio from a store, and nothing else."""
 
 import time
 from pathlib import Path
@@ -67,7 +67,7 @@ def removed(store: MemoryStore, days: float = 0.0, **options: bool) -> set[str]:
 
 
 def test_a_dataset_stays(store: MemoryStore) -> None:
-    """Nothing that the manifest names is removed, however old it is, nor with `everything`."""
+    """`clean` keeps all objects that the manifest names, however old they are, also with `everything`."""
     write()
     before = names(store)
     assert clean(store, 1000) == Cleaned((), ())

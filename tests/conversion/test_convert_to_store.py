@@ -261,7 +261,7 @@ def test_an_old_dataset_stays(photos: Path, store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_of_two_at_once_one_wins(photos: Path, store: MemoryStore, overwrite: bool) -> None:
-    """Of two conversions that began at once, the first to end makes the dataset; the other one ends in an error."""
+    """If two conversions run at once, the first to end makes the dataset, and the other one ends in an error."""
     if overwrite:
         convert(imagefolder(photos), URL, shard_size="16KB")
 

@@ -89,7 +89,7 @@ def test_what_stays_corrupt_is_an_error(objects: dict[str, bytes], damaged: str,
     ends = {"shard": (".tar", ".h5", ".lmdb"), "index": "000001.idx.npy", "table": ".sums.idx.npy"}[damaged]
     name = next((name for name in objects if "000001" in name and name.endswith(ends)), None)
     if name is None:
-        pytest.skip("this container has no index")
+        pytest.skip("this container has no index")  # only tars have one
     dataset = opened(Corrupt(MemoryStore(objects), name, 135, 1000), tmp_path / "cache")
     with pytest.raises(StoreError, match=rf"{name}: bytes 0 to \d+ are not those that were written.*3 times"):
         dataset.read(range(COUNT))
@@ -127,7 +127,7 @@ def test_without_tables_damaged_samples_are_fetched_again(
     without = {name: data for name, data in objects.items() if "sums" not in name}
     ends = {"shard": (".tar", ".h5", ".lmdb"), "index": (".idx.npy",)}[place]
     if not any(name.endswith(ends) for name in without):
-        pytest.skip("this container has no index")
+        pytest.skip("this container has no index")  # only tars have one
     damaged = next(name for name in sorted(without) if name.endswith(ends))
     if place == "shard":
         offset = without[damaged].index(value(3)[:64])

@@ -1,4 +1,4 @@
-"""What is fetched before it is read, and in which order."""
+"""The loader asks stores for coming samples, in the order in which it will need them."""
 
 import time
 from collections.abc import Iterable
@@ -69,7 +69,7 @@ def test_what_the_first_step_needs_is_asked_for_before_anything_is_read() -> Non
 
 
 def test_nothing_else_is_asked_for_until_the_first_is_there() -> None:
-    """What comes later shares no bandwidth with what the first batch waits for, also once the consumer waits for it."""
+    """Later samples are not fetched while the first batch is on its way, also when the consumer waits for it."""
     request = Request()
     dataset: Any = Recorder(request)
     ahead = FetchAhead(dataset, ["image"], Plan(4096), Schedule(4096, World(), 32))

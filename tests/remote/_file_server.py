@@ -14,7 +14,7 @@ from typing import Literal
 
 @dataclass
 class Manners:
-    """What the server knows.
+    """The parts of HTTP that the server supports.
 
     Attributes:
         ranges: whether it answers the Range header, or with the whole file, as `http.server` does.

@@ -128,7 +128,7 @@ def test_bench_and_train(s3: S3Server, url: str, tmp_path: Path) -> None:
 
 
 def test_verify_reads_the_store_and_not_the_cache(s3: S3Server, local: Path, tmp_path: Path) -> None:
-    """What was damaged in the bucket, or is missing there, is found, though the cache has it whole."""
+    """`verify` finds objects that are damaged or missing in the bucket, though the cache has them whole."""
     place = uploaded(s3, local, "s3://reading/damaged")
     keywords = access(s3, tmp_path / "cache")
     assert not shardio.verify(place, deep=True, **keywords).problems

@@ -22,7 +22,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("place", "url"), PLACES, ids=[str(place) for place, _ in PLACES])
 def test_urls_and_paths(place: str | Path, url: Url | None) -> None:
-    """What has the scheme of a store is a URL, anything else is a path."""
+    """A text with the scheme of a store is a URL, any other text is a path."""
     assert as_url(place) == url
 
 
