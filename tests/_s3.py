@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -64,10 +66,12 @@ class S3Server:
 def s3_server(folder: Path) -> Iterator[S3Server]:
     """Run a server in the `with` block; its data are in `folder`."""
     ports = _free_ports(4)
+    beside_python = str(Path(sys.executable).parent)  # where its package puts it; no PATH needs to lead there
+    weed = shutil.which("weed", path=beside_python) or "weed"
     (folder / "data").mkdir(parents=True)
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
     command = [
-        *("weed", "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer"),
+        *(weed, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer"),
         *(f"-master.port={ports[0]}", f"-volume.port={ports[1]}", f"-filer.port={ports[2]}", f"-s3.port={ports[3]}"),
         *(f"-s3.config={folder / 's3.json'}", "-master.volumeSizeLimitMB=64", "-volume.max=100"),
         *("-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
