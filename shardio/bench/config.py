@@ -19,10 +19,11 @@ class BenchConfig:
     Attributes:
         dataset: the path or URL of the dataset.
         batch_size: samples per rank and step; None takes that of `emulate`, or 256.
-        epochs: the number of whole epochs to measure, after one that warms up.
+        epochs: the number of whole epochs to measure, after those that warm up: one, or two or three where an epoch
+            has fewer than 30 steps.
         seconds: the seconds to measure instead of epochs, over as many epochs as that takes; they are measured in five
             parts of equal length.
-        warmup: the seconds before the measurement with `seconds`, or whether to run an epoch before it with `epochs`
+        warmup: the seconds before the measurement with `seconds`, or whether epochs warm up before it with `epochs`
             (0 for none).
         ranks: the number of processes.
         barrier: whether the ranks wait for each other after each step, as for an allreduce.

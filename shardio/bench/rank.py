@@ -1,6 +1,7 @@
 """One rank of a measurement, in its own process: takes batches, stands in for an accelerator, times each step."""
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from .config import BenchConfig
 START_LIMIT = 300.0  # seconds that ranks wait for each other
 TOLD_EVERY = 0.2  # seconds between two messages about progress
 CEILING_SECONDS = 1.0
+WARMUP_STEPS = 30  # where epochs are measured
 _NEVER = 1 << 62
 _PR_SET_TIMERSLACK = 29
 
@@ -253,13 +255,14 @@ class _Rank:
         self._sums = _Sums()
         self._counted_from = _NEVER
         self._told = self._cpu_begun = 0.0
+        self._warmup_epochs = warmup_epochs(len(self._loader)) if config.warmup > 0 else 0
 
     def run(self) -> RankRecord:
         """Run the measurement."""
         config = self._config
         self._meeting.barrier.wait(self._rank, START_LIMIT)
         self._start = time.monotonic()
-        warmup = 1 if config.warmup > 0 else 0
+        warmup = self._warmup_epochs
         epochs = config.epochs + warmup if config.seconds is None else _NEVER
         epoch, batch, last = 0, None, False
         if not warmup:
@@ -361,7 +364,7 @@ class _Rank:
         first = self._counted_from if counting else 0
         begun = self._rows[first][0]
         if config.seconds is None:
-            done = len(self._rows) / (len(self._loader) * (config.epochs + (config.warmup > 0)))
+            done = len(self._rows) / (len(self._loader) * (self._warmup_epochs + config.epochs))
         else:
             done = min(1.0, (now - self._start) / (config.warmup + config.seconds))
         waited = sum(row[1] + row[2] for row in self._rows[first:])
@@ -380,6 +383,15 @@ class _Rank:
             if self._config.barrier and self._config.ranks > 1:
                 self._meeting.barrier.wait(self._rank, START_LIMIT)
         return (time.monotonic() - begun) / steps
+
+
+def warmup_epochs(steps: int) -> int:
+    """Return how many epochs of so many steps warm up: one, or two or three where they are short.
+
+    In its first steps a Loader finds its settings and takes the memory of its batches, whose first use costs more than
+    the copy into it. Where epochs are short, that still happens in the second one.
+    """
+    return max(1, min(3, math.ceil(WARMUP_STEPS / max(1, steps))))
 
 
 def _cpu_seconds() -> float:

@@ -45,7 +45,7 @@ def bench(
         int | None,
         typer.Option(help="Samples per rank and step; 256, or that of --emulate.", show_default=False),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Whole epochs to measure, after one that warms up.")] = 3,
+    epochs: Annotated[int, typer.Option(help="Whole epochs to measure, after one to three that warm up.")] = 3,
     seconds: Annotated[
         float | None, typer.Option(help="Measure so many seconds instead of whole epochs.", show_default=False)
     ] = None,

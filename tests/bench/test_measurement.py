@@ -10,6 +10,7 @@ from _builders import jpeg
 
 import shardio
 from shardio.bench import BenchConfig, BenchResult, Progress, Spread, decoder, measure, tune_decoder
+from shardio.bench.rank import warmup_epochs
 from shardio.errors import BadSample, ConfigError, EngineWarning
 
 
@@ -23,7 +24,7 @@ def photos(path: Path, count: int = 24) -> Path:
 
 @pytest.mark.slow
 def test_epochs_of_three_ranks(tmp_path: Path) -> None:
-    """Three ranks with batches of four take two steps per epoch; one epoch warms up, and every figure matches."""
+    """Three ranks with batches of four take two steps per epoch; three epochs warm up, and every figure matches."""
     config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, epochs=2, ranks=3, image_size=16, floats=True)
     result = measure(config)
     assert [rank.samples for rank in result.ranks] == [16, 16, 16]
@@ -31,8 +32,8 @@ def test_epochs_of_three_ranks(tmp_path: Path) -> None:
     assert result.samples_per_second_in_all.median == pytest.approx(sum(rates) / 2)
     assert result.samples_per_second.largest * 3 <= result.samples_per_second_in_all.largest * 1.0001
     for rank, timeline in zip(result.ranks, result.timelines, strict=True):
-        assert timeline.counted_from == 2
-        assert len(timeline.begun) == 6
+        assert timeline.counted_from == 6
+        assert len(timeline.begun) == 10
         assert 0 <= rank.starved <= 1
         assert 0 <= rank.at_barrier <= 1
         assert rank.wait_median <= rank.wait_p99 <= rank.wait_max
@@ -41,6 +42,12 @@ def test_epochs_of_three_ranks(tmp_path: Path) -> None:
     assert {"plan", "read", "decode", "assemble"} <= result.stages.seconds.keys()
     assert all(result.stages.cpu_seconds[name] <= 1.1 * s + 0.01 for name, s in result.stages.seconds.items())
     assert result.to_json()["schema"] == "shardio-bench/1"
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(0, 3), (1, 3), (12, 3), (15, 2), (29, 2), (30, 1), (5000, 1)])
+def test_short_epochs_warm_up_longer(steps: int, epochs: int) -> None:
+    """The warm-up lasts about 30 steps in whole epochs: one at least, three at most."""
+    assert warmup_epochs(steps) == epochs
 
 
 @pytest.mark.slow
