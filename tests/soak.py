@@ -49,7 +49,8 @@ from shardio.system import durable
 SAMPLES = 2400
 CONTAINERS = ("tar", "hdf5", "lmdb")
 SAVE_EVERY = 4  # steps
-HANG = 30.0  # seconds
+TIMEOUT = 15.0  # seconds, of the loader and of each of Gloo's waits
+HANG = 60.0  # seconds: meeting, connecting and reducing may each wait in turn for a rank that was killed
 ORDER_SEED = 17
 
 
@@ -87,7 +88,7 @@ def rank_main(folder: Path, attempt: Attempt, rank: int) -> None:
     out = folder / "logs" / f"{attempt.number:04d}"
     try:
         store = f"file://{folder}/store-{attempt.number}"
-        limit = timedelta(seconds=HANG / 2)
+        limit = timedelta(seconds=TIMEOUT)
         dist.init_process_group("gloo", store, rank=rank, world_size=attempt.size, timeout=limit)
         train(folder, attempt, rank, out)
     except BaseException as error:
@@ -109,7 +110,7 @@ def train(folder: Path, attempt: Attempt, rank: int, out: Path) -> None:
         max_bad=SAMPLES,
         verify=True,
         isolate=attempt.isolate,
-        timeout=HANG / 2,
+        timeout=TIMEOUT,
     )
     saved = folder / "checkpoints" / "state.json"
     total = 0
