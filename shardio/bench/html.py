@@ -16,6 +16,7 @@ from .text import summary
 
 _WIDTH = 900
 _BINS = 300
+_MOST_BARS = 20  # of rates; of more, every second, third, ... is drawn
 _KINDS = ("wait", "compute", "barrier")
 _STYLE = files(__package__).joinpath("report.css").read_text()
 
@@ -160,10 +161,11 @@ def _threads(rank: int, timeline: Timeline) -> str:
 
 
 def _rates(result: BenchResult) -> str:
-    spread = result.samples_per_second
-    rows = {"median": spread.median}
-    if result.enough_steps:
-        rows |= {"smallest": spread.smallest, "largest": spread.largest}
+    rows = {"median": result.samples_per_second.median}
+    if result.enough_steps and len(result.rates) > 1:
+        unit = "epoch" if result.config.seconds is None else "part"
+        every = -(-len(result.rates) // _MOST_BARS)
+        rows = {f"{unit} {n + 1}": result.rates[n] for n in range(0, len(result.rates), every)} | rows
     if result.ceiling is not None:
         rows["ceiling"] = result.ceiling
     most = max(rows.values())

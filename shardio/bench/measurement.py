@@ -120,12 +120,14 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         engine=engine,
     )
     by_part = list(zip(*(rates(config, record) for record in records), strict=False))
+    slowest = [min(part) for part in by_part]
     utilisations = [rank.utilisation for rank in ranks if rank.utilisation is not None]
     ceilings = [record.ceiling for record in records if record.ceiling is not None]
     return BenchResult(
         config=config,
-        samples_per_second=Spread.of([min(part) for part in by_part]),
+        samples_per_second=Spread.of(slowest),
         samples_per_second_in_all=Spread.of([math.fsum(part) for part in by_part]),
+        rates=slowest,
         starved=starved,
         utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
         utilisation_of_slowest=min(utilisations, default=None),

@@ -113,6 +113,7 @@ class BenchResult:
         config: what was measured.
         samples_per_second: per rank, that of the slowest rank, for which an allreduce would wait.
         samples_per_second_in_all: of all ranks together.
+        rates: that of the slowest rank in each part of the measurement in turn: an epoch, or a fifth of the seconds.
         starved: the share of the time that ranks waited for input, their mean.
         utilisation: the accelerators' utilisation: mean over ranks; None without `emulate` or `step_time`.
         utilisation_of_slowest: the smallest of a rank.
@@ -131,6 +132,7 @@ class BenchResult:
     config: BenchConfig
     samples_per_second: Spread
     samples_per_second_in_all: Spread
+    rates: list[float]
     starved: float
     utilisation: float | None
     utilisation_of_slowest: float | None

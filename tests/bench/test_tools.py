@@ -221,15 +221,26 @@ def test_a_range_needs_enough_steps(measured: BenchResult, waits: list[float], e
     none = [0.0] * len(waits)
     line = Timeline(begun=none, wait=waits, compute=none, barrier=none, counted_from=0, stride=1, threads=[(0.0, 2)])
     spread = Spread(1532.0, 86.0, 70915.0)
-    result = replace(
-        measured, config=replace(measured.config, seconds=0.3), samples_per_second=spread, timelines=[line]
-    )
+    config = replace(measured.config, seconds=0.3)
+    result = replace(measured, config=config, samples_per_second=spread, rates=[86.0, 70915.0], timelines=[line])
     assert ("1,532, 86 to 70,915 (median and range of 0.3 s" in summary(result)) is enough
     assert (
         "1,532 (median of 0.3 s in five parts, slowest rank; too short to tell how" in summary(result)
     ) is not enough
-    assert (">smallest<" in page(result)) is enough
+    assert (">part 2<" in page(result)) is enough
     assert "86 to 70,915" in summary(replace(result, config=measured.config))
+
+
+def test_the_report_shows_the_rate_of_each_epoch(measured: BenchResult) -> None:
+    """A bar for each epoch in turn; of more than twenty epochs, one for every second, third, ..."""
+    assert ">epoch " not in page(measured)  # there is one
+    shown = page(replace(measured, rates=[100.0, 250.0, 130.0]))
+    bars = re.findall(r">(epoch \d+|median)<.*?>([\d,]+) samples/s<", shown)
+    assert bars[:3] == [("epoch 1", "100"), ("epoch 2", "250"), ("epoch 3", "130")]
+    assert bars[3][0] == "median"
+    assert re.findall(r">epoch (\d+)<", page(replace(measured, rates=[1.0] * 50))) == [
+        str(number) for number in range(1, 51, 3)
+    ]
 
 
 @pytest.mark.parametrize(("starved", "told"), [(0.05, False), (0.3, True)])
