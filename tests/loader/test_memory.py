@@ -1,11 +1,20 @@
 """Batch memory is returned when its last reference is gone, and not before."""
 
 import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from _time_limit import wait_until
 
-from shardio.loader.batch.memory import BufferPool
+import shardio
+from shardio.loader.batch.memory import LARGE, BufferPool
+from shardio.loader.workers.tuning import Setting, Tuner, Window
+from shardio.system import allocation
 
 
 def pool() -> BufferPool:
@@ -52,3 +61,61 @@ def test_views_of_a_loan_keep_it() -> None:
 def test_nothing_to_lend() -> None:
     """A shape with a 0 in it gives an empty array."""
     assert BufferPool((4, 0), np.dtype(np.int64)).lend().shape == (4, 0)
+
+
+def arrays(path: Path, batch_bytes: int, count: int) -> Path:
+    """A dataset of `count` arrays, of which 16 have `batch_bytes`."""
+    with shardio.create(path, container="hdf5", fields={"array": ("uint8", (batch_bytes // 16,))}) as writer:
+        for number in range(count):
+            writer.append({"array": np.full(batch_bytes // 16, number % 256, np.uint8)})
+    return path
+
+
+def watch_allocation(monkeypatch: pytest.MonkeyPatch, found: Callable[[int], object], *, seconds: float = 0.0) -> None:
+    """Call `found` with the bytes of each array of a batch that is new; large ones take so many seconds."""
+    empty = allocation.empty
+
+    def watched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        made = empty(shape, dtype)
+        found(made.nbytes)
+        time.sleep(seconds if made.nbytes >= LARGE // 2 else 0.0)
+        return made
+
+    monkeypatch.setattr(allocation, "empty", watched)
+
+
+def test_large_memory_is_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first batch, all memory that a loop will need is made in the background, and none later."""
+    made: list[int] = []
+    watch_allocation(monkeypatch, made.append)
+    loader = shardio.Loader(arrays(tmp_path / "d", LARGE, 64), 16, threads=1, prefetch=2, world=shardio.World())
+    in_use = 2 + 1 + 2  # prefetched, being made, and with the consumer
+    batches = iter(loader)
+    next(batches)
+    wait_until(lambda: made.count(LARGE) == in_use)
+    for _ in range(3):
+        for batch in loader:
+            assert batch["array"].shape == (16, LARGE // 16)
+    assert made.count(LARGE) <= in_use + 1  # one more where the worker took a new one at the same moment
+
+
+@pytest.mark.slow
+def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tuner does not see them: it would prefetch more batches, which need more new memory."""
+    waits: list[float] = []
+    record = Tuner.record
+
+    def recording(tuner: Tuner, window: Window) -> Setting:
+        waits.append(window.waited)
+        return record(tuner, window)
+
+    monkeypatch.setattr(Tuner, "record", recording)
+    made: list[int] = []
+    watch_allocation(monkeypatch, made.append, seconds=1.0)
+    loader = shardio.Loader(arrays(tmp_path / "d", LARGE // 2, 320), 16, threads=1, prefetch=1, world=shardio.World())
+    begun = time.monotonic()
+    for _ in loader:
+        pass
+    assert time.monotonic() - begun > made.count(LARGE // 2) > 1
+    assert waits
+    assert max(waits) < 0.9

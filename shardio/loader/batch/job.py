@@ -63,10 +63,11 @@ class BatchJob:
     Args:
         rows: the rows to make.
         task_samples: the number of rows that a task makes.
+        memory: counts this job if it fills new arrays; None if it fills arrays that were used before.
     """
 
-    def __init__(self, rows: BatchRows, task_samples: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: BatchRows, task_samples: int, memory: BatchMemory | None = None) -> None:
+        self._rows, self._new_memory = rows, memory
         self._parts = _cut(len(rows), task_samples)
         self._batch_parts = _cut(len(rows), rows.spec.batch_size)
         self._failed = False
@@ -79,6 +80,8 @@ class BatchJob:
 
     def result(self) -> list[BatchResult]:
         """Return the batches. If one cannot be made, its error follows those before it, and ends the list."""
+        if self._new_memory is not None:
+            self._new_memory.filled_first += 1
         if not self._failed:
             try:
                 return [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
@@ -175,8 +178,9 @@ def _open_job(
 ) -> BatchJob:
     with clock.stage("plan"):
         samples = schedule.part(plan, step, steps)
-        rows = BatchRows(spec, plan, samples, memory.lend(), mark_valid=schedule.tail == "pad", clock=clock)
-        return BatchJob(rows, size.task_samples)
+        made, arrays = memory.made, memory.lend()
+        rows = BatchRows(spec, plan, samples, arrays, mark_valid=schedule.tail == "pad", clock=clock)
+        return BatchJob(rows, size.task_samples, memory if memory.made > made else None)
 
 
 def _assemble(rows: BatchRows, part: slice) -> BatchResult:

@@ -7,7 +7,8 @@ of it. You may keep batches as long as you like; a loop that drops them cycles t
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -15,8 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import Scratch
-from ...system import allocation
+from ...system import allocation, background
 from ...system.background import Departures, call_when_gone
+
+PAGE = 4096  # bytes that the system hands out at once
+LARGE = 16 << 20  # bytes of a set of arrays whose first use takes longer than a thread's start
 
 ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """The shape and dtype of an array, by field."""
@@ -30,11 +34,16 @@ class BufferPool:
         shape: the shape of each array.
         dtype: their NumPy dtype.
         pin: whether to page-lock the memory, for copies to a GPU.
+
+    Attributes:
+        size: bytes of an array.
+        made: the number of arrays made until now.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
         self.shape, self.dtype, self._pin = shape, dtype, pin
         self.size = math.prod(shape) * dtype.itemsize
+        self.made = 0
         self._free: list[NDArray[np.uint8]] = []
         self._keep = 2
         self._returned: Departures[NDArray[np.uint8]] = Departures()
@@ -50,12 +59,7 @@ class BufferPool:
         try:
             owner = self._free.pop()
         except IndexError:
-            size = self.size
-            owner = (
-                torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-                if self._pin
-                else allocation.empty(self.shape, self.dtype).reshape(-1).view(np.uint8)
-            )
+            owner = self._make()
         # NumPy makes a view of a view refer to the array that owns the memory. A memoryview in between prevents that:
         # every view and tensor of the loan keeps `loan` itself alive, and when `loan` is deleted, the memory is free.
         if not len(owner):
@@ -64,11 +68,24 @@ class BufferPool:
         self._returned.watch(loan, owner)
         return loan.reshape(self.shape)
 
+    def prepare(self, count: int) -> None:
+        """Make arrays and use them once, until so many were made."""
+        while self.made < count:
+            owner = self._make()
+            owner[::PAGE] = 0
+            self._add(owner)
+
     def end_loop(self) -> None:
         """Take arrays on loan back as soon as they are gone, and not when the next one is lent: the loop is over."""
         self._take_back()
         for loan, owner in self._returned.forget():
             call_when_gone(loan, self._add, owner)
+
+    def _make(self) -> NDArray[np.uint8]:
+        self.made += 1
+        if self._pin:
+            return torch.empty(self.size, dtype=torch.uint8, pin_memory=True).numpy()
+        return allocation.empty(self.shape, self.dtype).reshape(-1).view(np.uint8)
 
     def _take_back(self) -> None:
         for owner in self._returned.collect():
@@ -86,16 +103,39 @@ class BatchMemory:
     Args:
         layout: the shape and dtype of each field's array.
         pin: whether to page-lock the memory, for copies to a GPU.
+
+    Attributes:
+        size: bytes of a set of arrays.
+        filled_first: the number of jobs that have filled new arrays.
     """
 
     def __init__(self, layout: ArrayLayout, *, pin: bool = False) -> None:
         self._pools = {name: BufferPool(shape, dtype, pin=pin) for name, (shape, dtype) in layout.items()}
         self.size = sum(pool.size for pool in self._pools.values())
+        self.filled_first = 0
+
+    @property
+    def made(self) -> int:
+        """The number of arrays made until now."""
+        return sum(pool.made for pool in self._pools.values())
 
     def keep(self, count: int) -> None:
         """Set how many sets of arrays to keep for the next use."""
         for pool in self._pools.values():
             pool.keep(count)
+
+    def prepare(self, count: int) -> None:
+        """Make sets of arrays in the background until there are `count`, if they are large.
+
+        Otherwise each new one is made while a batch waits for it, which may be the last one only after many steps.
+        """
+        if self.size >= LARGE and any(pool.made < count for pool in self._pools.values()):
+            background.start(partial(self._prepare, count))
+
+    def _prepare(self, count: int) -> None:
+        with suppress(MemoryError, RuntimeError):  # `lend` says it in words if it needs more than there is
+            for pool in self._pools.values():
+                pool.prepare(count)
 
     def lend(self) -> dict[str, NDArray[Any]]:
         """Return an array for each field, whose content is undefined."""

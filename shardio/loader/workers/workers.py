@@ -137,11 +137,22 @@ class Workers:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""
         self._memory.end_loop()
 
+    @property
+    def filled_first(self) -> int:
+        """How many jobs have filled new memory until now."""
+        return self._memory.filled_first
+
+    def prepare_memory(self) -> None:
+        """Make the memory in the background that batches will need soon: those at work, and two with the consumer."""
+        if not self._options.isolate:
+            self._memory.prepare(self._depth + 2)
+
     def record(self, pipeline: BatchPipeline, window: Window) -> None:
         """Record the measurements of one step, and apply the setting that the tuner chooses."""
         before = self.setting
         if self._tuner.record(window) != before:
             self._apply(pipeline)
+            self.prepare_memory()
 
     def _apply(self, pipeline: BatchPipeline) -> None:
         self._memory.keep(self._depth + 2 + self._options.held)
@@ -155,16 +166,25 @@ class Workers:
 
 @final
 class StepTimer:
-    """Measures each step for the tuner, except for an epoch's first step, which includes the start of the workers."""
+    """Measures each step for the tuner, except for those that would mislead it.
+
+    These are an epoch's first step, which includes the start of the workers, and steps in which a job filled new
+    memory: its first use is slow, and if a wait for that made the tuner prefetch more batches, these would need more
+    new memory.
+    """
 
     def __init__(self, workers: Workers, pipeline: BatchPipeline) -> None:
         self._workers, self._pipeline = workers, pipeline
         self._last: tuple[float, float, float] | None = None
+        self._filled_first = workers.filled_first
 
     def step(self) -> None:
         """Record the step that the delivered batch completes."""
         now = time.monotonic(), self._pipeline.waited, self._pipeline.idle
-        if self._last is not None:
+        before, self._filled_first = self._filled_first, self._workers.filled_first
+        if self._last is None:
+            self._workers.prepare_memory()  # not before the first batch, which would come later
+        elif self._filled_first == before:
             seconds, waited, idle = (new - old for new, old in zip(now, self._last, strict=True))
             self._workers.record(self._pipeline, Window(seconds, 1, waited, idle))
         self._last = now
