@@ -59,8 +59,11 @@ def test_views_of_a_loan_keep_it() -> None:
 
 
 def test_nothing_to_lend() -> None:
-    """A shape with a 0 in it gives an empty array."""
-    assert BufferPool((4, 0), np.dtype(np.int64)).lend().shape == (4, 0)
+    """A shape with a 0 in it gives an empty array, for which no memory is made."""
+    lender = BufferPool((4, 0), np.dtype(np.int64))
+    assert lender.lend().shape == (4, 0)
+    lender.prepare(3)
+    assert lender.made == 0
 
 
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:

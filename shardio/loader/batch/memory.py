@@ -55,6 +55,8 @@ class BufferPool:
 
     def lend(self) -> NDArray[Any]:
         """Return an array, whose content is undefined."""
+        if not self.size:
+            return np.empty(self.shape, self.dtype)
         self._take_back()
         try:
             owner = self._free.pop()
@@ -62,15 +64,13 @@ class BufferPool:
             owner = self._make()
         # NumPy makes a view of a view refer to the array that owns the memory. A memoryview in between prevents that:
         # every view and tensor of the loan keeps `loan` itself alive, and when `loan` is deleted, the memory is free.
-        if not len(owner):
-            return np.empty(self.shape, self.dtype)
         loan = np.frombuffer(owner.data, self.dtype)
         self._returned.watch(loan, owner)
         return loan.reshape(self.shape)
 
     def prepare(self, count: int) -> None:
         """Make arrays and use them once, until so many were made."""
-        while self.made < count:
+        while self.size and self.made < count:
             owner = self._make()
             owner[::PAGE] = 0
             self._add(owner)
@@ -129,7 +129,7 @@ class BatchMemory:
 
         Otherwise each new one is made while a batch waits for it, which may be the last one only after many steps.
         """
-        if self.size >= LARGE and any(pool.made < count for pool in self._pools.values()):
+        if self.size >= LARGE and any(pool.size and pool.made < count for pool in self._pools.values()):
             background.start(partial(self._prepare, count))
 
     def _prepare(self, count: int) -> None:
