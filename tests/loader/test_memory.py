@@ -102,6 +102,21 @@ def test_large_memory_is_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert made.count(LARGE) <= in_use + 1  # one more where the worker took a new one at the same moment
 
 
+def test_a_loop_that_holds_its_batches_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its memory is new, for ever; only the first of it counts as the start."""
+    steps: list[int] = []
+    record = Tuner.record
+
+    def recording(tuner: Tuner, window: Window) -> Setting:
+        steps.append(window.batches)
+        return record(tuner, window)
+
+    monkeypatch.setattr(Tuner, "record", recording)
+    loader = shardio.Loader(arrays(tmp_path / "d", LARGE // 2, 320), 16, threads=1, prefetch=1, world=shardio.World())
+    held = list(loader)
+    assert len(held) - len(steps) <= 6
+
+
 @pytest.mark.slow
 def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tuner does not see them: it would prefetch more batches, which need more new memory."""

@@ -38,19 +38,19 @@ class BufferPool:
     Attributes:
         size: bytes of an array.
         made: the number of arrays made until now.
+        kept: how many free arrays are kept for the next use.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, pin: bool = False) -> None:
         self.shape, self.dtype, self._pin = shape, dtype, pin
         self.size = math.prod(shape) * dtype.itemsize
-        self.made = 0
+        self.made, self.kept = 0, 2
         self._free: list[NDArray[np.uint8]] = []
-        self._keep = 2
         self._returned: Departures[NDArray[np.uint8]] = Departures()
 
     def keep(self, count: int) -> None:
         """Set how many free arrays to keep for the next use."""
-        self._keep = count
+        self.kept = count
         del self._free[count:]
 
     def lend(self) -> NDArray[Any]:
@@ -92,7 +92,7 @@ class BufferPool:
             self._add(owner)
 
     def _add(self, owner: NDArray[np.uint8]) -> None:
-        if len(self._free) < self._keep:
+        if len(self._free) < self.kept:
             self._free.append(owner)
 
 
@@ -116,8 +116,9 @@ class BatchMemory:
 
     @property
     def made(self) -> int:
-        """The number of arrays made until now."""
-        return sum(pool.made for pool in self._pools.values())
+        """The number of arrays made until now, without those beyond what is kept: a loop that holds its batches needs
+        new ones for ever."""
+        return sum(min(pool.made, pool.kept) for pool in self._pools.values())
 
     def keep(self, count: int) -> None:
         """Set how many sets of arrays to keep for the next use."""
