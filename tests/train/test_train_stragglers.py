@@ -112,10 +112,11 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
             for rank in ranks:
                 rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0, 0], printed
-    (line,) = [line for line in printed[0].splitlines() if "is slow" in line]
+    # Three ranks share the processors of one machine with other tests, so that the compute of a rank may be slow, too.
+    (line,) = [line for line in printed[0].splitlines() if line.startswith("the network of ")]
     assert line.startswith("the network of rank 1 on ")
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["straggler"] == line
+    assert line in [entry.get("straggler") for entry in lines]
 
 
 @pytest.mark.long
