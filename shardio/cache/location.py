@@ -64,8 +64,7 @@ def _open_at(place: Path, limit: int | None) -> NodeCache:
     if not holes.are_possible(place):
         raise _Unsuitable("its file system cannot free parts of files")
     if limit is None:
-        usage = os.statvfs(place)
-        limit = round(SHARE * (usage.f_bavail * usage.f_frsize + _taken(place)))
+        limit = usual_limit(place)
         print(
             f"shardio: what is fetched stays in {place}, {format_size(limit)} at most; cache= and cache_size= choose "
             "another place and size",
@@ -83,6 +82,13 @@ def default_folder() -> Path:
     if given := os.environ.get(VARIABLE):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardio"
+
+
+def usual_limit(folder: Path) -> int:
+    """Return how many bytes a cache holds unless the user says so; its folder need not be there yet."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    usage = os.statvfs(there)
+    return round(SHARE * (usage.f_bavail * usage.f_frsize + _taken(folder)))
 
 
 def _taken(folder: Path) -> int:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +9,15 @@ import typer
 from .. import diagnosis
 from ..diagnosis import Finding
 from ..errors import ShardioError
+from ._store_options import DATASET, StoreOptions, with_store_options
 
 _MARKS = {"ok": "ok", "note": "note", "none": "none", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
 
 
+@with_store_options
 def doctor(
-    dataset: Annotated[Path | None, typer.Argument(help="A dataset's directory.", metavar="DATASET")] = None,
+    stores: StoreOptions,
+    dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what shardio finds: software, machine, job, and where a dataset lies. Paste it into an issue.
@@ -29,13 +31,16 @@ def doctor(
 
       shardio doctor data/photos
 
+      shardio doctor s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
+
       shardio doctor --json > machine.json
 
       srun --ntasks 2 shardio doctor
     """
     groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
+    access = stores.access(*([] if dataset is None else [dataset]))
     if dataset is not None:
-        groups["storage"] = diagnosis.storage(dataset)
+        groups["storage"] = diagnosis.storage(dataset, access)
     print(_as_json(groups) if as_json else _table(groups))
     broken = [finding.name for findings in groups.values() for finding in findings if finding.state == "broken"]
     if broken:

@@ -2,28 +2,52 @@
 
 from pathlib import Path
 
+from ..dataset.remote_manifest import load_manifest
+from ..dataset.store_access import StoreAccess
 from ..errors import ShardioError
 from ..format import manifest
+from ..stores.url import as_url
 from ..system.file_systems import file_system
 from ..system.units import counted, format_size
+from . import remote_storage
 from .finding import Finding
 from .machine import memory
 
+_DEFAULTS = StoreAccess()
 
-def storage(dataset: Path) -> list[Finding]:
-    """Return a dataset's size and its file system; nothing but its manifest is read."""
-    found = [_dataset(dataset)]
+
+def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
+    """Return a dataset's size, and the file system that it lies on, or the store and the cache of this node.
+
+    Nothing but its manifest is read, and of a store one request of a shard.
+    """
+    try:
+        loaded = load_manifest(dataset, access)
+    except (ShardioError, OSError) as error:
+        told = Finding("dataset", "broken", str(error))
+        return [told] if as_url(dataset) is not None else [told, *_file_system(Path(dataset))]
+    size = int(loaded.shards.bytes.sum())
+    shards = counted(len(loaded.shards), f"{loaded.container} shard", ",")
+    lies = f"{dataset}: {counted(loaded.samples, 'sample', ',')} in {shards}, {format_size(size)}"
+    found = Finding("dataset", "ok", lies)
+    if (url := as_url(dataset)) is not None:
+        folder = url.parent if url.name == manifest.FILE_NAME else url
+        return [found, remote_storage.store(folder, loaded, access), remote_storage.cache(loaded, access)]
+    return [found, *_file_system(Path(dataset)), _page_cache(size)]
+
+
+def _file_system(dataset: Path) -> list[Finding]:
     try:
         disk = file_system(dataset)
-    except OSError:  # _dataset has said so
-        return found
+    except OSError:  # the dataset is broken
+        return []
     kind = "network" if disk.network else "local"
     details = [f"blocks of {_binary(disk.block_size)}"]
     if disk.read_ahead is not None:
         details.append(f"read-ahead {_binary(disk.read_ahead)}")
     details.append(f"{format_size(disk.free)} of {format_size(disk.total)} free")
     where = f"{disk.type} ({kind}) at {disk.mount_point}, {disk.source}"
-    return [*found, Finding("file system", "ok", f"{where}: {', '.join(details)}"), *_page_cache(dataset)]
+    return [Finding("file system", "ok", f"{where}: {', '.join(details)}")]
 
 
 def _binary(size: int) -> str:
@@ -31,23 +55,9 @@ def _binary(size: int) -> str:
     return f"{size >> 10} KiB" if size and size % 1024 == 0 else f"{size} B"
 
 
-def _dataset(path: Path) -> Finding:
-    try:
-        loaded = manifest.load(path)
-    except (ShardioError, OSError) as error:
-        return Finding("dataset", "broken", str(error))
-    size = format_size(int(loaded.shards.bytes.sum()))
-    shards = counted(len(loaded.shards), f"{loaded.container} shard", ",")
-    return Finding("dataset", "ok", f"{path}: {counted(loaded.samples, 'sample', ',')} in {shards}, {size}")
-
-
-def _page_cache(path: Path) -> list[Finding]:
-    try:
-        size = int(manifest.load(path).shards.bytes.sum())
-    except (ShardioError, OSError):
-        return []
+def _page_cache(size: int) -> Finding:
     room = memory()
     if size < room // 2:
-        return [Finding("page cache", "ok", f"it fits in memory ({format_size(room)}): later epochs need no disk")]
+        return Finding("page cache", "ok", f"it fits in memory ({format_size(room)}): later epochs need no disk")
     advice = 'every epoch reads from the disk; on disks and networks shuffle="block" reads more at a time'
-    return [Finding("page cache", "note", f"it does not fit in half of the memory ({format_size(room)})", advice)]
+    return Finding("page cache", "note", f"it does not fit in half of the memory ({format_size(room)})", advice)

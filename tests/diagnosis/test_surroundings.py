@@ -77,11 +77,11 @@ def test_a_dataset_and_where_it_lies(tmp_path: Path) -> None:
     with shardio.create(tmp_path / "d", fields={"x": "int64"}) as writer:
         for number in range(10):
             writer.append({"x": np.int64(number)})
-    found = by_name(storage(tmp_path / "d"))
+    found = by_name(storage(str(tmp_path / "d")))
     assert "10 samples in 1 tar shard" in found["dataset"].value
     assert re.search(r"blocks of \d+ KiB", found["file system"].value)
     assert "free" in found["file system"].value
     assert (found["page cache"].state, {finding.state for finding in found.values()}) == ("ok", {"ok"})
-    assert by_name(storage(tmp_path))["dataset"].state == "broken"
-    (nowhere,) = storage(tmp_path / "nowhere")
+    assert by_name(storage(str(tmp_path)))["dataset"].state == "broken"
+    (nowhere,) = storage(str(tmp_path / "nowhere"))
     assert (nowhere.state, "no such directory" in nowhere.value) == ("broken", True)

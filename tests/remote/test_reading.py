@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typer.testing import CliRunner, Result
 import shardio
 from shardio.cache.pieces import PIECE
 from shardio.cli import app
+from shardio.dataset.store_access import StoreAccess
+from shardio.diagnosis import Finding, storage
 from shardio.stores import open_store
 from shardio.stores.url import as_url
 
@@ -197,3 +200,34 @@ def test_the_estimated_cost_is_what_an_epoch_takes(s3: S3Server, url: str, tmp_p
     money = found["first"]["requests"] / 1000 * 2 + found["first"]["bytes"] / 1e9 * 0.5
     assert found["first_price"] == pytest.approx(money)
     assert found["later"] == {"requests": 0, "bytes": 0}
+
+
+def test_doctor_tells_how_a_store_answers_and_where_the_cache_is(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """`doctor URL` times the store, and says of the cache whether it suits and is large enough, without making it."""
+    (tmp_path / "file").touch()
+
+    def told_of(cache: Path, size: str) -> dict[str, Finding]:
+        found = storage(url, StoreAccess(cache, size, s3.options))
+        assert not cache.exists()
+        return {finding.name: finding for finding in found}
+
+    found = told_of(tmp_path / "cache", "64MB")
+    assert f"{COUNT} samples in" in found["dataset"].value
+    assert re.search(r"^s3://reading: answers in [\d.]+ ms", found["store"].value)
+    assert found["cache"].value.startswith(str(tmp_path / "cache"))
+    assert found["cache"].value.endswith("64.0 MB at most, which holds the whole dataset")
+    small = told_of(tmp_path / "cache", "100KB")["cache"]
+    assert small.state == "note"
+    assert "100.0 KB at most, less than the dataset's" in small.value
+    refused = told_of(tmp_path / "file" / "cache", "64MB")["cache"]
+    assert refused.value.endswith("it takes no files: Not a directory")
+    assert refused.advice.startswith("what is fetched stays in memory")
+
+
+def test_doctor_names_a_dataset_that_is_not_there(s3: S3Server, url: str, tmp_path: Path) -> None:
+    """The exit code is 1, and nothing is told of a store whose dataset cannot be read."""
+    done = command(f"doctor {url}-no --json", *options_of(s3, tmp_path / "cache"))
+    assert done.exit_code == 1
+    (found,) = json.loads(done.stdout)["storage"].values()
+    assert found["state"] == "broken"
+    assert found["value"] == f"{url}-no: no shardio.json there"
