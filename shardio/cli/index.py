@@ -73,7 +73,7 @@ def index(
 
       shardio index records -o data/records --strict
 
-      shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1
+      shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1 --resume
     """
     world = World.detect()
     with advising(report, world, resumed=resume), progress("samples", quiet=world.rank > 0) as report_progress:

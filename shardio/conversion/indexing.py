@@ -64,7 +64,7 @@ def index(
             `{"image": "jpg", "label": "cls"}`; None takes all.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
-            For URLs, `workers` are threads, and there is no `dask`, `world` or `resume`.
+            For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
 
     Returns:
@@ -82,12 +82,12 @@ def index(
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
     if as_url(out) is not None or any(as_url(path) is not None for path in given):
-        if dask is not None or resume or (world or World.detect()).size > 1:
-            raise ConfigError("objects in a store are indexed by one process: leave out dask, resume and other ranks")
+        if dask is not None or (world or World.detect()).size > 1:
+            raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         made = _index_objects(
-            [os.fspath(path) for path in given], out, access, fields, format, on_error, overwrite, strict, tell,
+            [os.fspath(path) for path in given], out, access, fields, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
-            progress=progress,
+            progress=progress, resume=resume, overwrite=overwrite,
         )  # fmt: skip
         if report is not None:
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
@@ -127,13 +127,14 @@ def _index_objects(
     fields: str | Mapping[str, str] | None,
     format: Format | None,
     on_error: OnError,
-    overwrite: bool,
     strict: bool,
     tell: Callable[[str], None] | None,
     *,
     workers: int,
     max_bad: float,
     progress: Progress | None,
+    resume: bool,
+    overwrite: bool,
 ) -> Conversion:
     """Adopt objects in a store, see `index`."""
     folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
@@ -146,7 +147,7 @@ def _index_objects(
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
-    found = find_objects(store, objects, folder, format, overwrite=overwrite)
+    found = find_objects(store, objects, folder, format, overwrite=overwrite or resume)
     with ObjectAdoption(found, on_error, lambda files: _source(files, fields, on_error)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
         for remark in remarks:
@@ -154,7 +155,7 @@ def _index_objects(
                 warnings.warn(remark, SourceWarning, stacklevel=3)
             else:
                 tell(remark)
-        made = adoption.run(workers=workers, max_bad=max_bad, progress=progress)
+        made = adoption.run(workers=workers, max_bad=max_bad, progress=progress, resume=resume, overwrite=overwrite)
         return Conversion({"": made}, adoption.source.fields, tuple(remarks))
 
 

@@ -2,20 +2,24 @@
 
 The indexes and the manifest are written beside the objects, because a manifest names no place outside its own: no
 dataset can lead its reader to another one. An object is kept in a temporary folder while its index is made, and so are
-the first and the last one until the end, by which the fields are found, as those of local files are.
+the first and the last one until the end, by which the fields are found, as those of local files are. Indexes wait in a
+journal beside the objects, see `store_journal`, until all are made: so an adoption that was cut off can go on.
 """
 
 import fnmatch
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import xxhash
+
 from .. import containers
 from ..containers import piece_sums, side_index
-from ..dataset.remote_manifest import save_remote
 from ..dataset.shard_writer import WrittenShard
+from ..dataset.store_output import StoreOutput
 from ..dataset.writer import describe
 from ..errors import (
     BadSample,
@@ -24,27 +28,31 @@ from ..errors import (
     ObjectChanged,
     ObjectNotFound,
     SourceError,
+    StoreError,
     TooManyBad,
 )
 from ..foreign.files import expanded
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
-from ..format import manifest
+from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, shape_column
 from ..loader import quarantine
-from ..stores.base import ObjectInfo, Store
+from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.stream import download
 from ..stores.url import Url
 from ..system.directory import Directory
 from ..system.threads import in_order
 from ..system.units import counted
 from .adopt import PLAIN, AdoptTask, index_of_places, is_index, shard_of
+from .journal import Record
 from .pack import WrittenDataset
 from .runners import Progress, silent
 from .skipped import Skipped
 from .source import state_of
+from .store_journal import StoreJournal
 
 _KINDS = ("webdataset", "tfrecord")
 _LISTED = 5
+_WRITERS = 16  # requests at once, while the indexes are written
 MOST_THREADS = 8
 """Threads that are started unless the user says how many: each keeps an object on the disk, and they share the GIL."""
 
@@ -63,7 +71,7 @@ class FoundObjects:
         objects: the objects, in the order of their samples.
         kind: the name of the converter that reads them; None before it is known.
         remarks: a clause for what was left out.
-        manifest: the ETag of the manifest that is there already; None if there is none.
+        stands: whether a dataset of adopted objects is there already.
         indexes: the names of the indexes that are there already.
     """
 
@@ -72,7 +80,7 @@ class FoundObjects:
     objects: tuple[ObjectInfo, ...]
     kind: str | None
     remarks: tuple[str, ...]
-    manifest: str | None
+    stands: bool
     indexes: frozenset[str]
 
     def name(self, number: int) -> str:
@@ -88,7 +96,8 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
         given: objects, patterns of their names, or the folder itself, for what names tell to be tars or TFRecords.
         folder: the dataset's URL.
         kind: the format; None lets the names in the folder and the content decide.
-        overwrite: whether a dataset of adopted objects may be there.
+        overwrite: whether a dataset of adopted objects may be there, to be replaced or, if a command goes on where an
+            earlier one ended, as that one's result.
 
     Raises ConfigError for objects elsewhere and for a dataset that is there, SourceError if there are no objects.
     """
@@ -128,31 +137,25 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
     for name in taken:
         if not PLAIN.fullmatch(name):
             raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
-    etag = _etag_of_manifest(store, folder, overwrite=overwrite) if manifest.FILE_NAME in there else None
-    return FoundObjects(store, folder, tuple(there[name] for name in taken), kind, tuple(remarks), etag, indexes)
+    if stands := manifest.FILE_NAME in there:
+        _check_manifest(StoreOutput(folder, store), overwrite=overwrite)
+    return FoundObjects(store, folder, tuple(there[name] for name in taken), kind, tuple(remarks), stands, indexes)
 
 
 def _fitting(text: str, names: Sequence[str]) -> list[str]:
     return [text] if text in names else fnmatch.filter(names, text)
 
 
-def _etag_of_manifest(store: Store, folder: Url, *, overwrite: bool) -> str | None:
-    place = folder / manifest.FILE_NAME
+def _check_manifest(out: StoreOutput, *, overwrite: bool) -> None:
+    """Raise ConfigError unless the dataset that is there may be replaced."""
     if not overwrite:
-        raise ConfigError(f"{folder}: there is a dataset already; overwrite replaces it")
-    found = store.read(place.path)
-    with tempfile.TemporaryDirectory() as temporary:
-        try:
-            name = manifest.table_named_in(bytes(found.data)) or manifest.TABLE_NAME
-            table = Path(temporary) / name
-            if manifest.table_named_in(bytes(found.data)) is not None:
-                table.write_bytes(store.read((folder / name).path).data)
-            adopted = manifest.Manifest.from_json(bytes(found.data), str(place), table).adopted
-        except ManifestError as error:
-            raise ConfigError(f"{error}: index replaces only a dataset of adopted objects: remove it first") from error
-    if not adopted:
-        raise ConfigError(f"{folder}: index replaces only a dataset of adopted objects, and these are shardio's own")
-    return found.info.etag
+        raise ConfigError(f"{out.url}: there is a dataset already; overwrite replaces it")
+    try:
+        found = out.manifest()
+    except ManifestError as error:
+        raise ConfigError(f"{error}: index replaces only a dataset of adopted objects: remove it first") from error
+    if found is not None and not found.adopted:
+        raise ConfigError(f"{out.url}: index replaces only a dataset of adopted objects, and these are shardio's own")
 
 
 @final
@@ -191,6 +194,8 @@ class ObjectAdoption:
             self._temporary.cleanup()
             raise
         self.remarks = found.remarks
+        self._out = StoreOutput(found.folder, found.store)
+        self._journal, self._done = StoreJournal(self._out), frozenset[int]()
 
     def __enter__(self) -> "ObjectAdoption":
         return self
@@ -198,25 +203,59 @@ class ObjectAdoption:
     def __exit__(self, *error: object) -> None:
         self._temporary.cleanup()
 
-    def run(self, *, workers: int, max_bad: float, progress: Progress | None) -> WrittenDataset:
+    def run(
+        self, *, workers: int, max_bad: float, progress: Progress | None, resume: bool, overwrite: bool
+    ) -> WrittenDataset:
         """Write the indexes, and then the manifest; the arguments are those of `shardio.index`.
 
-        Raises BadSample, TooManyBad, SourceError, ObjectChanged if an object or the manifest is replaced meanwhile,
-        and what the store raises.
+        Raises ConfigError for a dataset or an unfinished adoption that `resume` and `overwrite` do not provide for,
+        BadSample, TooManyBad, SourceError, ObjectChanged if an object or the manifest is replaced meanwhile, and what
+        the store raises.
         """
         quarantine.check_max_bad(max_bad)
-        found, show = self._found, progress or silent
-        written: list[WrittenShard] = []
+        plan, journal = self._plan(), self._journal
+        begun = journal.begin(plan, resume=resume, overwrite=overwrite)
+        if isinstance(begun, manifest.Manifest):
+            return WrittenDataset(self._found.folder, begun)
+        try:
+            made = self._make(plan, begun, workers=workers, max_bad=max_bad, progress=progress or silent)
+        except Exception as error:
+            if not isinstance(error, StoreError):  # else asking it again takes minutes
+                with suppress(StoreError):
+                    journal.remove_if_empty()
+            raise
+        with suppress(StoreError):  # the dataset is there; `clean` removes what is left
+            journal.remove()
+        return made
+
+    def _plan(self) -> dict[str, Any]:
+        # Includes the objects' sizes and ETags, so that nobody goes on with objects that have changed.
+        states = [[info.name, info.size, info.etag or info.modified] for info in self._found.objects]
+        return {
+            "adopted": True,
+            "container": self.source.container,
+            "names": dict(self.source.names),
+            "fields": checksums.Digest(self.source.fields).text(),
+            "objects": len(states),
+            "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+        }
+
+    def _make(
+        self, plan: dict[str, Any], condition: Condition, *, workers: int, max_bad: float, progress: Progress
+    ) -> WrittenDataset:
+        found, self._done = self._found, frozenset(self._journal.done())
+        written: dict[int, WrittenShard] = {}
         skipped: list[Skipped] = []
         rotated = done = 0
-        for shard, left_out, turned in in_order(self._adopt, range(len(found.objects)), workers):
-            skipped += (Skipped(done + one.number, one.reason) for one in left_out)
-            rotated += turned
-            done += shard.samples + len(left_out)
+        for number, record in enumerate(in_order(self._adopt, range(len(found.objects)), workers)):
+            shard = record.shard
+            skipped += (Skipped(done + one.number, one.reason) for one in record.skipped)
+            rotated += record.rotated
+            done += shard.samples + len(record.skipped)
             if shard.samples:
-                written.append(shard)
-            show("indexing", done, max(done, done * len(found.objects) // (len(written) or 1)))
-        samples = sum(shard.samples for shard in written)
+                written[number] = shard
+            progress("indexing", done, max(done, done * len(found.objects) // (number + 1)))
+        samples = sum(shard.samples for shard in written.values())
         if not samples:
             raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else
                               f"{found.folder}: the objects hold no samples")  # fmt: skip
@@ -226,27 +265,49 @@ class ObjectAdoption:
                 f"one of them: {skipped[0].reason}"
             )
         self._check_unchanged()
-        for shard in written:  # late, so that what fails before leaves the store as it was
-            for path in (
-                side_index.path_of(self._indexes / shard.name),
-                piece_sums.path_of(self._indexes / shard.name),
-            ):
-                found.store.write((found.folder / path.name).path, path.read_bytes())
-        plan = {"adopted": True, "container": self.source.container, "names": dict(self.source.names)}
+        for _ in in_order(self._publish_index, written.items(), _WRITERS):  # late: nobody reads them before all are
+            pass
+        source = self.source
         described = describe(
-            self.source.container,
-            self.source.fields,
-            written,
-            self.source.metadata,
+            source.container,
+            source.fields,
+            list(written.values()),
+            source.metadata,
             adopted=True,
             conversion=plan,
             has_sums=True,
         )
-        save_remote(found.store, found.folder, described, found.manifest or "new")
+        self._out.publish(described, condition)
         return WrittenDataset(found.folder, described, tuple(skipped), rotated)
 
-    def _adopt(self, number: int) -> tuple[WrittenShard, tuple[Skipped, ...], int]:
-        """Make the index of an object; numbers of samples that are left out count from its first one."""
+    def _adopt(self, number: int) -> Record:
+        """Make the index of an object, unless that is done; numbers of left-out samples count from its first one."""
+        record = self._journal.read(number) if number in self._done else None
+        if record is not None:
+            if record.skipped and self._on_error != "skip":  # the interrupted command skipped it, this one must not
+                raise BadSample(record.skipped[0].reason)
+            return record
+        made = self._index(number)
+        if made.shard.samples:
+            for suffix, path in self._index_files(made.shard.name).items():
+                self._journal.write_index(number, suffix, path.read_bytes())
+        return self._journal.write(number, made)
+
+    def _publish_index(self, one: tuple[int, WrittenShard]) -> None:
+        """Copy an object's index, and its table of checksums, from the journal to where loaders look for them."""
+        number, shard = one
+        for suffix, path in self._index_files(shard.name).items():
+            data = path.read_bytes() if path.exists() else self._journal.read_index(number, suffix)
+            self._out.store.write(self._out.name(path.name), data)
+
+    def _index_files(self, name: str) -> dict[str, Path]:
+        """The files that are written beside an object, by what their names in the journal end with."""
+        return {
+            side_index.SUFFIX: side_index.path_of(self._indexes / name),
+            piece_sums.SUFFIX: piece_sums.path_of(self._indexes / name),
+        }
+
+    def _index(self, number: int) -> Record:
         found, name = self._found, self._found.name(number)
         ends = number in (0, len(found.objects) - 1)
         part = "ends" if ends else str(number)
@@ -261,7 +322,7 @@ class ObjectAdoption:
                 task = AdoptTask(number, samples, path, name, state_of(path))
                 index, left_out, rotated = index_of_places(source, task, self._on_error == "skip", lambda count: None)
                 companion = side_index.path_of(path).name
-                if companion in found.indexes and found.manifest is None:
+                if companion in found.indexes and not found.stands:
                     self._check_index(companion, path)
                 side_index.write(Directory(self._indexes), name, index)
                 files = [path, side_index.path_of(self._indexes / name)]
@@ -273,7 +334,7 @@ class ObjectAdoption:
                 path.unlink(missing_ok=True)
                 side_index.path_of(path).unlink(missing_ok=True)
         texts = (Skipped(one.number - samples.start, self._named(one.reason, part)) for one in left_out)
-        return shard, tuple(texts), rotated
+        return Record(shard, tuple(texts), rotated)
 
     def _download(self, number: int, part: str) -> Path:
         path = self._folder / part / self._found.name(number)

@@ -3,6 +3,7 @@
     OUT/.converting/run-1a2b3c4d/
       plan.json       describes the conversion; a conversion with another plan does not resume this one
       000012.done     the record of shard 12, written on the condition that there is none, after its objects
+      000012.idx.npy  the index of object 12, where objects are adopted, until all have one; and 000012.sums.idx.npy
       rank-00003      written anew as long as that rank of a job works, see `store_ranks`
 
 A conversion begins a run of its own, and resuming it goes on in the same run, on whatever machine. Each process that
@@ -19,7 +20,9 @@ from typing import Any, final
 from ..dataset.output_directory import JOURNAL, PLAN
 from ..dataset.store_output import RANK_NAME, RECORD_NAME, RUN_NAME, StoreOutput
 from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError
+from ..format.manifest import Manifest
 from ..stores.base import Condition, ObjectInfo
+from ..stores.unharmed import read_unharmed
 from ..stores.url import Url
 from .journal import Record, compare, decode_plan, decode_record, encode_record
 
@@ -62,14 +65,62 @@ class StoreJournal:
             plans[run] = decode_plan(text, f"{self.path}/{run}/{PLAN}")
         return plans
 
-    def begin(self, plan: Mapping[str, Any], run: str, replaces: Condition) -> None:
-        """Begin a run of its own, or go on in an earlier one.
+    def begin(self, plan: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Manifest | Condition:
+        """Begin a run of its own, or go on in one that was interrupted.
 
         Args:
             plan: JSON values that distinguish this conversion from others.
-            run: the run to go on in, "" for a new one.
-            replaces: the state of the manifest that the new one replaces.
+            resume: whether to go on where the last attempt at this conversion has ended.
+            overwrite: whether a dataset that is there may be replaced.
+
+        Returns:
+            The manifest of the dataset if this conversion has finished it before; else the state that the manifest has
+            to have when the new one is written.
+
+        Raises ConfigError for a dataset or an unfinished conversion that the options do not provide for.
         """
+        out = self._out
+        run, replaces = self._run_to_resume(plan) if resume else ("", "new")
+        if run and not overwrite:
+            now = out.manifest_info()
+            overwrite = (now is None and replaces == "new") or (now is not None and now.etag == replaces)
+        if resume and not overwrite and (finished := out.manifest()) is not None:
+            compare(f"{out.url}: the existing dataset", finished.conversion, plan)
+            if run:  # it was killed after its last step but one
+                self.run = run
+                self.remove()
+            return finished
+        condition = out.condition(overwrite=overwrite)
+        if not resume and not overwrite and (others := self.plans()):
+            raise ConfigError(
+                f"{out.url}: a conversion has begun there ({next(reversed(others))}) and may be running; resume "
+                "continues it if it has ended, overwrite starts another one beside it"
+            )
+        self._write_plan(plan, run, condition)
+        return condition
+
+    def _run_to_resume(self, plan: Mapping[str, Any]) -> tuple[str, Condition]:
+        """Return the run of an unfinished conversion with this plan, and the manifest that it is to replace.
+
+        Returns:
+            "" and "new" if no conversion is unfinished.
+
+        Raises ConfigError if all of them have other plans, with what differs in the last one.
+        """
+        problem: ConfigError | None = None
+        for run, found in reversed(self.plans().items()):
+            try:
+                compare(f"{self.path.parent}: the unfinished conversion", found, plan)
+            except ConfigError as error:
+                problem = problem or error
+                continue
+            replaces = found.get("replaces")
+            return run, replaces if isinstance(replaces, str) else "new"
+        if problem is not None:
+            raise problem
+        return "", "new"
+
+    def _write_plan(self, plan: Mapping[str, Any], run: str, replaces: Condition) -> None:
         self.run = run or f"run-{self._out.writer}"
         if run:
             self._out.store.delete([self._name(name) for name in self.states() if RANK_NAME.fullmatch(name)])
@@ -100,6 +151,14 @@ class StoreJournal:
             return None
         self._etags[number] = content.info.etag
         return decode_record(bytes(content.data), f"{self.path / self.run}, the record of shard {number}")
+
+    def write_index(self, number: int, suffix: str, data: bytes) -> None:
+        """Keep the index of an adopted object, or what lies beside it, until all are made; before its record."""
+        self._out.store.write(self._name(f"{number:06d}{suffix}"), data)
+
+    def read_index(self, number: int, suffix: str) -> bytes:
+        """Return what `write_index` has kept."""
+        return read_unharmed(self._out.store, self._name(f"{number:06d}{suffix}"))
 
     def read_all(self, numbers: Sequence[int]) -> Iterator[Record | None]:
         """Yield the records of some shards, in the order of `numbers`; several are read at once."""
@@ -146,6 +205,11 @@ class StoreJournal:
         for start in range(0, len(names), _DELETED):
             self._out.store.delete(names[start : start + _DELETED])
 
+    def remove_if_empty(self) -> None:
+        """Remove the run of a conversion that failed before it had done anything, so that there is none to resume."""
+        if not self.done():
+            self.remove()
+
     def _record(self, number: int) -> str:
         return self._name(f"{number:06d}.done")
 
@@ -160,25 +224,3 @@ def object_of_rank(rank: int) -> str:
 
 def _state(info: ObjectInfo) -> str:
     return info.etag or f"{info.modified} {info.size}"
-
-
-def run_to_resume(journal: StoreJournal, plan: Mapping[str, Any]) -> tuple[str, Condition]:
-    """Return the run of an unfinished conversion with this plan, and the manifest that it is to replace.
-
-    Returns:
-        "" and "new" if no conversion is unfinished.
-
-    Raises ConfigError if all of them have other plans, with what differs in the last one.
-    """
-    problem: ConfigError | None = None
-    for run, found in reversed(journal.plans().items()):
-        try:
-            compare(f"{journal.path.parent}: the unfinished conversion", found, plan)
-        except ConfigError as error:
-            problem = problem or error
-            continue
-        replaces = found.get("replaces")
-        return run, replaces if isinstance(replaces, str) else "new"
-    if problem is not None:
-        raise problem
-    return "", "new"

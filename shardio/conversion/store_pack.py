@@ -6,16 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..dataset.store_output import STAGING, StoreOutput
-from ..errors import BadSample, ConfigError, StoreError, TooManyBad
+from ..errors import BadSample, StoreError, TooManyBad
 from ..format.manifest import Manifest
-from ..stores.base import Condition
 from ..system.directory import Directory
 from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from . import ranks
 from .journal import Record, compare
 from .pack import PackOptions, Tally, WrittenDataset
 from .runners import RunnerCallbacks
-from .store_journal import StoreJournal, run_to_resume
+from .store_journal import StoreJournal
 from .store_ranks import OtherRanks, at_work, wait_for_end, wait_for_leader
 from .tasks import Advance, ShardTask, TaskContext, TaskResult, write_samples_to
 
@@ -39,7 +38,7 @@ def pack_to_store(
     journal, world = StoreJournal(out), options.world
     if world.rank:
         return _follow(journal, context, out, tasks, plan, options)
-    begun = _begin(journal, out, {"job": ranks.job(), **plan}, options)
+    begun = journal.begin({"job": ranks.job(), **plan}, resume=options.resume, overwrite=options.overwrite)
     if isinstance(begun, Manifest):
         return WrittenDataset(out.url, begun)
     context = replace(context, run=journal.run)
@@ -57,8 +56,7 @@ def pack_to_store(
             error.skipped = tuple(bad for one in journal.read_all(journal.done()) if one for bad in one.skipped)
         if world.size == 1 and not isinstance(error, StoreError):  # else asking it again takes minutes
             with contextlib.suppress(StoreError):
-                if not journal.done():  # there is nothing to resume
-                    journal.remove()
+                journal.remove_if_empty()
         raise
     with contextlib.suppress(StoreError):  # the dataset is there; `clean` removes what is left
         journal.remove()
@@ -127,36 +125,6 @@ def run_store_task(context: TaskContext, task: Any, advance: Advance) -> TaskRes
         advance(task.count)
     skipped = record.skipped
     return TaskResult(task.number, task.count, len(skipped), skipped[0] if skipped else None)
-
-
-def _begin(
-    journal: StoreJournal, out: StoreOutput, plan: Mapping[str, Any], options: PackOptions
-) -> Manifest | Condition:
-    """Begin a run, or go on in one that was interrupted.
-
-    Returns:
-        The manifest of the dataset if this conversion has finished it before; else the state that the manifest has to
-        have when the new one is written.
-    """
-    run, replaces = run_to_resume(journal, plan) if options.resume else ("", "new")
-    overwrite = options.overwrite
-    if run and not overwrite:
-        now = out.manifest_info()
-        overwrite = (now is None and replaces == "new") or (now is not None and now.etag == replaces)
-    if options.resume and not overwrite and (finished := out.manifest()) is not None:
-        compare(f"{out.url}: the existing dataset", finished.conversion, plan)
-        if run:  # it was killed after its last step but one
-            journal.run = run
-            journal.remove()
-        return finished
-    condition = out.condition(overwrite=overwrite)
-    if not options.resume and not overwrite and (others := journal.plans()):
-        raise ConfigError(
-            f"{out.url}: a conversion has begun there ({next(reversed(others))}) and may be running; resume continues "
-            "it if it has ended, overwrite starts another one beside it"
-        )
-    journal.begin(plan, run, condition)
-    return condition
 
 
 def _records(journal: StoreJournal, tally: Tally, tasks: Sequence[ShardTask]) -> Iterator[Record]:

@@ -39,6 +39,10 @@ WRITING = "writing"
 
 RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
 RANK_NAME = re.compile(r"rank-[0-9]{5,9}(\.over|\.failed)?")
+_INDEX_NAME = re.compile(r"[0-9]{6,18}(\.sums)?\.idx\.npy")
+"""The index of an adopted object, and its table of checksums, which are kept beside its record until the end."""
+
+_OF_A_RUN = (RECORD_NAME, RANK_NAME, _INDEX_NAME)
 _SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
 _READ_ONLY = ("http", "https")
 
@@ -65,7 +69,7 @@ def is_own(name: str) -> bool:
         len(parts) == 3
         and parts[0] == JOURNAL
         and RUN_NAME.fullmatch(parts[1]) is not None
-        and (parts[2] in (PLAN, WRITING) or any(one.fullmatch(parts[2]) for one in (RECORD_NAME, RANK_NAME)))
+        and (parts[2] in (PLAN, WRITING) or any(one.fullmatch(parts[2]) for one in _OF_A_RUN))
     )
 
 

@@ -1,7 +1,14 @@
 """`shardio index` adopts tars and TFRecords that lie in a bucket."""
 
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import _adoptable
 import numpy as np
@@ -27,6 +34,34 @@ def index(s3: S3Server, url: str, *more: str) -> str:
     return f"{done.output}{done.exception or ''}"
 
 
+def without_journal(s3: S3Server, url: str) -> list[str]:
+    """The names of the objects at a URL that are not those of an unfinished adoption."""
+    return [name for name in names_in(s3, url) if not name.startswith(".converting/")]
+
+
+def many(folder: Path) -> Path:
+    """Eight tars of three samples each, and what their dataset is if all is done at once."""
+    source = _adoptable.tars(folder / "source")
+    (folder / "files").mkdir()
+    for number in range(8):
+        shutil.copyfile(source / "train-00.tar", folder / "files" / f"train-{number:02d}.tar")
+    shardio.index(folder / "files", folder / "whole")
+    return folder / "files"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[FaultyStore]:
+    """The stores that `index` opens, which count what it reads."""
+    opened: list[FaultyStore] = []
+
+    def counted(place: Url, options: dict[str, str]) -> RetryingStore:
+        opened.append(FaultyStore(RemoteStore(place.root, options), Faults()))
+        return RetryingStore(opened[-1])
+
+    monkeypatch.setattr(indexing, "open_store", counted)
+    return opened
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_objects_give_what_local_files_give(s3: S3Server, tmp_path: Path, kind: str) -> None:
     """The dataset has the digest, fields and checksums of shards of local files; a Loader reads it, verify agrees."""
@@ -47,19 +82,81 @@ def test_objects_give_what_local_files_give(s3: S3Server, tmp_path: Path, kind: 
         np.testing.assert_equal(one, other)
 
 
-def test_each_object_is_streamed_once(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_object_is_streamed_once(s3: S3Server, tmp_path: Path, reads: list[FaultyStore]) -> None:
     """Each byte is asked for once, in order, and no request is made per member."""
     url = uploaded(s3, _adoptable.tars(tmp_path / "files"), "s3://adopt/once")
-    counting: list[FaultyStore] = []
-
-    def counted(place: Url, options: dict[str, str]) -> RetryingStore:
-        counting.append(FaultyStore(RemoteStore(place.root, options), Faults()))
-        return RetryingStore(counting[-1])
-
-    monkeypatch.setattr(indexing, "open_store", counted)
     shardio.index(f"{url}/*.tar", url, store_options=s3.options)
     sizes = {f"once/{path.name}": path.stat().st_size for path in (tmp_path / "files").glob("*.tar")}
-    assert sorted(counting[0].reads) == sorted((name, 0, size) for name, size in sizes.items())
+    assert sorted(reads[0].reads) == sorted((name, 0, size) for name, size in sizes.items())
+
+
+def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads: list[FaultyStore]) -> None:
+    """What was indexed before a failure is not read again, but for the first and the last object, and gives the same.
+
+    What a resumed command may not change is an error; once it is finished, it does nothing.
+    """
+    files = many(tmp_path)
+    url = uploaded(s3, files, "s3://adopt/resumed")
+    place = as_url(url)
+    assert place is not None
+    store, data = open_store(place, s3.options), (files / "train-05.tar").read_bytes()
+    image = data.index(b"\xff\xd8\xff")
+    bad = data[: image + 3] + bytes(40) + data[image + 43 :]
+    store.write("resumed/train-05.tar", bad)
+
+    def adopt(**options: Any) -> Any:
+        return shardio.index(url, url, store_options=s3.options, **options)
+
+    with pytest.raises(shardio.BadSample, match=f"{url}/train-05.tar"):
+        adopt()
+    done = {int(Path(name).stem) for name in names_in(s3, url) if name.endswith(".done")}
+    assert done >= {0, 1, 2, 3, 4}
+    reads.clear()
+    with pytest.raises(shardio.ConfigError, match="has fields"):
+        adopt(resume=True, fields="image=jpg")
+    with pytest.raises(shardio.BadSample, match=f"{url}/train-05.tar"):
+        adopt(resume=True)
+    again = {int(name[-6:-4]) for name, _, _ in reads[1].reads if name.endswith(".tar")}
+    assert again >= {0, 5, 7}
+    assert not again & done - {0, 7}
+    made = adopt(resume=True, on_error="skip", max_bad=1)
+    assert [one.number for one in made.skipped] == [15]
+    dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    assert not shardio.verify(dataset, deep=True).problems
+    whole = shardio.open(tmp_path / "whole")
+    assert list(dataset.read([14, 15])["caption"]) == list(whole.read([14, 16])["caption"])
+    assert without_journal(s3, url) == names_in(s3, url)
+    before = names_in(s3, url)
+    assert adopt(resume=True).manifest.digest == made.manifest.digest
+    assert names_in(s3, url) == before
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments(s3: S3Server, tmp_path: Path) -> None:
+    """Killed at random moments and resumed, each time with an empty temporary folder, it ends as in one go."""
+    url = uploaded(s3, many(tmp_path), "s3://adopt/killed")
+    draw, killed = random.Random(3), 0
+    command = [sys.executable, "-m", "shardio", "index", url, "-o", url, "--workers", "1", "--resume"]
+    command += [f"--store-option={name}={value}" for name, value in s3.options.items()]
+    while True:
+        temporary = tmp_path / f"machine-{killed}"
+        temporary.mkdir()
+        with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}) as process:
+            end, target = time.monotonic() + 30, len(names_in(s3, url)) + draw.randrange(1, 8)
+            while process.poll() is None and len(names_in(s3, url)) < target and time.monotonic() < end:
+                time.sleep(0.01)
+            if process.poll() is None and killed < 4:
+                process.kill()
+                killed += 1
+                continue
+            assert process.wait() == 0
+            break
+    assert killed
+    dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+    assert dataset.digest == shardio.open(tmp_path / "whole").digest
+    assert list(dataset.manifest.shards.checksums) == list(shardio.open(tmp_path / "whole").manifest.shards.checksums)
+    assert not shardio.verify(dataset, deep=True).problems
+    assert without_journal(s3, url) == names_in(s3, url)
 
 
 def test_a_dataset_that_stands_is_replaced_only_by_overwrite(s3: S3Server, tmp_path: Path) -> None:
@@ -79,7 +176,7 @@ def test_a_dataset_that_stands_is_replaced_only_by_overwrite(s3: S3Server, tmp_p
 
 
 def test_what_fails_leaves_the_bucket_as_it_was(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged object, or one that is replaced meanwhile, ends the work with its URL; nothing is written."""
+    """A damaged object, or one that is replaced meanwhile, ends the work with its URL; only the journal is written."""
     folder = _adoptable.tars(tmp_path / "files")
     url = uploaded(s3, folder, "s3://adopt/damaged")
     place = as_url(url)
@@ -92,13 +189,18 @@ def test_what_fails_leaves_the_bucket_as_it_was(s3: S3Server, tmp_path: Path, mo
     assert f"{url}/train-01.tar" in said, said
     assert "cut off" in said
     assert "shardio-index-" not in said
+    assert without_journal(s3, url) == before
     store.write("damaged/train-01.tar", data)
+    assert "their sizes and ETags" in index(s3, url, "--resume")
+    assert "a conversion has begun there" in index(s3, url)
+    shardio.clean(url, everything=True, store_options=s3.options)
+    assert names_in(s3, url) == before
     listed = RemoteStore.list
     lists = 0
 
     def replacing(self: RemoteStore, prefix: str) -> object:
         nonlocal lists
-        lists += 1
+        lists += prefix == "damaged"
         if lists == 2:
             store.write("damaged/train-01.tar", data + bytes(512))
         return listed(self, prefix)
@@ -106,7 +208,7 @@ def test_what_fails_leaves_the_bucket_as_it_was(s3: S3Server, tmp_path: Path, mo
     monkeypatch.setattr(RemoteStore, "list", replacing)
     assert "train-01.tar: was replaced while it was indexed" in index(s3, url)
     monkeypatch.undo()
-    assert names_in(s3, url) == before
+    assert without_journal(s3, url) == before
 
 
 def test_places_that_no_manifest_can_name_are_refused(s3: S3Server, tmp_path: Path) -> None:
@@ -122,7 +224,7 @@ def test_places_that_no_manifest_can_name_are_refused(s3: S3Server, tmp_path: Pa
         shardio.index("http://host/x.tar", "http://host")
     with pytest.raises(shardio.ConfigError, match="format must be webdataset or tfrecord"):
         shardio.index(url, url, format="lmdb", store_options=s3.options)
-    with pytest.raises(shardio.ConfigError, match="indexed by one process: leave out dask, resume"):
-        shardio.index(url, url, resume=True, store_options=s3.options)
+    with pytest.raises(shardio.ConfigError, match="indexed by one process: leave out dask"):
+        shardio.index(url, url, dask="local", store_options=s3.options)
     with pytest.raises(shardio.SourceError, match="no such object"):
         shardio.index(f"{url}/*.tfrecord", url, store_options=s3.options)
