@@ -310,7 +310,7 @@ def section(job: Job, made: Mapping[str, Mapping[str, float]], check: Sequence[M
 Each GPU takes {job.rate:,.0f} photos a second in batches of {job.batch_size}: {job.node_bytes / 1e9:.1f} GB/s per node.
 Calculated from the real order and the requests that follow from it, by
 
-    python -m benchmarks.remote_scale --latencies benchmarks/results/2026-11-23-remote-latencies.json
+    python -m benchmarks.remote_scale --latencies benchmarks/results/2026-11-24-remote-latencies.json
 
 {table(asked)}
 
