@@ -86,7 +86,7 @@ def default_folder() -> Path:
 
 def usual_limit(folder: Path) -> int:
     """Return how many bytes a cache holds unless the user says so; its folder need not be there yet."""
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
     usage = os.statvfs(there)
     return round(SHARE * (usage.f_bavail * usage.f_frsize + _taken(folder)))
 

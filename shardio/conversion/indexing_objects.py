@@ -7,9 +7,8 @@ journal beside the objects, see `store_journal`, until all are made: so an adopt
 """
 
 import fnmatch
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,8 +17,7 @@ import xxhash
 
 from .. import containers
 from ..containers import piece_sums, side_index
-from ..dataset.shard_writer import WrittenShard
-from ..dataset.store_output import StoreOutput
+from ..dataset.store_output import StoreOutput, stem_of
 from ..dataset.writer import describe
 from ..errors import (
     BadSample,
@@ -34,12 +32,13 @@ from ..errors import (
 from ..foreign.files import expanded
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
 from ..format import checksums, manifest
-from ..format.fields import CHECKSUM, shape_column
+from ..format.fields import CHECKSUM, describe_fields, shape_column
 from ..loader import quarantine
 from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.stream import download
 from ..stores.url import Url
 from ..system.directory import Directory
+from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from ..system.threads import in_order
 from ..system.units import counted
 from .adopt import PLAIN, AdoptTask, index_of_places, is_index, shard_of
@@ -51,6 +50,7 @@ from .source import state_of
 from .store_journal import StoreJournal
 
 _KINDS = ("webdataset", "tfrecord")
+_TEMPORARY = "shardio-index-"
 _LISTED = 5
 _WRITERS = 16  # requests at once, while the indexes are written
 MOST_THREADS = 8
@@ -71,7 +71,7 @@ class FoundObjects:
         objects: the objects, in the order of their samples.
         kind: the name of the converter that reads them; None before it is known.
         remarks: a clause for what was left out.
-        stands: whether a dataset of adopted objects is there already.
+        replaces: the state of the manifest of adopted objects that is there already; "new" if there is none.
         indexes: the names of the indexes that are there already.
     """
 
@@ -80,7 +80,7 @@ class FoundObjects:
     objects: tuple[ObjectInfo, ...]
     kind: str | None
     remarks: tuple[str, ...]
-    stands: bool
+    replaces: Condition
     indexes: frozenset[str]
 
     def name(self, number: int) -> str:
@@ -134,28 +134,43 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
         taken += names
     if len(set(taken)) < len(taken):
         raise SourceError(f"{folder / next(name for name in taken if taken.count(name) > 1)} is given twice")
-    for name in taken:
-        if not PLAIN.fullmatch(name):
-            raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
-    if stands := manifest.FILE_NAME in there:
-        _check_manifest(StoreOutput(folder, store), overwrite=overwrite)
-    return FoundObjects(store, folder, tuple(there[name] for name in taken), kind, tuple(remarks), stands, indexes)
+    _check_names(folder, taken)
+    replaces = _state_of_manifest(StoreOutput(folder, store), overwrite=overwrite)
+    return FoundObjects(store, folder, tuple(there[name] for name in taken), kind, tuple(remarks), replaces, indexes)
 
 
 def _fitting(text: str, names: Sequence[str]) -> list[str]:
     return [text] if text in names else fnmatch.filter(names, text)
 
 
-def _check_manifest(out: StoreOutput, *, overwrite: bool) -> None:
-    """Raise ConfigError unless the dataset that is there may be replaced."""
-    if not overwrite:
-        raise ConfigError(f"{out.url}: there is a dataset already; overwrite replaces it")
+def _check_names(folder: Url, names: Sequence[str]) -> None:
+    """Raise ConfigError for objects that cannot be shards under their names."""
+    beside: dict[str, str] = {}
+    for name in names:
+        if not PLAIN.fullmatch(name):
+            raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
+        if stem_of(name) is not None:
+            raise ConfigError(
+                f"{folder / name}: shardio calls the shards so that it writes to a store itself, and shardio clean "
+                "removes those that no manifest names: copy it to another name"
+            )
+        for path in (side_index.path_of(Path(name)), piece_sums.path_of(Path(name))):
+            other = beside.setdefault(path.name, name)
+            if other != name:
+                raise ConfigError(f"{folder}: {other} and {name} would have the same index, {path.name}: rename one")
+
+
+def _state_of_manifest(out: StoreOutput, *, overwrite: bool) -> Condition:
+    """Return the state of the manifest that is there; ConfigError unless its dataset may be replaced."""
+    if (state := out.condition(overwrite=overwrite)) == "new":
+        return state
     try:
         found = out.manifest()
     except ManifestError as error:
         raise ConfigError(f"{error}: index replaces only a dataset of adopted objects: remove it first") from error
     if found is not None and not found.adopted:
         raise ConfigError(f"{out.url}: index replaces only a dataset of adopted objects, and these are shardio's own")
+    return state
 
 
 @final
@@ -176,8 +191,9 @@ class ObjectAdoption:
 
     def __init__(self, found: FoundObjects, on_error: str, make_source: MakeSource) -> None:
         self._found, self._on_error, self._make_source = found, on_error, make_source
-        self._temporary = tempfile.TemporaryDirectory(prefix="shardio-index-")
-        self._folder = Path(self._temporary.name)
+        remove_abandoned_folders(_TEMPORARY)
+        self._resources = ExitStack()
+        self._folder = self._resources.enter_context(temporary_folder(_TEMPORARY))
         self._indexes = self._folder / "indexes"
         self._indexes.mkdir()
         try:
@@ -191,7 +207,7 @@ class ObjectAdoption:
                 self.kind = files.kind
                 self.source = self._make_source(files)
         except BaseException:
-            self._temporary.cleanup()
+            self._resources.close()
             raise
         self.remarks = found.remarks
         self._out = StoreOutput(found.folder, found.store)
@@ -201,7 +217,7 @@ class ObjectAdoption:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._temporary.cleanup()
+        self._resources.close()
 
     def run(
         self, *, workers: int, max_bad: float, progress: Progress | None, resume: bool, overwrite: bool
@@ -218,9 +234,11 @@ class ObjectAdoption:
         if isinstance(begun, manifest.Manifest):
             return WrittenDataset(self._found.folder, begun)
         try:
+            if begun != self._found.replaces:
+                raise _overtaken(self._found.folder)
             made = self._make(plan, begun, workers=workers, max_bad=max_bad, progress=progress or silent)
         except Exception as error:
-            if not isinstance(error, StoreError):  # else asking it again takes minutes
+            if isinstance(error, ObjectChanged) or not isinstance(error, StoreError):  # else asking takes minutes
                 with suppress(StoreError):
                     journal.remove_if_empty()
             raise
@@ -243,40 +261,47 @@ class ObjectAdoption:
     def _make(
         self, plan: dict[str, Any], condition: Condition, *, workers: int, max_bad: float, progress: Progress
     ) -> WrittenDataset:
-        found, self._done = self._found, frozenset(self._journal.done())
-        written: dict[int, WrittenShard] = {}
+        found, journal = self._found, self._journal
+        self._done = journal.indexed((side_index.SUFFIX, piece_sums.SUFFIX))
+        names: dict[int, str] = {}  # of the objects that hold samples
         skipped: list[Skipped] = []
-        rotated = done = 0
+        rotated = samples = 0
         for number, record in enumerate(in_order(self._adopt, range(len(found.objects)), workers)):
-            shard = record.shard
-            skipped += (Skipped(done + one.number, one.reason) for one in record.skipped)
+            begin = samples + len(skipped)
+            skipped += (Skipped(begin + one.number, one.reason) for one in record.skipped)
             rotated += record.rotated
-            done += shard.samples + len(record.skipped)
-            if shard.samples:
-                written[number] = shard
+            samples += record.shard.samples
+            if record.shard.samples:
+                names[number] = record.shard.name
+            done = samples + len(skipped)
             progress("indexing", done, max(done, done * len(found.objects) // (number + 1)))
-        samples = sum(shard.samples for shard in written.values())
         if not samples:
             raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else
                               f"{found.folder}: the objects hold no samples")  # fmt: skip
         if len(skipped) > (allowed := quarantine.allowance(max_bad, samples + len(skipped))):
-            raise TooManyBad(
+            error = TooManyBad(
                 f"{len(skipped)} of {samples + len(skipped)} samples are bad, max_bad={max_bad:g} allows {allowed}; "
                 f"one of them: {skipped[0].reason}"
             )
+            error.skipped = tuple(skipped)
+            raise error
         self._check_unchanged()
-        for _ in in_order(self._publish_index, written.items(), _WRITERS):  # late: nobody reads them before all are
-            pass
-        source = self.source
         described = describe(
-            source.container,
-            source.fields,
-            list(written.values()),
-            source.metadata,
+            self.source.container,
+            self.source.fields,
+            (record.shard for record in journal.read_all(list(names)) if record is not None),
+            self.source.metadata,
             adopted=True,
             conversion=plan,
             has_sums=True,
         )
+        # Indexes have names that another adoption of the objects gives as well: they are written late, and at once.
+        if self._out.condition(overwrite=True) != condition:
+            if not self._out.holds(described):
+                raise _overtaken(found.folder)
+            return WrittenDataset(found.folder, described, tuple(skipped), rotated)  # two processes have resumed it
+        for _ in in_order(self._publish_index, names.items(), _WRITERS):
+            pass
         self._out.publish(described, condition)
         return WrittenDataset(found.folder, described, tuple(skipped), rotated)
 
@@ -287,18 +312,18 @@ class ObjectAdoption:
             if record.skipped and self._on_error != "skip":  # the interrupted command skipped it, this one must not
                 raise BadSample(record.skipped[0].reason)
             return record
-        made = self._index(number)
-        if made.shard.samples:
-            for suffix, path in self._index_files(made.shard.name).items():
+        record = self._index(number)
+        if record.shard.samples:
+            for suffix, path in self._index_files(record.shard.name).items():
                 self._journal.write_index(number, suffix, path.read_bytes())
-        return self._journal.write(number, made)
+                path.unlink()
+        return self._journal.write(number, record)
 
-    def _publish_index(self, one: tuple[int, WrittenShard]) -> None:
+    def _publish_index(self, one: tuple[int, str]) -> None:
         """Copy an object's index, and its table of checksums, from the journal to where loaders look for them."""
-        number, shard = one
-        for suffix, path in self._index_files(shard.name).items():
-            data = path.read_bytes() if path.exists() else self._journal.read_index(number, suffix)
-            self._out.store.write(self._out.name(path.name), data)
+        number, name = one
+        for suffix, path in self._index_files(name).items():
+            self._out.store.write(self._out.name(path.name), self._journal.read_index(number, suffix))
 
     def _index_files(self, name: str) -> dict[str, Path]:
         """The files that are written beside an object, by what their names in the journal end with."""
@@ -316,13 +341,14 @@ class ObjectAdoption:
             with self._naming(part):
                 paths = self._ends if ends else [self._ends[0], path, self._ends[-1]]
                 place = paths.index(path)
-                # The same first and last file give the same fields.
+                # The same first and last file mostly give the same fields.
                 source = self._make_source(FoundFiles(self.kind, tuple(paths), ()))
+                self._check_fields(path, source)
                 samples = range(int(source.starts[place]), int(source.starts[place + 1]))
                 task = AdoptTask(number, samples, path, name, state_of(path))
                 index, left_out, rotated = index_of_places(source, task, self._on_error == "skip", lambda count: None)
                 companion = side_index.path_of(path).name
-                if companion in found.indexes and not found.stands:
+                if companion in found.indexes and found.replaces == "new":
                     self._check_index(companion, path)
                 side_index.write(Directory(self._indexes), name, index)
                 files = [path, side_index.path_of(self._indexes / name)]
@@ -335,6 +361,15 @@ class ObjectAdoption:
                 side_index.path_of(path).unlink(missing_ok=True)
         texts = (Skipped(one.number - samples.start, self._named(one.reason, part)) for one in left_out)
         return Record(shard, tuple(texts), rotated)
+
+    def _check_fields(self, path: Path, source: Any) -> None:
+        """Raise SourceError unless an object has the fields of the first and the last one."""
+        usual = self.source
+        if dict(source.fields) != dict(usual.fields) or dict(source.names) != dict(usual.names):
+            raise SourceError(
+                f"{path}: its samples have {describe_fields(source.fields)}, and those of the first and last object "
+                f"{describe_fields(usual.fields)}: choose fields that all of them have"
+            )
 
     def _download(self, number: int, part: str) -> Path:
         path = self._folder / part / self._found.name(number)
@@ -366,6 +401,10 @@ class ObjectAdoption:
 
     def _naming(self, part: str) -> "_Naming":
         return _Naming(lambda text: self._named(text, part))
+
+
+def _overtaken(folder: Url) -> ObjectChanged:
+    return ObjectChanged(f"{folder}: another process has written a dataset there since this one began, and it stays")
 
 
 @final

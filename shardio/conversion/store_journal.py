@@ -15,11 +15,12 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, final
 
 from ..dataset.output_directory import JOURNAL, PLAN
 from ..dataset.store_output import RANK_NAME, RECORD_NAME, RUN_NAME, StoreOutput
-from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError
+from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError, StoreError
 from ..format.manifest import Manifest
 from ..stores.base import Condition, ObjectInfo
 from ..stores.unharmed import read_unharmed
@@ -48,6 +49,7 @@ class StoreJournal:
         self.run = run
         self._out = out
         self._etags: dict[int, str | None] = {}  # of the records that were read
+        self._is_new = False  # whether this process has begun the run
 
     def plans(self) -> dict[str, dict[str, Any]]:
         """Return the plans of all unfinished conversions by run, those written last at the end."""
@@ -88,7 +90,8 @@ class StoreJournal:
             compare(f"{out.url}: the existing dataset", finished.conversion, plan)
             if run:  # it was killed after its last step but one
                 self.run = run
-                self.remove()
+                with suppress(StoreError):  # `clean` removes it
+                    self.remove()
             return finished
         condition = out.condition(overwrite=overwrite)
         if not resume and not overwrite and (others := self.plans()):
@@ -121,7 +124,7 @@ class StoreJournal:
         return "", "new"
 
     def _write_plan(self, plan: Mapping[str, Any], run: str, replaces: Condition) -> None:
-        self.run = run or f"run-{self._out.writer}"
+        self.run, self._is_new = run or f"run-{self._out.writer}", not run
         if run:
             self._out.store.delete([self._name(name) for name in self.states() if RANK_NAME.fullmatch(name)])
         text = json.dumps({**plan, "run": self.run, "begun": secrets.token_hex(8), "replaces": replaces}, indent=1)
@@ -155,6 +158,13 @@ class StoreJournal:
     def write_index(self, number: int, suffix: str, data: bytes) -> None:
         """Keep the index of an adopted object, or what lies beside it, until all are made; before its record."""
         self._out.store.write(self._name(f"{number:06d}{suffix}"), data)
+
+    def indexed(self, suffixes: Sequence[str]) -> frozenset[int]:
+        """Return the numbers of the objects that have records and, as all with samples do, all parts of an index."""
+        names = self.states().keys()
+        return frozenset(
+            number for number in self.done() if all(f"{number:06d}{suffix}" in names for suffix in suffixes)
+        )
 
     def read_index(self, number: int, suffix: str) -> bytes:
         """Return what `write_index` has kept."""
@@ -206,8 +216,8 @@ class StoreJournal:
             self._out.store.delete(names[start : start + _DELETED])
 
     def remove_if_empty(self) -> None:
-        """Remove the run of a conversion that failed before it had done anything, so that there is none to resume."""
-        if not self.done():
+        """Remove the run that this process has begun if nothing is done of it: there is nothing to resume."""
+        if self._is_new and not self.done():
             self.remove()
 
     def _record(self, number: int) -> str:

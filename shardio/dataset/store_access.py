@@ -41,6 +41,7 @@ class StoreAccess:
             got = ", ".join(
                 repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
             )
+            got = got or "no dataset"
             raise ConfigError(f"{self.given[0]} goes with the URL of a dataset, got {got}")
 
 

@@ -166,17 +166,17 @@ class StoreOutput:
         try:
             save_remote(self.store, self.url, completed, condition)
         except (ObjectChanged, ObjectNotFound) as error:
-            content, _ = manifest.in_store(completed)
-            if self._holds(self.name(manifest.FILE_NAME), content):  # two processes have resumed one conversion
+            if self.holds(completed):  # two processes have resumed one conversion
                 return
             raise ObjectChanged(
                 f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its "
                 "dataset stays; shardio clean removes, after a day, what this one wrote"
             ) from error
 
-    def _holds(self, name: str, content: bytes) -> bool:
+    def holds(self, completed: Manifest) -> bool:
+        """Return whether this manifest is there."""
         try:
-            return bytes(self.store.read(name).data) == content
+            return bytes(self.store.read(self.name(manifest.FILE_NAME)).data) == manifest.in_store(completed)[0]
         except ObjectNotFound:
             return False
 

@@ -1,5 +1,6 @@
 """How fast does the store of a dataset answer, and where does the node keep what is fetched?"""
 
+import os
 import time
 from pathlib import Path
 from statistics import median
@@ -45,19 +46,22 @@ def store(url: Url, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
 
 def cache(loaded: manifest.Manifest, access: StoreAccess) -> Finding:
     """Return where the cache of this node lies, or would lie, and whether the dataset fits into it."""
-    folder = (default_folder() if access.cache is None else Path(access.cache)).absolute()
-    there = next(one for one in (folder, *folder.parents) if one.exists())
-    disk = file_system(there)
-    told = f"{folder}, {disk.type} ({'network' if disk.network else 'local'})"
     try:
-        suits = holes.are_possible(there) or "its file system cannot free parts of files"
-    except OSError as error:
-        suits = f"it takes no files: {error.strerror}"
-    if isinstance(suits, str):
-        return Finding("cache", "note", f"{told}: {suits}", "what is fetched stays in memory: name a folder by --cache")
-    limit = usual_limit(folder) if access.cache_size is None else parse_size(access.cache_size, "cache_size")
-    told += f": {format_size(limit)} at most"
+        folder = (default_folder() if access.cache is None else Path(access.cache)).absolute()
+    except RuntimeError as error:  # the user has no home
+        return Finding("cache", "note", str(error), "name a folder by --cache")
     size = int(loaded.shards.bytes.sum())
+    told, in_memory = str(folder), "what is fetched stays in memory: name a folder by --cache"
+    try:
+        there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+        disk = file_system(there)
+        told += f", {disk.type} ({'network' if disk.network else 'local'})"
+        if not holes.are_possible(there):
+            return Finding("cache", "note", f"{told}: its file system cannot free parts of files", in_memory)
+        limit = usual_limit(folder) if access.cache_size is None else parse_size(access.cache_size, "cache_size")
+    except OSError as error:
+        return Finding("cache", "note", f"{told}: it takes no files: {error.strerror}", in_memory)
+    told += f": {format_size(limit)} at most"
     if disk.network:
         return Finding("cache", "note", told, "a local disk is faster, and its locks work: name one by --cache")
     if size > limit:

@@ -20,7 +20,12 @@ def punch(descriptor: int, start: int, size: int) -> None:
 
 def are_possible(folder: Path) -> bool:
     """Return whether the file system of a folder can punch holes; raise OSError if the folder takes no file."""
-    descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:  # such as NFS
+            return False
+        raise
     try:
         os.write(descriptor, bytes(1))
         punch(descriptor, 0, 1)
