@@ -7,7 +7,7 @@ journal beside the objects, see `store_journal`, until all are made: so an adopt
 """
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import xxhash
 
 from .. import containers
 from ..containers import piece_sums, side_index
+from ..dataset.shard_writer import WrittenShard
 from ..dataset.store_output import StoreOutput, stem_of
 from ..dataset.writer import describe
 from ..errors import (
@@ -25,6 +26,7 @@ from ..errors import (
     ManifestError,
     ObjectChanged,
     ObjectNotFound,
+    ShardioError,
     SourceError,
     StoreError,
     TooManyBad,
@@ -289,7 +291,7 @@ class ObjectAdoption:
         described = describe(
             self.source.container,
             self.source.fields,
-            (record.shard for record in journal.read_all(list(names)) if record is not None),
+            self._shards(names),
             self.source.metadata,
             adopted=True,
             conversion=plan,
@@ -304,6 +306,13 @@ class ObjectAdoption:
             pass
         self._out.publish(described, condition)
         return WrittenDataset(found.folder, described, tuple(skipped), rotated)
+
+    def _shards(self, names: Mapping[int, str]) -> Iterator[WrittenShard]:
+        """Yield what the manifest says of objects, from their records: the checksums of all samples are large."""
+        for (number, name), record in zip(names.items(), self._journal.read_all(list(names)), strict=True):
+            if record is None:
+                raise ShardioError(f"{self._journal.path}: the record of object {number}, {name}, is gone: resume")
+            yield record.shard
 
     def _adopt(self, number: int) -> Record:
         """Make the index of an object, unless that is done; numbers of left-out samples count from its first one."""
