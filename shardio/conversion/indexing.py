@@ -20,7 +20,8 @@ from ..system.local_path import local_path
 from . import source as sources
 from .adopt import adopt
 from .api import Conversion, PathLike
-from .indexing_objects import MOST_THREADS, ObjectAdoption, find_objects
+from .found_objects import find_objects
+from .indexing_objects import MOST_THREADS, ObjectAdoption
 from .notes import remarks_of, shards_among
 from .pack import OnError
 from .runners import Progress
