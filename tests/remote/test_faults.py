@@ -26,7 +26,7 @@ def bucket(s3: S3Server, name: str, data: bytes) -> None:
     open_store(Url(f"s3://{name}", ""), s3.options).write("data", data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_is_gone_for_a_while(s3: S3Server) -> None:
     """Requests wait for a store that refuses every connection for some seconds, and then have their answers."""
     data = np.random.default_rng(1).bytes(100_000)
