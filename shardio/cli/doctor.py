@@ -37,8 +37,8 @@ def doctor(
 
       srun --ntasks 2 shardio doctor
     """
-    groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
     access = stores.access(*([] if dataset is None else [dataset]))
+    groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
     if dataset is not None:
         groups["storage"] = diagnosis.storage(dataset, access)
     print(_as_json(groups) if as_json else _table(groups))

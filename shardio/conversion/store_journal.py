@@ -13,7 +13,7 @@ says whose counts. So processes that outlive an older attempt, or two that resum
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, final
@@ -163,7 +163,7 @@ class StoreJournal:
         """Return the numbers of the objects that have records and, as all with samples do, all parts of an index."""
         names = self.states().keys()
         return frozenset(
-            number for number in self.done() if all(f"{number:06d}{suffix}" in names for suffix in suffixes)
+            number for number in _recorded(names) if all(f"{number:06d}{suffix}" in names for suffix in suffixes)
         )
 
     def read_index(self, number: int, suffix: str) -> bytes:
@@ -178,8 +178,7 @@ class StoreJournal:
 
     def done(self) -> list[int]:
         """Return the numbers of the shards that have records, in order."""
-        names = (info.name.rpartition("/")[2] for info in self._out.store.list(self._name()))
-        return sorted(int(found[1]) for name in names if (found := RECORD_NAME.fullmatch(name)))
+        return sorted(_recorded(self.states()))
 
     def in_run(self, run: str) -> "StoreJournal":
         """Return the journal of another run."""
@@ -230,6 +229,10 @@ class StoreJournal:
 def object_of_rank(rank: int) -> str:
     """Return the name of the object by which a rank says that it works."""
     return f"rank-{rank:05d}"
+
+
+def _recorded(names: Iterable[str]) -> Iterator[int]:
+    return (int(found[1]) for name in names if (found := RECORD_NAME.fullmatch(name)))
 
 
 def _state(info: ObjectInfo) -> str:

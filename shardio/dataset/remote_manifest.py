@@ -22,9 +22,14 @@ def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifes
     """
     if (url := as_url(place)) is None:
         return manifest.load(place)
-    folder = url.parent if url.name == manifest.FILE_NAME else url
+    folder = folder_of(url)
     with tempfile.TemporaryDirectory() as temporary:  # a table of shards stays mapped when its file is gone
         return load_remote(open_store(folder, access.store_options or {}), folder, Path(temporary))
+
+
+def folder_of(url: Url) -> Url:
+    """Return the place of a dataset, given by itself or by its `shardio.json`."""
+    return url.parent if url.name == manifest.FILE_NAME else url
 
 
 def save_remote(store: Store, url: Url, described: manifest.Manifest, condition: Condition) -> None:

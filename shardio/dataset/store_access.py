@@ -41,8 +41,7 @@ class StoreAccess:
             got = ", ".join(
                 repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
             )
-            got = got or "no dataset"
-            raise ConfigError(f"{self.given[0]} goes with the URL of a dataset, got {got}")
+            raise ConfigError(f"{self.given[0]} goes with the URL of a dataset, got {got or 'no dataset'}")
 
 
 def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from ..dataset.remote_manifest import load_manifest
+from ..dataset.remote_manifest import folder_of, load_manifest
 from ..dataset.store_access import StoreAccess
 from ..errors import ShardioError
-from ..format import manifest
 from ..stores.url import as_url
 from ..system.file_systems import file_system
 from ..system.units import counted, format_size
@@ -19,7 +18,7 @@ _DEFAULTS = StoreAccess()
 def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
     """Return a dataset's size, and the file system that it lies on, or the store and the cache of this node.
 
-    Nothing but its manifest is read, and of a store one request of a shard.
+    Nothing but its manifest is read, and in a store the beginning of one shard, to time it.
     """
     try:
         loaded = load_manifest(dataset, access)
@@ -31,8 +30,7 @@ def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
     lies = f"{dataset}: {counted(loaded.samples, 'sample', ',')} in {shards}, {format_size(size)}"
     found = Finding("dataset", "ok", lies)
     if (url := as_url(dataset)) is not None:
-        folder = url.parent if url.name == manifest.FILE_NAME else url
-        return [found, remote_storage.store(folder, loaded, access), remote_storage.cache(loaded, access)]
+        return [found, remote_storage.store(folder_of(url), loaded, access), remote_storage.cache(loaded, access)]
     return [found, *_file_system(Path(dataset)), _page_cache(size)]
 
 

@@ -102,32 +102,31 @@ def test_large_memory_is_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert made.count(LARGE) <= in_use + 1  # one more where the worker took a new one at the same moment
 
 
-def test_a_loop_that_holds_its_batches_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its memory is new, for ever; only the first of it counts as the start."""
-    steps: list[int] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Window]:
+    """Return a list to which the tuner adds what it is told of each step."""
+    windows: list[Window] = []
     record = Tuner.record
 
     def recording(tuner: Tuner, window: Window) -> Setting:
-        steps.append(window.batches)
+        windows.append(window)
         return record(tuner, window)
 
     monkeypatch.setattr(Tuner, "record", recording)
+    return windows
+
+
+def test_a_loop_that_holds_its_batches_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its memory is new, for ever; only the first of it counts as the start."""
+    windows = measured(monkeypatch)
     loader = shardio.Loader(arrays(tmp_path / "d", LARGE // 2, 320), 16, threads=1, prefetch=1, world=shardio.World())
     held = list(loader)
-    assert len(held) - len(steps) <= 6
+    assert len(held) - len(windows) <= 6
 
 
 @pytest.mark.slow
 def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tuner does not see them: it would prefetch more batches, which need more new memory."""
-    waits: list[float] = []
-    record = Tuner.record
-
-    def recording(tuner: Tuner, window: Window) -> Setting:
-        waits.append(window.waited)
-        return record(tuner, window)
-
-    monkeypatch.setattr(Tuner, "record", recording)
+    windows = measured(monkeypatch)
     made: list[int] = []
     watch_allocation(monkeypatch, made.append, seconds=1.0)
     loader = shardio.Loader(arrays(tmp_path / "d", LARGE // 2, 320), 16, threads=1, prefetch=1, world=shardio.World())
@@ -135,5 +134,5 @@ def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pyte
     for _ in loader:
         pass
     assert time.monotonic() - begun > made.count(LARGE // 2) > 1
-    assert waits
-    assert max(waits) < 0.9
+    assert windows
+    assert max(window.waited for window in windows) < 0.9

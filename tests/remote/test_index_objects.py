@@ -94,9 +94,9 @@ def test_each_object_is_streamed_once(s3: S3Server, tmp_path: Path, reads: list[
 
 
 def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads: list[FaultyStore]) -> None:
-    """What was indexed before a failure is not read again, but for the first and the last object, and gives the same.
+    """A resumed command reads the first and the last object, and those that have no index yet.
 
-    What a resumed command may not change is an error; once it is finished, it does nothing.
+    It refuses other fields than the first command had; once the dataset is there, it does nothing.
     """
     files = many(tmp_path)
     url = uploaded(s3, files, "s3://adopt/resumed")
