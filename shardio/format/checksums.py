@@ -134,4 +134,5 @@ class Digest:
 def _content(field: Field) -> dict[str, Any]:
     # An image field's shape is derived from the images, so it is no part of the stored content.
     shape = {"array": field.shape, "pixels": field.row_shape}.get(field.kind)
-    return {"kind": field.kind, "dtype": field.dtype, "shape": shape}
+    optional = {"optional": True} if field.optional else {}
+    return {"kind": field.kind, "dtype": field.dtype, "shape": shape, **optional}

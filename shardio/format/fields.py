@@ -26,7 +26,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -79,6 +79,11 @@ class Field:
         shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
             those of kind `pixels` may not.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
+        role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
+            never interpolated. None for all other fields.
+        optional: whether samples may lack the value: it is then None.
+        attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
+            states nothing. They describe values and change none, so they are no part of the digest.
 
     Raises ConfigError if these contradict each other.
     """
@@ -87,6 +92,9 @@ class Field:
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     channels: Literal[1, 3] | None = None
+    role: Literal["mask"] | None = None
+    optional: bool = False
+    attributes: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -102,10 +110,36 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
             raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
+        self._check_role()
+        self._check_attributes()
+        if not isinstance(self.optional, bool):
+            raise ConfigError(f"optional must be True or False, got {self.optional!r}")
         if self.is_image:
-            object.__setattr__(self, "channels", 3 if self.channels is None else self.channels)
+            usual = 1 if self.role == "mask" else 3
+            object.__setattr__(self, "channels", usual if self.channels is None else self.channels)
         if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.is_image else (None,)):
             raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
+
+    def _check_role(self) -> None:
+        if self.role is None:
+            return
+        if self.role != "mask":
+            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
+        if not self.is_image:
+            raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
+        if self.channels not in (None, 1):
+            raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
+
+    def _check_attributes(self) -> None:
+        if self.attributes is None:
+            return
+        if self.kind not in ("array", "scalar") or not isinstance(self.attributes, Mapping):
+            raise ConfigError(f"attributes must be a dict, for an array or a scalar, got {self.attributes!r}")
+        try:
+            json.dumps(self.attributes, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"attributes must be JSON: {error}") from error
+        object.__setattr__(self, "attributes", dict(self.attributes) or None)
 
     @property
     def is_image(self) -> bool:
@@ -248,7 +282,7 @@ def as_field(value: FieldLike) -> Field:
     if isinstance(value, tuple) and len(value) == 2:
         return Field("array", dtype=_dtype_name(value[0]), shape=value[1])
     if isinstance(value, Mapping):
-        known = {"kind", "dtype", "shape", "channels"}
+        known = set(Field.__dataclass_fields__)
         if unknown := set(value) - known:
             raise ConfigError(f"a field takes only {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")
         if "kind" not in value:
@@ -316,8 +350,8 @@ def _as_field_called(name: str, value: FieldLike) -> Field:
 
 def fields_to_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
     """Return fields as JSON values, which `as_fields` accepts."""
-    parts = ("kind", "dtype", "shape", "channels")
-    return {n: {part: v for part in parts if (v := getattr(f, part)) is not None} for n, f in fields.items()}
+    parts = Field.__dataclass_fields__
+    return {n: {part: v for part in parts if (v := getattr(f, part)) not in (None, False)} for n, f in fields.items()}
 
 
 def infer_fields(sample: Sample) -> dict[str, Field]:

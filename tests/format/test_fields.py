@@ -21,6 +21,7 @@ from shardio.format.fields import (
     FieldLike,
     as_field,
     as_fields,
+    fields_to_json,
     infer_fields,
     shape_column,
     with_hidden,
@@ -244,6 +245,13 @@ class TestField:
             ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of whole numbers, such as \(3,\), got 3"),
             ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
             ({"kind": "text", "channels": 3}, "channels must be"),
+            ({"kind": "image", "role": "label"}, "role must be 'mask' or None, got 'label'"),
+            ({"kind": "text", "role": "mask"}, "role='mask' is for images, got a field of kind 'text'"),
+            ({"kind": "image", "role": "mask", "channels": 3}, "a mask has 1 channel, got channels=3"),
+            ({"kind": "text", "optional": "yes"}, "optional must be True or False, got 'yes'"),
+            ({"kind": "text", "attributes": {"units": "K"}}, "for an array or a scalar, got {'units': 'K'}"),
+            ({"kind": "scalar", "dtype": "int8", "attributes": "K"}, "attributes must be a dict"),
+            ({"kind": "scalar", "dtype": "int8", "attributes": {"fill": math.nan}}, "attributes must be JSON"),
         ],
     )
     def test_fields_that_make_no_sense_are_refused(self, options: Mapping[str, Any], reason: str) -> None:
@@ -269,6 +277,8 @@ class TestShortForms:
             ({"kind": "image", "channels": 1}, Field("image", channels=1)),
             ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
             ({"kind": "array", "dtype": "int8", "shape": None}, Field("array", dtype="int8")),
+            ({"kind": "image", "role": "mask"}, Field("image", channels=1, role="mask")),
+            ({"kind": "scalar", "dtype": "int8", "attributes": {}}, Field("scalar", dtype="int8")),  # states nothing
         ],
     )
     def test_short_forms(self, short: FieldLike, expected: Field) -> None:
@@ -316,6 +326,16 @@ class TestShortForms:
         """Field names hold plain characters only; a leading underscore is reserved for hidden columns."""
         with pytest.raises(ConfigError, match="a field's name must be letters"):
             as_fields({name: "text"})
+
+    def test_json_keeps_all_parts(self) -> None:
+        """Fields survive as JSON, which holds only the parts that say something."""
+        fields = {
+            "mask": Field("image", role="mask", optional=True),
+            "time": Field("scalar", dtype="float64", attributes={"units": "hours since 2000-01-01"}),
+        }
+        stored = json.loads(json.dumps(fields_to_json(fields)))
+        assert as_fields(stored) == fields
+        assert stored["mask"] == {"kind": "image", "channels": 1, "role": "mask", "optional": True}
 
     def test_fields_keep_their_order(self) -> None:
         """Fields keep their order, and there is at least one."""
